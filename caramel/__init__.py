@@ -1,0 +1,40 @@
+"""Caramel: a single-device TensorFlow training graph goes in, a distributed one comes out.
+
+Importing this package imports no TensorFlow and has no effects: the public names below are
+loaded when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from caramel.errors import CaramelError
+from caramel.version import __version__
+
+if TYPE_CHECKING:
+    from caramel.builder import ARModel
+    from caramel.cluster import Cluster
+    from caramel.context import Context
+    from caramel.plan import Plan
+    from caramel.session import Session
+
+_HOME = {
+    "ARModel": "caramel.builder",
+    "Cluster": "caramel.cluster",
+    "Context": "caramel.context",
+    "Plan": "caramel.plan",
+    "Session": "caramel.session",
+}
+
+__all__ = ["ARModel", "CaramelError", "Cluster", "Context", "Plan", "Session", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'caramel' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,1 @@
+"""Algorithms from facts to a fact; each file answers one question."""

@@ -1,0 +1,98 @@
+"""Which variables stay equal on all workers, and does everything that must stay equal do so?
+
+The static proof that replicas cannot drift apart: every value that differs between workers reaches
+a parameter, or anything a parameter's update reads, only through an aggregation. What it may reach
+are local variables, which no update reads.
+"""
+
+from __future__ import annotations
+
+from caramel import kinds
+from caramel.access import handle_of
+from caramel.analyzers.dependence import Spread, spread
+from caramel.errors import DriftError
+from caramel.facts import GradientFrontier, ReplicaState, StateAccess, TrainingJob, WorkerInputs
+from caramel.graph import OpGraph
+from caramel.names import TensorRef
+
+
+def replica_state(
+    graph: OpGraph,
+    job: TrainingJob,
+    access: StateAccess,
+    inputs: WorkerInputs,
+    frontier: GradientFrontier,
+) -> ReplicaState:
+    """The variables of the step, sorted by whether they stay equal on all workers.
+
+    Raises:
+        DriftError: a value that differs between workers reaches a parameter without passing an
+            aggregation; names the path.
+    """
+    step = graph.ancestors([job.train_op, job.loss.op])
+    aggregated = {
+        (tensor, consumer)
+        for cut in frontier.cuts
+        for tensor in cut.gradient.tensors
+        for consumer in cut.consumers
+    }
+
+    def reached_from(sources: list[str]) -> Spread:
+        return spread(
+            graph,
+            sources,
+            access,
+            within=step,
+            is_cut=lambda tensor, consumer: (tensor, consumer) in aggregated,
+        )
+
+    reached = reached_from(list(inputs.reasons))
+    trainable = {variable.name for variable in job.variables if variable.trainable}
+    for variable in sorted(trainable & set(reached.variables)):
+        raise DriftError(_explain(graph, inputs, reached, variable))
+    scalar_only = frozenset(
+        op for op in sorted(inputs.scalar_only) if trainable & set(reached_from([op]).variables)
+    )
+    # The other placeholders of unknown rank may be fed either way, so they count as differing.
+    open_inputs = sorted(inputs.scalar_only - scalar_only)
+    reached = reached_from([*inputs.reasons, *open_inputs])
+    written = {name for op in step for name in access.writes.get(op, ())}
+    others = [v.name for v in job.variables if v.name not in trainable]
+    return ReplicaState(
+        parameters=tuple(v.name for v in job.variables if v.name in trainable & written),
+        shared=tuple(name for name in others if name not in reached.variables),
+        local=tuple(name for name in others if name in reached.variables),
+        scalar_only=scalar_only,
+        worker_dependent=frozenset(reached.came_from),
+        generators=_generators(graph, job, step),
+    )
+
+
+def _generators(graph: OpGraph, job: TrainingJob, step: set[str]) -> tuple[str, ...]:
+    """Variables from whose state random ops of the step draw."""
+    handles = {
+        handle_of(graph, tensor)
+        for name in step
+        if graph[name].kind in kinds.GENERATOR_RANDOM
+        for tensor in graph[name].inputs[:1]
+    }
+    return tuple(variable.name for variable in job.variables if variable.handle in handles)
+
+
+def _explain(graph: OpGraph, inputs: WorkerInputs, reached: Spread, variable: str) -> str:
+    path = reached.path_to(reached.variables[variable])
+    steps = " -> ".join(f"{name} ({graph[name].kind})" for name in path)
+    source = path[0]
+    advice = (
+        "aggregate it before it is used, or compute it from values that are equal on all workers"
+    )
+    if graph[source].kind in kinds.PLACEHOLDERS:
+        advice = (
+            f"if '{source}' is the same for all workers, pass replicated_feeds=['{source}']; else "
+            + advice
+        )
+    return (
+        f"replicas would drift apart: '{TensorRef(source)}' differs between workers "
+        f"({inputs.reasons[source]}) and reaches parameter '{variable}' without being aggregated, "
+        f"along {steps} -> {variable}; {advice}"
+    )

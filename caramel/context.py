@@ -1,0 +1,327 @@
+"""One single-device training job, captured by name and frozen.
+
+The user's graph is read once and never changed: everything later works on the GraphDef and the
+names that a `Context` holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel import kinds
+from caramel.access import state_access
+from caramel.errors import (
+    AmbiguousGradientError,
+    GraphError,
+    NoParametersError,
+    NothingUpdatedError,
+    NotTensorFlowError,
+    OneShotIteratorError,
+    QueueRunnerError,
+    ReferenceVariableError,
+    UnknownNameError,
+)
+from caramel.facts import RawGradient, Reduction, TrainingJob, Variable
+from caramel.graph import OpGraph, TensorSpec
+from caramel.names import TensorRef, parse_tensor
+
+tf1 = tf.compat.v1
+
+Gradients = Iterable[tuple[Any, Any]]
+
+
+class Context:
+    """A training job written for one device.
+
+    Args:
+        graph: the `tf.Graph` that holds it. It is not changed.
+        train_op: what one training step runs: an operation, a tensor, or a name.
+        loss: the floating-point scalar that is minimised: a tensor or its name.
+        gradients: raw gradients and their variables, as `tf.gradients` or
+            `Optimizer.compute_gradients` gave them, where they cannot be found from the graph's
+            structure; values may be `tf.IndexedSlices`.
+        loss_reduction: "mean" if the loss is the mean over the examples of a batch, "sum" if it is
+            their sum.
+        replicated_feeds: placeholders whose fed value every worker gets whole, although it is not
+            a scalar (class weights, say).
+
+    Attributes:
+        graph_def: the captured graph.
+        job: what is trained, by names.
+        op_graph: the graph as plain data.
+
+    Raises:
+        GraphError: the graph cannot be distributed; the subclass and the message say why and what
+            to do.
+    """
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        *,
+        train_op: Any,
+        loss: Any,
+        gradients: Gradients | None = None,
+        loss_reduction: Reduction = "mean",
+        replicated_feeds: Sequence[Any] = (),
+    ) -> None:
+        if not isinstance(graph, tf.Graph):
+            raise NotTensorFlowError(
+                f"the first argument of Context must be a tf.Graph, not {_describe(graph)}; build "
+                "the job inside 'with tf.Graph().as_default() as graph:'"
+            )
+        if loss_reduction not in ("mean", "sum"):
+            raise GraphError(f"loss_reduction must be 'mean' or 'sum', not {loss_reduction!r}")
+        _refuse_unsupported(graph)
+        names = GraphNames(graph)
+        variables = tuple(_variables(graph))
+        if not any(variable.trainable for variable in variables):
+            raise NoParametersError(
+                "the graph has no trainable variables, so there is nothing to train; create them "
+                "with tf1.get_variable or tf.Variable inside the graph"
+            )
+        self.job = TrainingJob(
+            train_op=names.operation(train_op, "train_op"),
+            loss=_scalar_loss(names, loss),
+            reduction=loss_reduction,
+            variables=variables,
+            given_gradients=tuple(_given_gradients(names, gradients or (), variables)),
+            replicated_feeds=frozenset(
+                names.operation(feed, "replicated_feeds") for feed in replicated_feeds
+            ),
+            table_initializers=tuple(
+                op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+            ),
+        )
+        self.graph_def = graph.as_graph_def(add_shapes=True)
+        definitions = {op.type: op.op_def for op in graph.get_operations()}
+        self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
+        self._check_updates()
+
+    def operation(self, given: Any, what: str) -> str:
+        """The name of an operation of the captured graph, given as an object or a name.
+
+        Raises:
+            GraphError: there is none; `what` says in the message what it was given for.
+        """
+        return self.tensor_or_operation(given, what)[0]
+
+    def tensor(self, given: Any, what: str) -> TensorRef:
+        """A tensor of the captured graph, given as an object or a name.
+
+        Raises:
+            GraphError: there is none; `what` says in the message what it was given for.
+        """
+        operation, index = self.tensor_or_operation(given, what)
+        outputs = len(self.op_graph[operation].outputs)
+        if index is None and outputs != 1:
+            raise UnknownNameError(f"{what}: '{operation}' has {outputs} outputs; name one of them")
+        return TensorRef(operation, index or 0)
+
+    def tensor_or_operation(self, given: Any, what: str) -> tuple[str, int | None]:
+        """An op's name, and an output's index if a tensor was given.
+
+        Raises:
+            GraphError: it is neither in the captured graph; `what` says what it was given for.
+        """
+        name = _name_of(given, what)
+        operation, colon, index = name.partition(":")
+        if operation not in self.op_graph:
+            raise UnknownNameError(
+                f"{what}: there is no '{name}' in the graph that the Context captured"
+                + _suggestion(operation, self.op_graph.ops)
+                + "; what is created after the Context is not part of it"
+            )
+        if not colon:
+            return operation, None
+        outputs = len(self.op_graph[operation].outputs)
+        if not index.isdigit() or int(index) >= outputs:
+            raise UnknownNameError(f"{what}: '{operation}' has {outputs} outputs, no '{name}'")
+        return operation, int(index)
+
+    def _check_updates(self) -> None:
+        """Raise unless the train op updates a parameter."""
+        writes = state_access(self.op_graph, self.job).writes
+        step = self.op_graph.ancestors([self.job.train_op])
+        written = {name for op in step for name in writes.get(op, ())}
+        if not any(v.trainable and v.name in written for v in self.job.variables):
+            raise NothingUpdatedError(
+                f"train_op '{self.job.train_op}' updates none of the trainable variables; pass the "
+                "operation that Optimizer.minimize or apply_gradients returned"
+            )
+
+
+class GraphNames:
+    """Turns what users pass (tensors, operations, variables, names) into names of one graph."""
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+
+    def operation(self, given: Any, what: str) -> str:
+        """The name of the operation that `given` is, belongs to, or names."""
+        name = _name_of(given, what, self._graph)
+        operation = name.partition(":")[0]
+        try:
+            return str(self._graph.get_operation_by_name(operation).name)
+        except KeyError:
+            known = [op.name for op in self._graph.get_operations()]
+            raise UnknownNameError(
+                f"{what}: there is no '{name}' in the graph" + _suggestion(operation, known)
+            ) from None
+
+    def tensor(self, given: Any, what: str) -> tf.Tensor:
+        """The tensor that `given` is or names; an operation with one output stands for that."""
+        operation = self._graph.get_operation_by_name(self.operation(given, what))
+        name = _name_of(given, what, self._graph)
+        if ":" not in name:
+            name = f"{name}:0"
+        index = parse_tensor(name).index
+        if index >= len(operation.outputs):
+            raise UnknownNameError(
+                f"{what}: '{operation.name}' has {len(operation.outputs)} outputs, no '{name}'"
+            )
+        return operation.outputs[index]
+
+
+def _name_of(given: Any, what: str, graph: tf.Graph | None = None) -> str:
+    """The name of what a user gave."""
+    if isinstance(given, str):
+        if not given:
+            raise UnknownNameError(f"{what}: the empty string is no name")
+        return given
+    if isinstance(given, tf.Variable):
+        given = given.op if hasattr(given, "op") else given
+    if not isinstance(given, tf.Operation | tf.Tensor) or not hasattr(given, "graph"):
+        raise NotTensorFlowError(
+            f"{what} must be a tensor, an operation or a name of the graph, not {_describe(given)}"
+        )
+    if graph is not None and given.graph is not graph:
+        raise UnknownNameError(f"{what}: '{given.name}' belongs to another graph")
+    return str(given.name)
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=3)
+    return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""
+
+
+def _refuse_unsupported(graph: tf.Graph) -> None:
+    """Raise for what cannot be replicated, naming the first op of its kind."""
+    if graph.get_collection(tf1.GraphKeys.QUEUE_RUNNERS):
+        raise QueueRunnerError(
+            "the graph has queue runners, which fill queues of one process only; read the data "
+            "with tf.data or feed it"
+        )
+    for op in graph.get_operations():
+        if op.type in kinds.REFERENCE_VARIABLES:
+            raise ReferenceVariableError(
+                f"'{op.name}' is a reference variable; create resource variables instead "
+                "(tf1.enable_resource_variables() before the graph is built, or use_resource=True)"
+            )
+        if op.type == kinds.ONE_SHOT_ITERATOR:
+            raise OneShotIteratorError(
+                f"'{op.name}' is a one-shot iterator, whose pipeline is hidden in a function and "
+                "cannot be sharded; use tf1.data.make_initializable_iterator(dataset)"
+            )
+
+
+def _variables(graph: tf.Graph) -> Iterator[Variable]:
+    """All variables of the graph, global and local, each once."""
+    keys = tf1.GraphKeys
+    trainable = {id(v) for v in graph.get_collection(keys.TRAINABLE_VARIABLES)}
+    saved = {id(v) for v in graph.get_collection(keys.GLOBAL_VARIABLES)}
+    seen = set()
+    for collection in (keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES):
+        for variable in graph.get_collection(collection):
+            if id(variable) in seen or not hasattr(variable, "to_proto"):
+                continue
+            seen.add(id(variable))
+            yield _variable(graph, variable, id(variable) in trainable, id(variable) in saved)
+
+
+def _variable(graph: tf.Graph, variable: Any, trainable: bool, saved: bool) -> Variable:
+    with graph.as_default():  # without it, TensorFlow refuses to describe the variable
+        description = variable.to_proto()
+    if not description.is_resource:
+        raise ReferenceVariableError(
+            f"'{variable.name}' is a reference variable; create resource variables instead "
+            "(tf1.enable_resource_variables() before the graph is built, or use_resource=True)"
+        )
+    handle = graph.get_operation_by_name(parse_tensor(description.variable_name).op)
+    name = variable.name.partition(":")[0]
+    part = description.save_slice_info_def
+    shape = variable.shape
+    return Variable(
+        name=name,
+        handle=handle.name,
+        initializer=description.initializer_name,
+        spec=TensorSpec(
+            variable.dtype.base_dtype.name, None if shape.rank is None else tuple(shape.as_list())
+        ),
+        trainable=trainable,
+        saved=saved,
+        full_name=part.full_name or name,
+        slice_spec=_slice_spec(part) if part.full_name else "",
+    )
+
+
+def _slice_spec(part: Any) -> str:
+    """A slice as checkpoints write it: the whole's shape, then offset and length per dimension."""
+    whole = " ".join(str(size) for size in part.full_shape)
+    pairs = zip(part.var_offset, part.var_shape, strict=True)
+    return f"{whole} " + ":".join(f"{offset},{size}" for offset, size in pairs)
+
+
+def _scalar_loss(names: GraphNames, loss: Any) -> TensorRef:
+    tensor = names.tensor(loss, "loss")
+    if not tensor.dtype.is_floating or tensor.shape.rank not in (0, None):
+        raise GraphError(
+            f"loss '{tensor.name}' must be a floating-point scalar, but is {tensor.dtype.name} of "
+            f"shape {tensor.shape}; reduce it over the examples with tf.reduce_mean"
+        )
+    return parse_tensor(tensor.name)
+
+
+def _given_gradients(
+    names: GraphNames, gradients: Gradients, variables: Sequence[Variable]
+) -> Iterator[RawGradient]:
+    """The raw gradients that the user named."""
+    known = {variable.name: variable for variable in variables}
+    handles = {variable.handle: variable for variable in variables}
+    seen: set[str] = set()
+    for pair in gradients:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise NotTensorFlowError(
+                f"gradients must be pairs (gradient, variable), not {_describe(pair)}"
+            )
+        gradient, variable = pair
+        if gradient is None:
+            continue
+        given = variable.name if isinstance(variable, tf.Variable) else variable
+        name = _name_of(given, "gradients").partition(":")[0]
+        found = known.get(name) or handles.get(name)
+        if found is None:
+            raise UnknownNameError(
+                f"gradients: '{name}' is not a variable of the graph" + _suggestion(name, known)
+            )
+        if found.name in seen:
+            raise AmbiguousGradientError(f"gradients: '{found.name}' is given twice")
+        seen.add(found.name)
+        if isinstance(gradient, tf.IndexedSlices):
+            yield RawGradient(
+                found.name,
+                parse_tensor(names.tensor(gradient.values, "gradients").name),
+                parse_tensor(names.tensor(gradient.indices, "gradients").name),
+            )
+        else:
+            yield RawGradient(found.name, parse_tensor(names.tensor(gradient, "gradients").name))

@@ -1,0 +1,83 @@
+"""Device names as TensorFlow writes them: parsed, merged, and reduced to their task.
+
+``/job:worker/replica:0/task:3/device:GPU:1``, every part optional, lower-case types accepted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from caramel.errors import ClusterError
+
+_PART = re.compile(r"/(job|replica|task|device|cpu|gpu):([^/]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device name, taken apart. Parts that the name leaves open are None."""
+
+    job: str | None = None
+    task: int | None = None
+    kind: str | None = None
+    index: int | None = None
+
+    @classmethod
+    def parse(cls, name: str) -> Device:
+        """Take a device name apart.
+
+        Raises:
+            ClusterError: the name does not have TensorFlow's form.
+        """
+        job, task, kind, index = None, None, None, None
+        if "".join(match.group(0) for match in _PART.finditer(name)) != name:
+            raise ClusterError(
+                f"'{name}' is not a device name; expected a form like "
+                "'/job:worker/task:0/device:CPU:0'"
+            )
+        for key, value in _PART.findall(name):
+            match key.lower():
+                case "job":
+                    job = value
+                case "task":
+                    task = int(value)
+                case "device":
+                    kind, _, number = value.upper().partition(":")
+                    index = int(number) if number not in ("", "*") else None
+                case "cpu" | "gpu":
+                    kind, index = key.upper(), int(value)
+        return cls(job, task, kind, index)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.job is not None:
+            parts.append(f"/job:{self.job}")
+        if self.task is not None:
+            parts.append(f"/task:{self.task}")
+        if self.kind is not None:
+            parts.append(f"/device:{self.kind}:{self.index if self.index is not None else 0}")
+        return "".join(parts)
+
+    def within(self, host: Device) -> Device:
+        """This device on the task of `host`; what it leaves open is taken from `host`."""
+        if self.kind is None:
+            return Device(host.job, host.task, host.kind, host.index)
+        return Device(host.job, host.task, self.kind, self.index)
+
+
+def merge(inner: str, replica_device: str) -> str:
+    """Where an op that the user placed on `inner` goes in a replica on `replica_device`.
+
+    The task is always the replica's; a device type the user asked for is kept.
+    """
+    if not inner:
+        return replica_device
+    return str(Device.parse(inner).within(Device.parse(replica_device)))
+
+
+def task_of(name: str) -> str | None:
+    """``/job:worker/task:3`` of a device name, or None where it names no task."""
+    device = Device.parse(name)
+    if device.job is None or device.task is None:
+        return None
+    return f"/job:{device.job}/task:{device.task}"

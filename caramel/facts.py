@@ -1,0 +1,190 @@
+"""Facts: frozen answers to one question each, which analyzers take and give.
+
+The question a fact answers is the first line of its docstring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from caramel.graph import TensorSpec
+from caramel.names import TensorRef
+
+Reduction = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable of the single-device graph.
+
+    Attributes:
+        name: the user's name for it, without ``:0``.
+        handle: the op that puts out its resource handle.
+        initializer: the op that assigns its initial value.
+        spec: its dtype and shape.
+        trainable: whether the user declared it trainable.
+        saved: whether checkpoints hold it (it is a global, not a local variable).
+        full_name: the name under which checkpoints hold it; that of the whole if it is a slice.
+        slice_spec: TensorFlow's description of the slice, empty for a whole variable.
+    """
+
+    name: str
+    handle: str
+    initializer: str
+    spec: TensorSpec
+    trainable: bool
+    saved: bool
+    full_name: str
+    slice_spec: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RawGradient:
+    """The gradient of one parameter as differentiation produced it.
+
+    `indices` is None for a dense gradient; else rows ``indices`` of the gradient are ``values``.
+    """
+
+    parameter: str
+    values: TensorRef
+    indices: TensorRef | None = None
+
+    @property
+    def tensors(self) -> tuple[TensorRef, ...]:
+        """The tensors it consists of."""
+        return (self.values,) if self.indices is None else (self.values, self.indices)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob:
+    """Which training job is it: what is run, what is minimised, what is fed?
+
+    Attributes:
+        train_op: the op that a step runs.
+        loss: the tensor that is minimised.
+        reduction: whether `loss` is the mean or the sum over the examples.
+        variables: all variables of the graph.
+        given_gradients: raw gradients that the user named; empty if they are to be found.
+        replicated_feeds: ops whose fed value goes to every worker unsplit.
+        table_initializers: ops that fill lookup tables.
+    """
+
+    train_op: str
+    loss: TensorRef
+    reduction: Reduction = "mean"
+    variables: tuple[Variable, ...] = ()
+    given_gradients: tuple[RawGradient, ...] = ()
+    replicated_feeds: frozenset[str] = frozenset()
+    table_initializers: tuple[str, ...] = ()
+
+    def variable(self, name: str) -> Variable:
+        """The variable of that name."""
+        return next(variable for variable in self.variables if variable.name == name)
+
+
+@dataclass(frozen=True, slots=True)
+class StateAccess:
+    """Which variables does each op read and write, also from inside functions it calls?
+
+    Both map an op's name to the names of variables; an op that touches none is in neither.
+    """
+
+    reads: Mapping[str, frozenset[str]]
+    writes: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopFrames:
+    """In which v1 loop frame is each op? The root frame is the empty string."""
+
+    frame: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInputs:
+    """Which ops put out values that differ between workers by themselves, and why?
+
+    Attributes:
+        reasons: op to the reason ("a fed batch", "a random draw", ...).
+        scalar_only: placeholders of unknown rank. They are taken to be scalars where a batch would
+            be an error; feeding anything else is then refused.
+    """
+
+    reasons: Mapping[str, str]
+    scalar_only: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One raw gradient and the ops that must see its aggregated value instead.
+
+    Attributes:
+        gradient: what is aggregated.
+        consumers: ops of the single-device graph that read it for post-processing and updates.
+        merge_duplicates: whether rows of equal index may be added up before they are sent (only
+            for sparse gradients): no consumer can tell.
+    """
+
+    gradient: RawGradient
+    consumers: tuple[str, ...]
+    merge_duplicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFrontier:
+    """Where does differentiation end and post-processing begin?
+
+    One cut for each parameter whose gradient depends on the worker. `untouched` are parameters
+    that the step updates the same way on every worker without any aggregation.
+    """
+
+    cuts: tuple[Cut, ...]
+    untouched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """Which variables stay equal on all workers, and which differ?
+
+    Attributes:
+        parameters: trainable variables that the step updates.
+        shared: other variables that stay equal on all workers (slots, step counters).
+        local: variables updated from data without a gradient, such as moving averages.
+        scalar_only: placeholders of unknown rank for which equality depends on scalar feeds.
+        worker_dependent: ops of the step whose values differ between workers.
+        generators: variables that hold a random generator's state.
+    """
+
+    parameters: tuple[str, ...]
+    shared: tuple[str, ...]
+    local: tuple[str, ...]
+    scalar_only: frozenset[str] = frozenset()
+    worker_dependent: frozenset[str] = frozenset()
+    generators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One `tf.data` pipeline of the step: `op`'s dataset output is what is to be sharded."""
+
+    iterator: str
+    op: str
+    consumers: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class InputPipelines:
+    """Where are the input pipelines of the step split into shards?
+
+    Attributes:
+        pipelines: one entry for each place where a shard is taken.
+        examples: the tensor whose first dimension is a worker's number of examples, where that
+            number may differ between workers; None if the client decides or it never differs.
+        iterators: iterators that the step reads.
+    """
+
+    pipelines: tuple[Pipeline, ...] = ()
+    examples: TensorRef | None = None
+    iterators: tuple[str, ...] = ()

@@ -1,0 +1,340 @@
+"""The dataflow graph as plain data: ops, what they read, and what they put out.
+
+An `OpGraph` is derived from a GraphDef and never edited. It needs no TensorFlow: the GraphDef and
+the op definitions it is built from are only read through their fields.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from caramel.errors import InvariantError
+from caramel.names import TensorRef, control_source, parse_input
+
+# Numbers of the DataType enum that TensorFlow has frozen: name and bytes per element.
+# Handles, variants and strings have no size that can be known beforehand.
+_DTYPES: dict[int, tuple[str, int | None]] = {
+    1: ("float32", 4),
+    2: ("float64", 8),
+    3: ("int32", 4),
+    4: ("uint8", 1),
+    5: ("int16", 2),
+    6: ("int8", 1),
+    7: ("string", None),
+    8: ("complex64", 8),
+    9: ("int64", 8),
+    10: ("bool", 1),
+    11: ("qint8", 1),
+    12: ("quint8", 1),
+    13: ("qint32", 4),
+    14: ("bfloat16", 2),
+    15: ("qint16", 2),
+    16: ("quint16", 2),
+    17: ("uint16", 2),
+    18: ("complex128", 16),
+    19: ("float16", 2),
+    20: ("resource", None),
+    21: ("variant", None),
+    22: ("uint32", 4),
+    23: ("uint64", 8),
+}
+_NUMBERS = {name: number for number, (name, _) in _DTYPES.items()}
+_BYTES = dict(_DTYPES.values())
+_FIRST_REFERENCE_DTYPE = 100
+
+
+def dtype_name(number: int) -> str:
+    """The name of a DataType number; reference types end in ``_ref``."""
+    if number > _FIRST_REFERENCE_DTYPE:
+        return f"{dtype_name(number - _FIRST_REFERENCE_DTYPE)}_ref"
+    return _DTYPES.get(number, ("unknown", None))[0]
+
+
+def dtype_number(name: str) -> int:
+    """The DataType number of a name, as it stands in attributes of a GraphDef."""
+    return _NUMBERS[name]
+
+
+def dtype_bytes(name: str) -> int | None:
+    """Bytes of one element, or None where elements have no fixed size."""
+    return _BYTES.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What is known of a tensor: its dtype's name and its shape.
+
+    `shape` is None when the rank is unknown; single dimensions may be None.
+    """
+
+    dtype: str
+    shape: tuple[int | None, ...] | None
+
+    @property
+    def elements(self) -> int | None:
+        """Number of elements, or None if not known."""
+        if self.shape is None or None in self.shape:
+            return None
+        return math.prod(dimension for dimension in self.shape if dimension is not None)
+
+    @property
+    def bytes(self) -> int | None:
+        """Size in bytes, or None if not known."""
+        size, elements = dtype_bytes(self.dtype), self.elements
+        return None if size is None or elements is None else size * elements
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op: its kind ("MatMul"), where it is placed, what it reads and what it puts out."""
+
+    name: str
+    kind: str
+    device: str
+    inputs: tuple[TensorRef, ...]
+    control_inputs: tuple[str, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    stateful: bool = False
+    functions: tuple[str, ...] = ()
+
+    @property
+    def output_bytes(self) -> tuple[int | None, ...]:
+        """Bytes of each output, None where unknown."""
+        return tuple(spec.bytes for spec in self.outputs)
+
+    @property
+    def sources(self) -> Iterator[str]:
+        """Names of the ops that this op waits for, by data or by control."""
+        for tensor in self.inputs:
+            yield tensor.op
+        yield from self.control_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionNode:
+    """An op inside a library function; inputs are names of nodes or arguments, outputs dropped."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A library function's body, as far as it matters what the function does to its arguments."""
+
+    name: str
+    arguments: tuple[str, ...]
+    nodes: tuple[FunctionNode, ...]
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """All ops of a graph by name, in the order of their definition.
+
+    `constants` has the values of constants that are single integers.
+    """
+
+    ops: Mapping[str, Op]
+    functions: Mapping[str, Function] = field(default_factory=dict)
+    constants: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_graph_def(cls, graph_def: Any, op_definitions: Mapping[str, Any]) -> OpGraph:
+        """Read a GraphDef.
+
+        Args:
+            graph_def: a GraphDef proto, with ``_output_shapes`` where shapes are known.
+            op_definitions: the OpDef proto of each kind of op; a kind that is not in it has no
+                known outputs.
+        """
+        ops = {node.name: _read_node(node, op_definitions) for node in graph_def.node}
+        functions = {
+            function.signature.name: _read_function(function)
+            for function in graph_def.library.function
+        }
+        constants = {
+            node.name: value
+            for node in graph_def.node
+            if node.op == "Const" and (value := _single_integer(node)) is not None
+        }
+        return cls(ops, functions, constants)
+
+    def __getitem__(self, name: str) -> Op:
+        return self.ops[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.ops
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops.values())
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def spec(self, tensor: TensorRef) -> TensorSpec:
+        """What is known of a tensor; nothing is known of outputs that no definition names."""
+        outputs = self.ops[tensor.op].outputs
+        return outputs[tensor.index] if tensor.index < len(outputs) else TensorSpec("unknown", None)
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the ops that wait for each op, by data or by control, each once."""
+        found: dict[str, dict[str, None]] = {name: {} for name in self.ops}
+        for op in self:
+            for source in op.sources:
+                if source not in found:
+                    raise InvariantError(f"'{op.name}' reads '{source}', which does not exist")
+                found[source][op.name] = None
+        return {name: tuple(names) for name, names in found.items()}
+
+    def ancestors(self, names: Iterable[str], *, stop: frozenset[str] = frozenset()) -> set[str]:
+        """The given ops and everything they wait for; nothing is followed beyond `stop`."""
+        seen: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name not in stop:
+                waiting.extend(self.ops[name].sources)
+        return seen
+
+    def topological_order(self) -> tuple[str, ...]:
+        """All names, every op after what it waits for; ties in the order of definition.
+
+        The edges that close a loop (from ``NextIteration``) do not count.
+
+        Raises:
+            InvariantError: the graph has a cycle that is no loop; it names the ops on one.
+        """
+        position = {name: index for index, name in enumerate(self.ops)}
+        waits = {name: 0 for name in self.ops}
+        for op in self:
+            waits[op.name] = sum(
+                1 for source in set(op.sources) if self.ops[source].kind != "NextIteration"
+            )
+        ready = [position[name] for name, count in waits.items() if count == 0]
+        heapq.heapify(ready)
+        names = list(self.ops)
+        order: list[str] = []
+        while ready:
+            name = names[heapq.heappop(ready)]
+            order.append(name)
+            if self.ops[name].kind == "NextIteration":
+                continue
+            for consumer in self.consumers[name]:
+                waits[consumer] -= 1
+                if waits[consumer] == 0:
+                    heapq.heappush(ready, position[consumer])
+        if len(order) < len(self.ops):
+            raise InvariantError(f"the graph has a cycle: {' -> '.join(self._cycle(set(order)))}")
+        return tuple(order)
+
+    def _cycle(self, done: set[str]) -> list[str]:
+        """The names along one cycle among the ops that are not `done`."""
+        name = next(name for name in self.ops if name not in done)
+        path: dict[str, None] = {}
+        while name not in path:
+            path[name] = None
+            name = next(source for source in self.ops[name].sources if source not in done)
+        names = list(path)
+        return [name, *reversed(names[names.index(name) :])]
+
+
+# Reading protos ---------------------------------------------------------------------------------
+
+
+def _read_node(node: Any, op_definitions: Mapping[str, Any]) -> Op:
+    inputs, controls = [], []
+    for text in node.input:
+        tensor = parse_input(text)
+        if tensor is None:
+            controls.append(control_source(text))
+        else:
+            inputs.append(tensor)
+    definition = op_definitions.get(node.op)
+    dtypes = _output_dtypes(node, definition) if definition is not None else []
+    shapes = [_read_shape(shape) for shape in node.attr["_output_shapes"].list.shape] if (
+        "_output_shapes" in node.attr
+    ) else []
+    shapes += [None] * (len(dtypes) - len(shapes))
+    return Op(
+        name=node.name,
+        kind=node.op,
+        device=node.device,
+        inputs=tuple(inputs),
+        control_inputs=tuple(controls),
+        outputs=tuple(
+            TensorSpec(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=False)
+        ),
+        stateful=bool(definition is not None and definition.is_stateful),
+        functions=tuple(called_functions(node)),
+    )
+
+
+def _output_dtypes(node: Any, definition: Any) -> list[str]:
+    """The dtype of every output of a node, as its op definition derives them from attributes."""
+    dtypes: list[str] = []
+    for output in definition.output_arg:
+        if output.type_list_attr:
+            value = _attribute(node, definition, output.type_list_attr)
+            dtypes += [dtype_name(number) for number in value.list.type]
+            continue
+        number = output.type or _attribute(node, definition, output.type_attr).type
+        count = _attribute(node, definition, output.number_attr).i if output.number_attr else 1
+        dtypes += [dtype_name(number)] * count
+    return dtypes
+
+
+def _attribute(node: Any, definition: Any, key: str) -> Any:
+    """An attribute of a node, or its default; the node is not touched (indexing would add it)."""
+    if key in node.attr:
+        return node.attr[key]
+    return next(a.default_value for a in definition.attr if a.name == key)
+
+
+def _read_shape(shape: Any) -> tuple[int | None, ...] | None:
+    if shape.unknown_rank:
+        return None
+    return tuple(dimension.size if dimension.size >= 0 else None for dimension in shape.dim)
+
+
+def _single_integer(node: Any) -> int | None:
+    """The value of a constant that is one integer."""
+    tensor = node.attr["value"].tensor
+    if tensor.tensor_shape.dim:
+        return None
+    values = tensor.int64_val or tensor.int_val
+    return int(values[0]) if len(values) == 1 else None
+
+
+def called_functions(node: Any) -> Iterator[str]:
+    """Names of the library functions that a NodeDef's attributes refer to."""
+    for key in sorted(node.attr):
+        value = node.attr[key]
+        if value.HasField("func"):
+            yield value.func.name
+        elif value.HasField("list"):
+            yield from (function.name for function in value.list.func)
+
+
+def _read_function(function: Any) -> Function:
+    nodes = tuple(
+        FunctionNode(
+            name=node.name,
+            kind=node.op,
+            inputs=tuple(text.partition(":")[0] for text in node.input if text[:1] != "^"),
+            functions=tuple(called_functions(node)),
+        )
+        for node in function.node_def
+    )
+    arguments = tuple(argument.name for argument in function.signature.input_arg)
+    return Function(function.signature.name, arguments, nodes)

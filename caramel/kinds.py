@@ -1,0 +1,170 @@
+"""What the kinds of ops (TensorFlow's op types) do, as far as distribution depends on it.
+
+Kinds are TensorFlow's public vocabulary ("MatMul"), not names that users choose. Nothing here
+looks at the name of an op.
+"""
+
+from __future__ import annotations
+
+VARIABLE = "VarHandleOp"
+REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2", "TemporaryVariable"})
+PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+
+# Ops whose output is their first input, so that a resource handle can be traced through them.
+PASS_THROUGH = frozenset({"Identity", "Enter", "Exit", "Switch", "Merge", "NextIteration"})
+
+# Ops that take a variable's handle. Whatever is in neither set is taken to read and to write.
+ONLY_READ_VARIABLES = frozenset(
+    {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"}
+)
+ONLY_WRITE_VARIABLES = frozenset({"AssignVariableOp"})
+NO_VALUE_OF_VARIABLES = frozenset({"VarIsInitializedOp", "VariableShape", "DestroyResourceOp"})
+SPARSE_UPDATES = frozenset({"ResourceScatterSub", "ResourceScatterAdd"})
+SPARSE_UPDATE_PREFIX = "ResourceSparseApply"
+
+# Random draws from a seed in the op's attributes (``seed`` and ``seed2``).
+SEEDED_RANDOM = frozenset(
+    {
+        "AllCandidateSampler",
+        "ComputeAccidentalHits",
+        "FixedUnigramCandidateSampler",
+        "LearnedUnigramCandidateSampler",
+        "LogUniformCandidateSampler",
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomCrop",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "SampleDistortedBoundingBox",
+        "SampleDistortedBoundingBoxV2",
+        "ThreadUnsafeUnigramCandidateSampler",
+        "TruncatedNormal",
+        "UniformCandidateSampler",
+    }
+)
+# Random draws from a generator's state, which is a variable.
+GENERATOR_RANDOM = frozenset(
+    {
+        "NonDeterministicInts",
+        "RngReadAndSkip",
+        "StatefulRandomBinomial",
+        "StatefulStandardNormalV2",
+        "StatefulTruncatedNormal",
+        "StatefulUniform",
+        "StatefulUniformFullInt",
+        "StatefulUniformInt",
+    }
+)
+RANDOM = SEEDED_RANDOM | GENERATOR_RANDOM
+
+# Values from outside the graph, different on every worker.
+ITERATOR_READS = frozenset({"IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"})
+PYTHON_CALLS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})
+OTHER_INPUTS = frozenset(
+    {
+        "Timestamp",
+        "QueueDequeueV2",
+        "QueueDequeueManyV2",
+        "QueueDequeueUpToV2",
+        "ReaderReadV2",
+        "ReaderReadUpToV2",
+        "ReadFile",
+        "BarrierTakeMany",
+    }
+)
+INPUTS = ITERATOR_READS | PYTHON_CALLS | OTHER_INPUTS
+
+ONE_SHOT_ITERATOR = "OneShotIterator"
+QUEUES = frozenset(
+    {
+        "FIFOQueueV2",
+        "RandomShuffleQueueV2",
+        "PaddingFIFOQueueV2",
+        "PriorityQueueV2",
+        "FIFOQueue",
+        "RandomShuffleQueue",
+        "PaddingFIFOQueue",
+        "PriorityQueue",
+    }
+)
+
+STACK = "StackV2"
+STACK_PUSH = "StackPushV2"
+STACK_POP = "StackPopV2"
+
+# Ops that say something of a tensor's shape and nothing of its value.
+SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
+
+# Linear in the one input that depends on the worker (or in all of them together): the mean over
+# the workers may be taken before or after.
+LINEAR = frozenset(
+    {
+        "Add",
+        "AddN",
+        "AddV2",
+        "AccumulateNV2",
+        "BiasAddGrad",
+        "BroadcastTo",
+        "Cast",
+        "ConcatV2",
+        "DynamicStitch",
+        "Enter",
+        "Exit",
+        "ExpandDims",
+        "GatherV2",
+        "Identity",
+        "IdentityN",
+        "Mean",
+        "Merge",
+        "MirrorPadGrad",
+        "Neg",
+        "NextIteration",
+        "Pack",
+        "Pad",
+        "PadV2",
+        "Reshape",
+        "Reverse",
+        "ReverseV2",
+        "Slice",
+        "Snapshot",
+        "Split",
+        "SplitV",
+        "Squeeze",
+        "StopGradient",
+        "StridedSlice",
+        "StridedSliceGrad",
+        "Sub",
+        "Sum",
+        "Switch",
+        "TensorArrayGatherV3",
+        "TensorArrayReadV3",
+        "TensorListStack",
+        "Tile",
+        "Transpose",
+        "Unpack",
+        "UnsortedSegmentSum",
+        "SegmentSum",
+    }
+)
+# Linear as long as only one of their inputs depends on the worker.
+BILINEAR = frozenset(
+    {
+        "BatchMatMul",
+        "BatchMatMulV2",
+        "Conv2D",
+        "DivNoNan",
+        "Einsum",
+        "MatMul",
+        "Mul",
+        "MulNoNan",
+        "RealDiv",
+        "Select",
+        "SelectV2",
+    }
+)
+ELEMENTWISE_PRODUCTS = frozenset({"Mul", "RealDiv", "DivNoNan", "MulNoNan"})

@@ -1,0 +1,1 @@
+"""Rewrites of the distributed graph: functions (graph_def, plan) -> graph_def."""

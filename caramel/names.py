@@ -1,0 +1,135 @@
+"""Names of nodes and tensors: the only place that builds or parses them.
+
+In the distributed graph every node of the user's graph keeps its name under the prefix of its
+replica (``worker_3/dense/kernel``); a second, unsharded copy on worker 0 may stand under
+``evaluation/``. What Caramel adds stands under ``caramel/`` and names the worker it runs on, as in
+``caramel/group_7/worker_3/reduced_0``. No name of the user can collide with either.
+
+References follow TensorFlow's forms: ``op:1`` for a tensor (``op`` means ``op:0`` in a GraphDef's
+inputs), ``^op`` for a control input.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+EVALUATION = "evaluation"
+_CARAMEL = "caramel"
+
+
+class TensorRef(NamedTuple):
+    """An output of an op: its op's name and the output's index."""
+
+    op: str
+    index: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.op}:{self.index}"
+
+
+# References -------------------------------------------------------------------------------------
+
+
+def parse_input(text: str) -> TensorRef | None:
+    """The tensor that a GraphDef's input string names, or None for a control input."""
+    if text.startswith("^"):
+        return None
+    op, colon, index = text.rpartition(":")
+    return TensorRef(op, int(index)) if colon else TensorRef(text, 0)
+
+
+def control_source(text: str) -> str:
+    """The op that a control input string (``^op``) names."""
+    return text.removeprefix("^")
+
+
+def input_string(tensor: TensorRef) -> str:
+    """The shortest GraphDef input string of a tensor."""
+    return tensor.op if tensor.index == 0 else f"{tensor.op}:{tensor.index}"
+
+
+def control_string(op: str) -> str:
+    """The GraphDef input string of a control input from `op`."""
+    return f"^{op}"
+
+
+def parse_tensor(name: str) -> TensorRef:
+    """A tensor's name as users write it (``op:0``) as a reference.
+
+    Raises:
+        ValueError: the name does not end in an output's index.
+    """
+    op, colon, index = name.rpartition(":")
+    if not colon or not op or not index.isdigit():
+        raise ValueError(f"'{name}' is not a tensor's name (expected 'op:index')")
+    return TensorRef(op, int(index))
+
+
+def with_prefix(prefix: str, text: str) -> str:
+    """A GraphDef input string (data or control) with its op moved under `prefix`."""
+    if text.startswith("^"):
+        return f"^{prefix}/{text[1:]}"
+    return f"{prefix}/{text}"
+
+
+_COLOCATION = "loc:@"
+
+
+def colocation_with_prefix(prefix: str, group: str) -> str:
+    """A ``loc:@op`` colocation group with its op moved under `prefix`."""
+    if group.startswith(_COLOCATION):
+        return f"{_COLOCATION}{prefix}/{group.removeprefix(_COLOCATION)}"
+    return group
+
+
+def colocated_op(group: str) -> str | None:
+    """The op that a colocation group names, or None if it is of another form."""
+    return group.removeprefix(_COLOCATION) if group.startswith(_COLOCATION) else None
+
+
+# Replicas ---------------------------------------------------------------------------------------
+
+
+def replica_prefix(worker: int) -> str:
+    """The prefix of everything that belongs to the replica on `worker`."""
+    return f"worker_{worker}"
+
+
+def in_replica(worker: int, op: str) -> str:
+    """The op of the user's graph called `op`, in the replica on `worker`."""
+    return f"{replica_prefix(worker)}/{op}"
+
+
+def tensor_in_replica(worker: int, tensor: TensorRef) -> TensorRef:
+    """The tensor of the user's graph called `tensor`, in the replica on `worker`."""
+    return TensorRef(in_replica(worker, tensor.op), tensor.index)
+
+
+def function_in_replica(prefix: str, function: str) -> str:
+    """The copy of a library function that belongs to the replica with `prefix` alone."""
+    return f"{function}__{prefix}"
+
+
+def without_prefix(op: str) -> str:
+    """The user's name of an op in a replica or in the evaluation copy; else the name itself."""
+    prefix, slash, rest = op.partition("/")
+    is_replica = prefix.startswith("worker_") and prefix[7:].isdigit()
+    return rest if slash and (is_replica or prefix == EVALUATION) else op
+
+
+# What Caramel adds ------------------------------------------------------------------------------
+
+
+def added(worker: int, *parts: str) -> str:
+    """A node that Caramel adds on `worker`, apart from aggregation: ``caramel/worker_3/...``."""
+    return "/".join((_CARAMEL, replica_prefix(worker), *parts))
+
+
+def in_group(group: str, worker: int, *parts: str) -> str:
+    """A node of the aggregation of `group` on `worker`: ``caramel/<group>/worker_3/...``."""
+    return "/".join((_CARAMEL, group, replica_prefix(worker), *parts))
+
+
+def is_added(op: str) -> bool:
+    """Whether a node is Caramel's own, not a copy of one of the user's."""
+    return op.startswith(f"{_CARAMEL}/")

@@ -1,0 +1,179 @@
+"""The plan: everything that will happen in the distributed job, as pure data.
+
+Modifiers carry a plan out and know nothing of how it was made; planners make it and know nothing of
+TensorFlow. It is saved and loaded as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caramel.errors import PlanError
+from caramel.facts import Pipeline, Reduction, Variable
+from caramel.graph import TensorSpec, dtype_bytes
+from caramel.names import TensorRef
+from caramel.patterns import check_pattern
+from caramel.records import from_json_value, to_json_value
+
+FORMAT = 1
+ALL_GATHER = "all_gather"
+
+SparseMethod = Literal["gather", "dense"]
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatedGradient:
+    """One raw gradient that is aggregated.
+
+    Attributes:
+        parameter: the parameter it belongs to; no two gradients have the same.
+        values: the tensor of the single-device graph.
+        indices: its row numbers if it is sparse, else None.
+        spec: dtype and shape of the parameter.
+        consumers: ops of the single-device graph that read the aggregated value instead.
+        merge_duplicates: add up rows of equal index before sending (sparse only).
+    """
+
+    parameter: str
+    values: TensorRef
+    spec: TensorSpec
+    consumers: tuple[str, ...]
+    indices: TensorRef | None = None
+    merge_duplicates: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of the parameter."""
+        return math.prod(d for d in self.spec.shape or () if d is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that are aggregated together.
+
+    Attributes:
+        name: unique; stands in the names of the nodes.
+        members: parameters, in the order in which they lie in the group's memory. They have one
+            dtype, and are all dense unless the group is one sparse gradient alone.
+        pattern: one of `caramel.patterns.PATTERNS`, or `all_gather` for one sparse gradient.
+        depth: into how many parts the group is split that are aggregated side by side.
+        shift: added to the workers' numbers in the pattern, to spread small groups over them.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    pattern: str
+    depth: int = 1
+    shift: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that will happen.
+
+    Attributes:
+        devices: where the replica of each worker is.
+        reduction: whether gradients are averaged or added up.
+        variables: all variables of the graph.
+        local: names of variables that may differ between workers.
+        generators: names of variables that hold a random generator's state.
+        gradients: what is aggregated.
+        groups: how; every gradient is in exactly one group.
+        pipelines: where input pipelines are sharded.
+        examples: the tensor whose first dimension is a worker's number of examples, or None if the
+            client decides how many examples each worker gets.
+        evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
+            variables hold the mean over the workers.
+    """
+
+    devices: tuple[str, ...]
+    reduction: Reduction
+    variables: tuple[Variable, ...]
+    gradients: tuple[AggregatedGradient, ...]
+    groups: tuple[Group, ...]
+    local: tuple[str, ...] = ()
+    generators: tuple[str, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()
+    examples: TensorRef | None = None
+    evaluation: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.devices:
+            raise PlanError("a plan needs at least one worker")
+        grouped = Counter(member for group in self.groups for member in group.members)
+        gradients = Counter(gradient.parameter for gradient in self.gradients)
+        for name, count in (gradients | grouped).items():
+            if gradients[name] != 1 or (len(self.devices) > 1 and grouped[name] != 1):
+                raise PlanError(
+                    f"parameter '{name}' has {gradients[name]} gradients and stands in "
+                    f"{grouped[name]} groups of the plan; it must be one each ({count})"
+                )
+        if max(Counter(group.name for group in self.groups).values(), default=1) > 1:
+            raise PlanError("two groups of the plan have the same name")
+        for group in self.groups:
+            self._check_group(group)
+
+    def _check_group(self, group: Group) -> None:
+        members = [self.gradient(name) for name in group.members]
+        if not members:
+            raise PlanError(f"group '{group.name}' has no members")
+        if len({member.spec.dtype for member in members}) > 1:
+            raise PlanError(f"group '{group.name}' joins gradients of different dtypes")
+        sparse = [member.parameter for member in members if member.indices is not None]
+        if sparse and len(members) > 1:
+            raise PlanError(f"group '{group.name}' joins sparse gradient '{sparse[0]}' with others")
+        if group.pattern == ALL_GATHER:
+            if not sparse:
+                raise PlanError(f"group '{group.name}' gathers a dense gradient")
+        else:
+            check_pattern(group.pattern)
+        if group.depth < 1:
+            raise PlanError(f"group '{group.name}' has depth {group.depth}; it must be at least 1")
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.devices)
+
+    def gradient(self, parameter: str) -> AggregatedGradient:
+        """The gradient of a parameter.
+
+        Raises:
+            PlanError: the plan has none.
+        """
+        for gradient in self.gradients:
+            if gradient.parameter == parameter:
+                return gradient
+        raise PlanError(f"the plan has no gradient of parameter '{parameter}'")
+
+    def elements(self, group: Group) -> int:
+        """Number of elements that a dense group aggregates."""
+        return sum(self.gradient(member).elements for member in group.members)
+
+    def bytes(self, group: Group) -> int:
+        """Bytes that a dense group aggregates."""
+        size = dtype_bytes(self.gradient(group.members[0]).spec.dtype) or 0
+        return self.elements(group) * size
+
+    def to_json(self) -> str:
+        """The plan as JSON text."""
+        return json.dumps({"format": FORMAT, **to_json_value(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that `to_json` wrote.
+
+        Raises:
+            PlanError: the text is no plan; says where.
+        """
+        try:
+            value: Any = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise PlanError(f"a plan must be JSON: {error}") from error
+        if not isinstance(value, dict) or value.pop("format", None) != FORMAT:
+            raise PlanError(f"not a Caramel plan of format {FORMAT}")
+        return from_json_value(cls, value)

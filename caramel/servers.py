@@ -1,0 +1,228 @@
+"""TensorFlow's servers: those inside this process, and the one a worker process runs.
+
+Every process that starts one of them listens on all interfaces of its machine, whatever address the
+cluster names, without authentication or encryption: keep them on a network you trust. TensorFlow
+cannot stop a server, so one that was started lives, and is used again, until its process ends.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import tensorflow as tf
+
+from caramel import processes
+from caramel.cluster import Cluster
+from caramel.errors import ClusterError, WorkerStartError
+
+_PORT_RACES = 5  # how often `embedded_servers` tries again with other ports
+_started: dict[object, tuple[Servers, list[tf.distribute.Server]]] = {}
+_starting = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers that run in this process.
+
+    Attributes:
+        target: what a session connects to, ``grpc://host:port``.
+        addresses: ``host:port`` of every task of their cluster, in order.
+    """
+
+    target: str
+    addresses: tuple[str, ...]
+
+
+def embedded_servers(n: int, *, config: tf.compat.v1.ConfigProto | None = None) -> Servers:
+    """`n` servers in this process that form one cluster, with the job name "worker".
+
+    A second call with the same arguments returns the same servers, with the variables that they
+    hold. All servers of a process share its threads.
+
+    Args:
+        n: the number of servers.
+        config: options of each server, such as thread counts.
+
+    Raises:
+        WorkerStartError: no server can listen.
+    """
+    with _starting:
+        key = (n, _serialized(config))
+        if key not in _started:
+            _started[key] = _start_embedded(n, config)
+        return _started[key][0]
+
+
+def own_server(cluster: Cluster, *, config: tf.compat.v1.ConfigProto | None = None) -> Servers:
+    """The server of the worker that this process is (`cluster.task`), started if it is not yet.
+
+    Args:
+        cluster: the cluster; its `task` says which worker this process is.
+        config: options of the server, such as thread counts.
+
+    Raises:
+        ClusterError: this process is no worker of `cluster`.
+        WorkerStartError: the server cannot listen on its address.
+    """
+    if cluster.task is None:
+        raise ClusterError(f"this process is no worker of {cluster!r}, so it has no server there")
+    jobs = cluster.as_dict()
+    addresses = tuple(address for job in jobs.values() for address in job)
+    with _starting:
+        key = (addresses, cluster.task, _serialized(config))
+        if key not in _started:
+            server = _start(cluster, cluster.task, config)
+            _started[key] = Servers(server.target, addresses), [server]
+        return _started[key][0]
+
+
+def serve(
+    cluster: Cluster,
+    task: int,
+    *,
+    parent_pid: int | None = None,
+    intra_op_threads: int | None = None,
+    inter_op_threads: int | None = None,
+    ready: Callable[[], None] | None = None,
+) -> None:
+    """Run worker `task` of `cluster` in this process until SIGTERM, SIGINT or its parent's end.
+
+    Call it from the main thread, which alone can handle signals; elsewhere it ends only with the
+    parent. The handlers that were installed before are put back.
+
+    Args:
+        cluster: all workers.
+        task: which of them this is, as an index in `cluster.tasks`.
+        parent_pid: return when the parent of this process is another than this one.
+        intra_op_threads: threads that one op may use; TensorFlow's choice by default.
+        inter_op_threads: ops that may run at once; TensorFlow's choice by default.
+        ready: called once the server listens.
+
+    Raises:
+        ClusterError: there is no such task.
+        WorkerStartError: the server cannot listen on its address.
+    """
+    config = tf.compat.v1.ConfigProto(
+        intra_op_parallelism_threads=intra_op_threads or 0,
+        inter_op_parallelism_threads=inter_op_threads or 0,
+    )
+    with _end_requested() as end:
+        own_server(Cluster.of(cluster.as_dict(), task=task), config=config)
+        if ready is not None:
+            ready()
+        while not end.wait(processes.PARENT_POLL_S):
+            if processes.parent_has_gone(parent_pid):
+                return
+
+
+def serve_until_chief_ends(
+    cluster: Cluster,
+    *,
+    start_timeout_s: float = 600.0,
+    poll_s: float = 1.0,
+    failures: int = 5,
+    config: tf.compat.v1.ConfigProto | None = None,
+) -> None:
+    """Run this process's own worker for as long as the chief, worker 0, is there.
+
+    For jobs in which every process runs the same script: the chief drives the training, the
+    others call this and end with it.
+
+    Args:
+        cluster: the cluster; its `task` says which worker this process is.
+        start_timeout_s: how long the chief may take to come up, in seconds.
+        poll_s: seconds between two attempts to connect to the chief.
+        failures: how many attempts in a row must fail until the chief counts as gone.
+        config: options of the server, such as thread counts.
+
+    Raises:
+        ClusterError: this process is no worker of `cluster`, or is the chief.
+        WorkerStartError: the server cannot listen, or the chief did not come up in time.
+    """
+    if cluster.task == 0:
+        raise ClusterError("this process is worker 0, the chief, which cannot wait for itself")
+    own_server(cluster, config=config)
+    chief = Cluster("remote", cluster.tasks[:1])
+    # Not `poll_s` apart: a short job must not begin and end unseen.
+    chief.wait_until_reachable(start_timeout_s)
+    failed = 0
+    while failed < failures:
+        time.sleep(poll_s)
+        failed = failed + 1 if chief.unreachable() else 0
+
+
+def _serialized(config: tf.compat.v1.ConfigProto | None) -> bytes:
+    return b"" if config is None else config.SerializeToString(deterministic=True)
+
+
+def _start_embedded(
+    n: int, config: tf.compat.v1.ConfigProto | None
+) -> tuple[Servers, list[tf.distribute.Server]]:
+    for races_left in reversed(range(_PORT_RACES)):
+        addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(n)]
+        cluster = Cluster.of(addresses)
+        try:
+            servers = [_start(cluster, task, config) for task in range(n)]
+        except WorkerStartError:
+            if not races_left:
+                raise
+        else:
+            return Servers(servers[0].target, tuple(addresses)), servers
+    raise AssertionError("the last attempt either returns or raises")
+
+
+def _start(
+    cluster: Cluster, task: int, config: tf.compat.v1.ConfigProto | None
+) -> tf.distribute.Server:
+    which = cluster.tasks[task]
+    try:
+        return tf.distribute.Server(
+            tf.train.ClusterSpec(cluster.as_dict()),
+            job_name=which.job,
+            task_index=which.index,
+            config=config,
+        )
+    except tf.errors.OpError as error:
+        assert which.address is not None
+        reason = _why_not_bound(which.address) or error.message
+        raise WorkerStartError(
+            f"worker {task} ({which.device}) {processes.CANNOT_LISTEN} {which.address}: {reason}"
+        ) from None
+
+
+def _why_not_bound(address: str) -> str | None:
+    """The system's reason why the port of `address` cannot be used; TensorFlow does not say it."""
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind(("", int(address.rpartition(":")[2])))
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno else str(error)
+    return None
+
+
+@contextmanager
+def _end_requested() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set for as long as the context lasts."""
+    end = threading.Event()
+
+    def request_end(number: int, frame: FrameType | None) -> None:
+        end.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield end
+        return
+    before = {each: signal.signal(each, request_end) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield end
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,388 @@
+"""Clusters: what users and launchers may say, and who can be reached."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+import types
+
+import numpy as np
+import pytest
+
+from caramel import processes
+from caramel.cluster import Cluster, Task
+from caramel.errors import ClusterError, WorkerStartError
+
+
+@pytest.fixture
+def listener():
+    """A socket that listens on loopback, and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def nobody() -> str:
+    """An address on which nobody listens."""
+    return f"127.0.0.1:{processes.free_ports(1)[0]}"
+
+
+# Described by the user --------------------------------------------------------------------------
+
+
+def test_a_list_of_addresses_is_the_job_worker():
+    cluster = Cluster.of(["a:1", "b:2"])
+    assert cluster.tasks == (Task("worker", 0, "a:1"), Task("worker", 1, "b:2"))
+    assert cluster.devices == ("/job:worker/task:0", "/job:worker/task:1")
+    assert cluster.as_dict() == {"worker": ["a:1", "b:2"]}
+    assert (cluster.kind, cluster.size, cluster.task) == ("remote", 2, None)
+    assert repr(cluster) == (
+        "<Cluster, remote: /job:worker/task:0 at a:1, /job:worker/task:1 at b:2>"
+    )
+
+
+def test_the_chief_is_the_first_worker_whatever_the_order_of_the_mapping():
+    cluster = Cluster.of({"worker": ["a:1", "b:2"], "chief": ["c:3"]})
+    assert cluster.devices == ("/job:chief/task:0", "/job:worker/task:0", "/job:worker/task:1")
+    assert cluster.as_dict() == {"chief": ["c:3"], "worker": ["a:1", "b:2"]}
+
+
+def test_a_cluster_spec_is_accepted_without_importing_tensorflow():
+    class ClusterSpec:
+        def __init__(self, jobs):
+            self.jobs = jobs
+
+        def as_dict(self):
+            return self.jobs
+
+    assert Cluster.of(ClusterSpec({"worker": ["a:1"]})).as_dict() == {"worker": ["a:1"]}
+    numbered = {"worker": {n: f"a:{n + 1}" for n in reversed(range(12))}}
+    assert Cluster.of(ClusterSpec(numbered)).tasks[11] == Task("worker", 11, "a:12")
+    with pytest.raises(ClusterError, match=r"tasks of job worker are \[0, 2\]; .* without gaps"):
+        Cluster.of(ClusterSpec({"worker": {0: "a:1", 2: "a:2"}}))
+
+
+@pytest.mark.parametrize("address", ["node_1.example.org:1", "127.0.0.1:65535", "[::1]:4321"])
+def test_these_are_addresses(address):
+    assert Cluster.of([address]).tasks[0].address == address
+
+
+@pytest.mark.parametrize(
+    "address", ["a", "a:", ":1", "a:b", "grpc://a:1", "a:-1", "::1:1", "a b:1", 7]
+)
+def test_these_are_not_addresses(address):
+    with pytest.raises(ClusterError, match="is not an address; expected host:port"):
+        Cluster.of([address])
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_a_port_out_of_range_is_named(port):
+    with pytest.raises(ClusterError, match=f"port of address 'a:{port}' is {port}; expected 1 to"):
+        Cluster.of([f"a:{port}"])
+
+
+def test_an_address_given_twice_names_both_tasks():
+    with pytest.raises(
+        ClusterError, match="'A:1' is given twice, for /job:chief/task:0 and /job:w"
+    ):
+        Cluster.of({"chief": ["a:1"], "worker": ["A:1"]})
+
+
+def test_an_empty_cluster_is_an_error():
+    for nothing in ([], {}, {"worker": []}):
+        with pytest.raises(ClusterError, match="has no workers"):
+            Cluster.of(nothing)
+
+
+def test_other_jobs_are_named():
+    with pytest.raises(ClusterError, match="chief and worker only; the cluster also has ps"):
+        Cluster.of({"ps": ["a:1"], "worker": ["b:1"]})
+
+
+def test_one_string_instead_of_a_list_is_an_error():
+    with pytest.raises(ClusterError, match="addresses of job worker are 'a:1'; expected a list"):
+        Cluster.of({"worker": "a:1"})
+
+
+def test_the_own_task_must_exist():
+    assert Cluster.of(["a:1", "b:1"], task=1).task == 1
+    with pytest.raises(
+        ClusterError, match="task 2 does not exist: the cluster has 2 workers, 0 to"
+    ):
+        Cluster.of(["a:1", "b:1"], task=2)
+
+
+def test_embedded_workers_have_devices_but_no_addresses():
+    cluster = Cluster.embedded(2)
+    assert (cluster.kind, cluster.size) == ("embedded", 2)
+    assert cluster.devices == ("/job:worker/task:0", "/job:worker/task:1")
+    assert cluster.tasks[1].address is None
+    assert repr(cluster) == "Cluster.embedded(2)"
+    assert cluster.describe(1) == "worker 1 (/job:worker/task:1 in this process)"
+    with pytest.raises(ClusterError, match="no addresses until a session starts them"):
+        cluster.as_dict()
+
+
+def test_workers_can_be_given_in_many_forms():
+    cluster = Cluster.embedded(3)
+    assert Cluster.coerce(cluster) is cluster
+    assert Cluster.coerce(3).kind == "embedded"
+    assert Cluster.coerce(np.int64(3)).size == 3
+    assert Cluster.coerce(("a:1", "b:1")).size == 2
+    assert Cluster.coerce({"chief": ["a:1"]}).devices == ("/job:chief/task:0",)
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_fewer_than_one_worker_is_an_error(workers):
+    with pytest.raises(ClusterError, match=f"number of workers is {workers}; expected at least 1"):
+        Cluster.coerce(workers)
+    with pytest.raises(ClusterError, match="expected at least 1"):
+        Cluster.local(workers)
+
+
+@pytest.mark.parametrize("workers", [True, "a:1", 2.0, None, object()])
+def test_anything_else_is_an_error_that_says_what_is_accepted(workers):
+    with pytest.raises(ClusterError, match="number of workers"):
+        Cluster.coerce(workers)
+
+
+def test_the_error_for_other_types_lists_what_is_accepted():
+    with pytest.raises(ClusterError) as caught:
+        Cluster.coerce("a:1")
+    for accepted in ("number of workers", "list of addresses", "mapping", "ClusterSpec", "Cluster"):
+        assert accepted in str(caught.value)
+
+
+# Described by a launcher ------------------------------------------------------------------------
+
+
+def tf_config(cluster, task=None) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, **({"task": task} if task else {})})}
+
+
+def test_tf_config_says_which_worker_this_process_is():
+    jobs = {"worker": ["a:1", "b:1"], "chief": ["c:1"]}
+    cluster = Cluster.from_environment(tf_config(jobs, {"type": "worker", "index": 1}))
+    assert cluster.as_dict() == jobs
+    assert cluster.task == 2
+    assert repr(cluster).endswith(", this process is worker 2>")
+    assert Cluster.from_environment(tf_config(jobs, {"type": "worker", "index": "0"})).task == 1
+
+
+def test_a_process_that_is_no_worker_in_tf_config_is_a_client():
+    jobs = {"worker": ["a:1"]}
+    assert Cluster.from_environment(tf_config(jobs)).task is None
+    client = Cluster.from_environment(tf_config(jobs, {"type": "evaluator", "index": 0}))
+    assert client.task is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{oops", "TF_CONFIG is not valid JSON"),
+        ('{"task": {}}', "TF_CONFIG describes no cluster; expected a 'cluster' entry"),
+        ('{"cluster": {"worker": ["a"]}}', "TF_CONFIG: 'a' is not an address"),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
+            "this process is task 1 of job worker, which the cluster does not have",
+        ),
+    ],
+)
+def test_a_wrong_tf_config_is_a_clear_error(text, message):
+    with pytest.raises(ClusterError, match=message):
+        Cluster.from_environment({"TF_CONFIG": text})
+
+
+def slurm(**variables) -> dict[str, str]:
+    return {f"SLURM_{name}": str(value) for name, value in variables.items()}
+
+
+def test_slurm_puts_tasks_on_nodes_in_blocks():
+    cluster = Cluster.from_environment(
+        slurm(
+            JOB_NODELIST="node[01-03,07],gpu5",
+            NTASKS=8,
+            TASKS_PER_NODE="2(x3),1(x2)",
+            PROCID=3,
+        )
+    )
+    assert cluster.as_dict()["worker"] == [
+        *("node01:12321", "node01:12322", "node02:12321", "node02:12322"),
+        *("node03:12321", "node03:12322", "node07:12321", "gpu5:12321"),
+    ]
+    assert cluster.task == 3
+
+
+def test_slurm_node_names_may_have_several_ranges():
+    variables = slurm(JOB_NODELIST="r[1-2]n[09-10]-ib", NTASKS=4, PROCID=0)
+    cluster = Cluster.from_environment(variables, base_port=5000)
+    assert cluster.as_dict()["worker"] == [
+        *("r1n09-ib:5000", "r1n10-ib:5000", "r2n09-ib:5000", "r2n10-ib:5000"),
+    ]
+
+
+def test_a_slurm_step_goes_before_its_job():
+    job = slurm(JOB_NODELIST="n[1-4]", NTASKS=8, TASKS_PER_NODE="2(x4)", PROCID=1)
+    step = slurm(STEP_NODELIST="n[2-3]", STEP_NUM_TASKS=2, STEP_TASKS_PER_NODE="1(x2)")
+    cluster = Cluster.from_environment({**job, **step, "SLURMD_NODENAME": "n3"})
+    assert cluster.as_dict()["worker"] == ["n2:12321", "n3:12321"]
+    assert cluster.task == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (slurm(JOB_NODELIST="n[1-x]", PROCID=0), r"node list is 'n\[1-x\]'; expected a form like"),
+        (slurm(JOB_NODELIST="n1", PROCID="x"), "SLURM_PROCID is 'x'; expected a number"),
+        (slurm(JOB_NODELIST="n[1-2]", NTASKS=3, PROCID=0), "3 tasks on 2 nodes; SLURM_TASKS_PER_"),
+        (slurm(JOB_NODELIST="n1", TASKS_PER_NODE="2*3", PROCID=0), r"'2\*3'; expected a form like"),
+        (
+            slurm(JOB_NODELIST="n[1-2]", NTASKS=3, TASKS_PER_NODE="2(x2)", PROCID=0),
+            r"contradict each other: 2 nodes, 3 tasks, '2\(x2\)' tasks per node",
+        ),
+        (
+            slurm(JOB_NODELIST="n[1-2]", PROCID=2),
+            "task 2 does not exist: the cluster has 2 workers",
+        ),
+        (
+            {**slurm(JOB_NODELIST="n[1-2]", NTASKS=4, PROCID=1), "SLURMD_NODENAME": "n2"},
+            "runs task 1 on n2, where n1 was expected; .* --distribution=block",
+        ),
+    ],
+)
+def test_wrong_slurm_variables_are_a_clear_error(variables, message):
+    with pytest.raises(ClusterError, match=message):
+        Cluster.from_environment(variables)
+
+
+def use_mpi(monkeypatch, places: list[tuple[str, int]], rank: int) -> None:
+    """Put in a fake mpi4py, in which the other ranks are at `places`."""
+
+    class World:
+        def Get_rank(self):  # noqa: N802
+            return rank
+
+        def Get_size(self):  # noqa: N802
+            return len(places)
+
+        def allgather(self, own):
+            assert own[0] == socket.gethostname()
+            return places
+
+    package = types.ModuleType("mpi4py")
+    package.MPI = types.SimpleNamespace(COMM_WORLD=World())
+    monkeypatch.setitem(sys.modules, "mpi4py", package)
+
+
+def test_mpi_ranks_exchange_their_addresses(monkeypatch):
+    use_mpi(monkeypatch, [("a", 5), ("a", 6), ("b", 5)], rank=1)
+    cluster = Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "3"})
+    assert cluster.as_dict() == {"worker": ["a:5", "a:6", "b:5"]}
+    assert cluster.task == 1
+
+
+def test_mpi_on_one_machine_uses_loopback(monkeypatch):
+    use_mpi(monkeypatch, [("a", 5), ("a", 6)], rank=0)
+    cluster = Cluster.from_environment({"PMI_SIZE": "2"})
+    assert cluster.as_dict() == {"worker": ["127.0.0.1:5", "127.0.0.1:6"]}
+
+
+def test_an_mpirun_inside_a_slurm_job_goes_before_slurm(monkeypatch):
+    use_mpi(monkeypatch, [("a", 5), ("a", 6)], rank=1)
+    variables = slurm(JOB_NODELIST="n1", NTASKS=2, PROCID=0)
+    assert Cluster.from_environment({**variables, "OMPI_COMM_WORLD_SIZE": "2"}).task == 1
+
+
+def test_an_mpi4py_of_another_mpi_is_a_clear_error(monkeypatch):
+    use_mpi(monkeypatch, [("a", 5)], rank=0)
+    with pytest.raises(ClusterError, match="started 4 processes, but mpi4py sees 1"):
+        Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "4"})
+
+
+def test_a_missing_mpi4py_is_a_clear_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ClusterError, match=re.escape("pip install 'caramel[mpi]'")):
+        Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "2"})
+
+
+def test_an_environment_without_a_cluster_says_what_was_looked_for():
+    for environ in ({}, {"TF_CONFIG": ""}, slurm(JOB_NODELIST="n1")):
+        with pytest.raises(ClusterError, match="TF_CONFIG; Slurm .*SLURM_PROCID.*MPI .*PMI_SIZE"):
+            Cluster.from_environment(environ)
+
+
+# Reached or not ---------------------------------------------------------------------------------
+
+
+def test_workers_that_do_not_answer_are_unreachable(listener):
+    cluster = Cluster.of([listener, nobody()])
+    assert cluster.unreachable(timeout_s=1.0) == (cluster.tasks[1],)
+
+
+def test_embedded_workers_are_always_reachable():
+    cluster = Cluster.embedded(2)
+    assert cluster.unreachable() == ()
+    cluster.wait_until_reachable(0.0)
+
+
+def test_waiting_returns_once_all_answer(listener):
+    Cluster.of([listener]).wait_until_reachable(1.0)
+
+
+def test_waiting_in_vain_names_the_missing_workers_and_the_time(listener):
+    silent = nobody()
+    cluster = Cluster.of([listener, silent])
+    expected = rf"1 of 2 workers cannot be reached after 0\.\d s: worker 1 .*task:1 at {silent}\)$"
+    with pytest.raises(WorkerStartError, match=expected):
+        cluster.wait_until_reachable(0.3)
+
+
+# Processes on this machine ----------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_local_workers_listen_until_they_are_closed():
+    with Cluster.local(2) as cluster:
+        assert cluster.kind == "local"
+        assert [task.address.split(":")[0] for task in cluster.tasks] == ["127.0.0.1"] * 2
+        assert cluster.unreachable() == ()
+        cluster.wait_until_reachable(1.0)
+        assert re.fullmatch(
+            r"worker 1 \(/job:worker/task:1 at 127\.0\.0\.1:\d+, pid \d+\)", cluster.describe(1)
+        )
+    assert cluster.unreachable() == cluster.tasks
+    assert cluster.describe(cluster.tasks[0]).endswith(", exited with code 0)")
+    cluster.close()
+
+
+@pytest.mark.processes
+def test_a_port_race_is_tried_again_with_other_ports(monkeypatch, listener):
+    taken = int(listener.split(":")[1])
+    ports = iter([[taken], *([[port]] for port in processes.free_ports(1))])
+    monkeypatch.setattr(processes, "free_ports", lambda count: next(ports))
+    with Cluster.local(1) as cluster:
+        assert cluster.tasks[0].address != listener
+        assert cluster.unreachable() == ()
+
+
+def crash(*_: object) -> list[str]:
+    return [sys.executable, "-c", "import sys; sys.exit('no such library')"]
+
+
+@pytest.mark.processes
+def test_a_worker_that_dies_at_its_start_is_an_error_with_what_it_wrote(monkeypatch):
+    monkeypatch.setattr(processes, "worker_command", crash)
+    expected = (
+        r"(?s)worker 0 \(/job:worker/task:0 at 127\.0\.0\.1:\d+, pid \d+, exited with code 1\) "
+        r"ended before it listened; its last errors:\nno such library"
+    )
+    with pytest.raises(WorkerStartError, match=expected):
+        Cluster.local(1)
+
+
+@pytest.mark.processes
+def test_a_worker_that_is_too_late_is_an_error():
+    expected = r"worker 0 \(.*\) did not listen within 0\.1 s; it wrote no error"
+    with pytest.raises(WorkerStartError, match=expected):
+        Cluster.local(1, start_timeout_s=0.1)

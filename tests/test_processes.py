@@ -1,0 +1,334 @@
+"""Worker processes: how they start, what they say, and that they always end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from caramel import processes
+from caramel.cluster import Cluster
+from caramel.processes import ProcessGroup, describe_exit, free_ports, parent_has_gone
+
+pytestmark = pytest.mark.processes
+
+WORKER = (sys.executable, "-m", "caramel", "worker")
+
+
+def python(code: str) -> list[str]:
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+def wait_for(condition, timeout_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@contextmanager
+def started(*command: str, **environ: str):
+    """A child process whose output is read; it does not survive the test."""
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environ},
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+# Groups -----------------------------------------------------------------------------------------
+
+
+def test_a_group_ends_its_children_when_closed():
+    group = ProcessGroup([python("import time; time.sleep(60)")] * 2)
+    pids = [group.pid(0), group.pid(1)]
+    assert [group.exit_code(0), group.exit_code(1)] == [None, None]
+    group.close()
+    assert [group.exit_code(0), group.exit_code(1)] == [-signal.SIGTERM] * 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)  # not even as zombies
+    group.close()
+
+
+def test_a_child_that_ignores_sigterm_is_killed_after_a_grace():
+    code = """
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("deaf", flush=True)
+        time.sleep(60)
+    """
+    group = ProcessGroup([python(code)], grace_s=0.2)
+    assert wait_for(lambda: group.output(0) == "deaf\n")
+    group.close()
+    assert group.exit_code(0) == -signal.SIGKILL
+
+
+def test_a_group_that_nobody_uses_any_more_ends():
+    group = ProcessGroup([python("import time; time.sleep(60)")])
+    pid = group.pid(0)
+    del group
+    assert wait_for(lambda: not is_running(pid))
+
+
+def test_a_group_ends_with_its_interpreter():
+    code = """
+        import sys
+        from caramel.processes import ProcessGroup
+        group = ProcessGroup([[sys.executable, "-c", "import time; time.sleep(60)"]])
+        print(group.pid(0))
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20, check=True)
+    assert wait_for(lambda: not is_running(int(result.stdout)))
+
+
+def test_a_fork_of_the_owner_does_not_end_the_children():
+    code = """
+        import os, sys
+        from caramel.processes import ProcessGroup
+        group = ProcessGroup([[sys.executable, "-c", "import time; time.sleep(60)"]])
+        child = os.fork()
+        if child == 0:
+            sys.exit(0)  # runs what is registered for the interpreter's exit
+        os.waitpid(child, 0)
+        print(group.exit_code(0))
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20, check=True)
+    assert result.stdout == "None\n"
+
+
+def test_a_program_that_does_not_exist_leaves_no_process():
+    with pytest.raises(FileNotFoundError):
+        ProcessGroup([python("import time; time.sleep(60)"), ["/no/such/program"]])
+
+
+def test_output_never_blocks_a_child_and_its_end_can_be_read():
+    code = """
+        import sys
+        for number in range(200_000):
+            print(number)
+            print("error", number, file=sys.stderr)
+    """
+    group = ProcessGroup([python(code)])
+    assert wait_for(lambda: group.exit_code(0) is not None, timeout_s=20)
+    assert group.output(0).endswith("\n199999\n")
+    assert group.errors_tail(0, lines=2) == "error 199998\nerror 199999"
+    group.close()
+    assert group.errors_tail(0) == ""
+
+
+def test_exits_are_described_in_words():
+    assert describe_exit(None) == "running"
+    assert describe_exit(3) == "exited with code 3"
+    assert describe_exit(-9) == "killed by signal 9"
+
+
+def test_free_ports_are_different_and_can_be_used():
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    for port in ports:
+        socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_process_knows_whether_it_has_lost_its_parent():
+    assert not parent_has_gone(None)
+    assert not parent_has_gone(os.getppid())
+    assert parent_has_gone(os.getpid())
+
+
+# Workers ----------------------------------------------------------------------------------------
+
+
+def test_local_workers_end_soon_after_their_client_is_killed():
+    code = """
+        import time
+        from caramel.cluster import Cluster
+        cluster = Cluster.local(2)
+        print([cluster.describe(number) for number in range(2)], flush=True)
+        time.sleep(60)
+    """
+    with started(*python(code)) as client:
+        pids = [int(pid) for pid in re.findall(r"pid (\d+)", client.stdout.readline())]
+        assert [is_running(pid) for pid in pids] == [True, True]
+        client.kill()
+        assert wait_for(lambda: not any(is_running(pid) for pid in pids), timeout_s=5.0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_ends_quietly_when_it_is_asked_to(number):
+    ports = free_ports(2)
+    addresses = f"127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}"
+    with started(*WORKER, "--cluster", addresses, "--task", "1") as worker:
+        line = worker.stdout.readline()
+        assert line == f"caramel worker 1 of 2 listening on 127.0.0.1:{ports[1]}\n"
+        worker.send_signal(number)
+        output, errors = worker.communicate(timeout=3)
+    assert (worker.returncode, output, errors) == (0, "", "")
+
+
+def test_a_worker_ends_quietly_while_it_starts():
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with started(*WORKER, "--cluster", address, "--task", "0") as worker:
+        time.sleep(0.7)  # imports TensorFlow, which takes longer
+        worker.send_signal(signal.SIGINT)
+        output, errors = worker.communicate(timeout=5)
+    assert (worker.returncode, output, errors) == (0, "", "")
+
+
+def test_a_worker_reads_its_cluster_from_the_environment():
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    config = f'{{"cluster": {{"chief": ["{address}"]}}, "task": {{"type": "chief", "index": 0}}}}'
+    with started(*WORKER, TF_CONFIG=config) as worker:
+        assert worker.stdout.readline() == f"caramel worker 0 of 1 listening on {address}\n"
+        assert Cluster.of([address]).unreachable() == ()
+
+
+def test_a_port_in_use_is_one_clear_error():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        result = subprocess.run(
+            [*WORKER, "--cluster", f'{{"chief": ["{address}"]}}', "--task", "0"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        "caramel: error: worker 0 (/job:chief/task:0) cannot listen on "
+        f"{address}: Address already in use\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--cluster", "a:1,b:1"], "--task is needed: which worker, 0 to 1, is this?"),
+        (["--cluster", "a:1", "--task", "3"], "--task 3 does not exist: the workers are 0 to 0"),
+        (["--cluster", "a", "--task", "0"], "'a' is not an address; expected host:port"),
+        (["--cluster", "{a", "--task", "0"], "--cluster is not valid JSON"),
+        ([], "the environment describes no cluster. Looked for: TF_CONFIG"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_one_line(options, message, monkeypatch, capsys):
+    from caramel import cli
+
+    for name in [name for name in os.environ if re.match("TF_CONFIG|SLURM_|OMPI_|PMI", name)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "argv", ["caramel", "worker", *options])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    errors = capsys.readouterr().err
+    assert exit_.value.code == 2
+    assert errors.startswith(f"caramel: error: {message}")
+    assert errors.count("\n") == 1
+
+
+def test_the_command_starts_without_tensorflow():
+    code = """
+        import sys, caramel.cli
+        assert "tensorflow" not in sys.modules and "numpy" not in sys.modules
+        sys.argv = ["caramel", "--version"]
+        caramel.cli.main()
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.fullmatch(r"caramel \d+\.\d+.*\n", result.stdout)
+
+
+# Servers ----------------------------------------------------------------------------------------
+
+
+def test_a_worker_of_a_common_script_serves_until_the_chief_has_gone():
+    code = """
+        import sys
+        from caramel.cluster import Cluster
+        from caramel.servers import serve_until_chief_ends
+        serve_until_chief_ends(Cluster.of(sys.argv[1:], task=1), poll_s=0.1, failures=3)
+        print("the chief has gone")
+    """
+    own = f"127.0.0.1:{free_ports(1)[0]}"
+    with socket.create_server(("127.0.0.1", 0)) as chief:
+        address = f"127.0.0.1:{chief.getsockname()[1]}"
+        with started(*python(code), address, own) as worker:
+            Cluster.of([own]).wait_until_reachable(20.0)
+            time.sleep(1.0)
+            assert worker.poll() is None
+            chief.close()
+            output, _ = worker.communicate(timeout=5)
+    assert (worker.returncode, output) == (0, "the chief has gone\n")
+
+
+def test_embedded_servers_form_one_cluster_and_are_started_once():
+    code = """
+        import tensorflow as tf
+        from caramel.servers import embedded_servers
+
+        servers = embedded_servers(2)
+        assert embedded_servers(2) is servers
+        one_thread = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=1)
+        assert embedded_servers(2, config=one_thread) is not servers
+        with tf.Graph().as_default():
+            with tf.device("/job:worker/task:1"):
+                six = tf.constant(2.0) * 3.0
+            with tf.device("/job:worker/task:0"):
+                seven = six + 1.0
+            with tf.compat.v1.Session(servers.target) as session:
+                print(len(servers.addresses), session.run(seven))
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=60)
+    assert result.stdout == "2 7.0\n", result.stderr
+
+
+def test_a_client_that_is_no_worker_has_no_own_server():
+    code = """
+        from caramel.cluster import Cluster
+        from caramel.errors import ClusterError, WorkerStartError
+        from caramel.servers import own_server, serve_until_chief_ends
+
+        for call, cluster in [
+            (own_server, Cluster.of(["a:1"])),
+            (serve_until_chief_ends, Cluster.of(["a:1"], task=0)),
+        ]:
+            try:
+                call(cluster)
+            except ClusterError as error:
+                print(error)
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=60)
+    first, second = result.stdout.splitlines()
+    assert re.match("this process is no worker of <Cluster, remote: .*>, so it has no", first)
+    assert second == "this process is worker 0, the chief, which cannot wait for itself"
+
+
+def test_a_worker_stays_a_while_when_its_parent_does():
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [*WORKER, "--cluster", address, "--task", "0", "--parent-pid", str(os.getpid())]
+    with started(*command) as worker:
+        assert processes.LISTENING in worker.stdout.readline()
+        time.sleep(3 * processes.PARENT_POLL_S)
+        assert worker.poll() is None
