@@ -75,8 +75,8 @@ def signature_of(analyzer: Analyzer) -> tuple[dict[str, type], type]:
     missing = [parameter for parameter in (*parameters, "return") if parameter not in hints]
     if missing:
         raise TypeError(
-            f"analyzer '{name}' has no annotation for {', '.join(missing)}; annotate each parameter "
-            "with the fact it takes and the result with the fact it gives"
+            f"analyzer '{name}' has no annotation for {', '.join(missing)}; annotate each "
+            "parameter with the fact it takes and the result with the fact it gives"
         )
     takes = {parameter: hints[parameter] for parameter in parameters}
     return takes, hints["return"]

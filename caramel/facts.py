@@ -182,9 +182,11 @@ class InputPipelines:
         pipelines: one entry for each place where a shard is taken.
         examples: the tensor whose first dimension is a worker's number of examples, where that
             number may differ between workers; None if the client decides or it never differs.
+        fixed_examples: a worker's number of examples where it never differs, None if unknown.
         iterators: iterators that the step reads.
     """
 
     pipelines: tuple[Pipeline, ...] = ()
     examples: TensorRef | None = None
+    fixed_examples: int | None = None
     iterators: tuple[str, ...] = ()

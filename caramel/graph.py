@@ -216,7 +216,7 @@ class OpGraph:
             InvariantError: the graph has a cycle that is no loop; it names the ops on one.
         """
         position = {name: index for index, name in enumerate(self.ops)}
-        waits = {name: 0 for name in self.ops}
+        waits = dict.fromkeys(self.ops, 0)
         for op in self:
             waits[op.name] = sum(
                 1 for source in set(op.sources) if self.ops[source].kind != "NextIteration"
@@ -262,9 +262,11 @@ def _read_node(node: Any, op_definitions: Mapping[str, Any]) -> Op:
             inputs.append(tensor)
     definition = op_definitions.get(node.op)
     dtypes = _output_dtypes(node, definition) if definition is not None else []
-    shapes = [_read_shape(shape) for shape in node.attr["_output_shapes"].list.shape] if (
-        "_output_shapes" in node.attr
-    ) else []
+    shapes = (
+        [_read_shape(shape) for shape in node.attr["_output_shapes"].list.shape]
+        if ("_output_shapes" in node.attr)
+        else []
+    )
     shapes += [None] * (len(dtypes) - len(shapes))
     return Op(
         name=node.name,

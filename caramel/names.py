@@ -113,8 +113,7 @@ def function_in_replica(prefix: str, function: str) -> str:
 def without_prefix(op: str) -> str:
     """The user's name of an op in a replica or in the evaluation copy; else the name itself."""
     prefix, slash, rest = op.partition("/")
-    is_replica = prefix.startswith("worker_") and prefix[7:].isdigit()
-    return rest if slash and (is_replica or prefix == EVALUATION) else op
+    return rest if slash and (_is_replica_prefix(prefix) or prefix == EVALUATION) else op
 
 
 # What Caramel adds ------------------------------------------------------------------------------
@@ -133,3 +132,16 @@ def in_group(group: str, worker: int, *parts: str) -> str:
 def is_added(op: str) -> bool:
     """Whether a node is Caramel's own, not a copy of one of the user's."""
     return op.startswith(f"{_CARAMEL}/")
+
+
+def worker_of(op: str) -> int | None:
+    """The worker that a node of the distributed graph belongs to, told from its name."""
+    first, *rest = op.split("/", 3)
+    owners = rest[:2] if first == _CARAMEL else [first]
+    if owners == [EVALUATION]:
+        return 0
+    return next((int(part[7:]) for part in owners if _is_replica_prefix(part)), None)
+
+
+def _is_replica_prefix(part: str) -> bool:
+    return part.startswith("worker_") and part[7:].isdigit()

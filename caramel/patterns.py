@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from caramel.errors import PlanError
 
@@ -224,4 +225,4 @@ def chunk_sizes(elements: int, chunks: int, element_bytes: int) -> tuple[int, ..
     unit = max(1, CHUNK_ALIGNMENT_BYTES // element_bytes)
     units = -(-elements // unit)
     bounds = [min(elements, unit * -(-units * chunk // chunks)) for chunk in range(chunks + 1)]
-    return tuple(after - before for before, after in zip(bounds, bounds[1:], strict=False))
+    return tuple(after - before for before, after in pairwise(bounds))

@@ -33,6 +33,7 @@ class AggregatedGradient:
         parameter: the parameter it belongs to; no two gradients have the same.
         values: the tensor of the single-device graph.
         indices: its row numbers if it is sparse, else None.
+        index_dtype: their dtype.
         spec: dtype and shape of the parameter.
         consumers: ops of the single-device graph that read the aggregated value instead.
         merge_duplicates: add up rows of equal index before sending (sparse only).
@@ -43,6 +44,7 @@ class AggregatedGradient:
     spec: TensorSpec
     consumers: tuple[str, ...]
     indices: TensorRef | None = None
+    index_dtype: str = "int32"
     merge_duplicates: bool = False
 
     @property

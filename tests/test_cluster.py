@@ -308,7 +308,7 @@ def test_a_missing_mpi4py_is_a_clear_error(monkeypatch):
 
 def test_an_environment_without_a_cluster_says_what_was_looked_for():
     for environ in ({}, {"TF_CONFIG": ""}, slurm(JOB_NODELIST="n1")):
-        with pytest.raises(ClusterError, match="TF_CONFIG; Slurm .*SLURM_PROCID.*MPI .*PMI_SIZE"):
+        with pytest.raises(ClusterError, match=r"TF_CONFIG; Slurm .*SLURM_PROCID.*MPI .*PMI_SIZE"):
             Cluster.from_environment(environ)
 
 
@@ -359,7 +359,7 @@ def test_local_workers_listen_until_they_are_closed():
 @pytest.mark.processes
 def test_a_port_race_is_tried_again_with_other_ports(monkeypatch, listener):
     taken = int(listener.split(":")[1])
-    ports = iter([[taken], *([[port]] for port in processes.free_ports(1))])
+    ports = iter([[taken], processes.free_ports(1)])
     monkeypatch.setattr(processes, "free_ports", lambda count: next(ports))
     with Cluster.local(1) as cluster:
         assert cluster.tasks[0].address != listener

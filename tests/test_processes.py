@@ -178,6 +178,15 @@ def test_local_workers_end_soon_after_their_client_is_killed():
         assert wait_for(lambda: not any(is_running(pid) for pid in pids), timeout_s=5.0)
 
 
+def test_a_worker_stays_as_long_as_its_parent():
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [*WORKER, "--cluster", address, "--task", "0", "--parent-pid", str(os.getpid())]
+    with started(*command) as worker:
+        assert processes.LISTENING in worker.stdout.readline()
+        time.sleep(3 * processes.PARENT_POLL_S)
+        assert worker.poll() is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_quietly_when_it_is_asked_to(number):
     ports = free_ports(2)
@@ -193,7 +202,8 @@ def test_a_worker_ends_quietly_when_it_is_asked_to(number):
 def test_a_worker_ends_quietly_while_it_starts():
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with started(*WORKER, "--cluster", address, "--task", "0") as worker:
-        time.sleep(0.7)  # imports TensorFlow, which takes longer
+        maps = Path(f"/proc/{worker.pid}/maps")
+        assert wait_for(lambda: "tensorflow" in maps.read_text(), timeout_s=20)
         worker.send_signal(signal.SIGINT)
         output, errors = worker.communicate(timeout=5)
     assert (worker.returncode, output, errors) == (0, "", "")
@@ -246,6 +256,22 @@ def test_mistakes_on_the_command_line_are_one_line(options, message, monkeypatch
     assert exit_.value.code == 2
     assert errors.startswith(f"caramel: error: {message}")
     assert errors.count("\n") == 1
+
+
+def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
+    code = """
+        import os
+        from caramel.cli import _quiet_start
+        with _quiet_start() as restore_errors:
+            os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")
+            os.write(2, b"I0000 00:00:1795236646.386248    2653 port.cc:153] oneDNN is on\\n")
+            os.write(2, b"F0000 00:00:1795236646.386248    2653 cpu.cc:1] no AVX\\n")
+            os.abort()
+    """
+    environ = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20, env=environ)
+    assert result.returncode == -signal.SIGABRT
+    assert result.stderr == "F0000 00:00:1795236646.386248    2653 cpu.cc:1] no AVX\n"
 
 
 def test_the_command_starts_without_tensorflow():
@@ -323,12 +349,3 @@ def test_a_client_that_is_no_worker_has_no_own_server():
     first, second = result.stdout.splitlines()
     assert re.match("this process is no worker of <Cluster, remote: .*>, so it has no", first)
     assert second == "this process is worker 0, the chief, which cannot wait for itself"
-
-
-def test_a_worker_stays_a_while_when_its_parent_does():
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    command = [*WORKER, "--cluster", address, "--task", "0", "--parent-pid", str(os.getpid())]
-    with started(*command) as worker:
-        assert processes.LISTENING in worker.stdout.readline()
-        time.sleep(3 * processes.PARENT_POLL_S)
-        assert worker.poll() is None

@@ -1,1 +1,30 @@
-"""Algorithms from facts to a fact; each file answers one question."""
+"""Algorithms from facts to a fact; each file answers one question.
+
+===================== ===========================================================================
+`inputs`              which ops put out values that differ between workers by themselves?
+`dependence`          what do such values reach?
+`frames`              in which loop frame is each op?
+`frontier`            where does differentiation end and post-processing begin?
+`replicas`            which variables stay equal, and can replicas drift apart?
+`pipelines`           where are input pipelines split into shards?
+===================== ===========================================================================
+
+`caramel.access` (which variables does each op read and write?) belongs to them, and is on a lower
+layer because the capture of a graph asks the same.
+"""
+
+from caramel.access import state_access
+from caramel.analyzers.frames import loop_frames
+from caramel.analyzers.frontier import gradient_frontier
+from caramel.analyzers.inputs import worker_inputs
+from caramel.analyzers.pipelines import input_pipelines
+from caramel.analyzers.replicas import replica_state
+
+ANALYZERS = (
+    state_access,
+    loop_frames,
+    worker_inputs,
+    gradient_frontier,
+    replica_state,
+    input_pipelines,
+)

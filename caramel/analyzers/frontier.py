@@ -391,7 +391,7 @@ class _Search:
     # Pairing
 
     def _pair(self, cut: list[TensorRef]) -> list[RawGradient]:
-        """Which tensor is whose gradient: every variable gets one (values and indices if sparse)."""
+        """Which tensor is whose gradient; sparse ones are two, values and row numbers."""
         values = self._match([t for t in cut if t in self._owners], self._owners)
         indices = self._match([t for t in cut if t not in self._owners], self._index_owners)
         homeless = set(indices) - set(values)

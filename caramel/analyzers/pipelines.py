@@ -63,8 +63,8 @@ def input_pipelines(graph: OpGraph, job: TrainingJob) -> InputPipelines:
     for iterator in iterators:
         if graph[iterator].kind.startswith("IteratorFromStringHandle"):
             raise InputPipelineError(
-                f"the step reads an iterator through the string handle of '{iterator}', which names "
-                "an iterator of one process only; read an initializable iterator instead"
+                f"the step reads an iterator through the string handle of '{iterator}', which "
+                "names an iterator of one process only; read an initializable iterator instead"
             )
     points: dict[str, Pipeline] = {}
     for op in graph:
@@ -81,17 +81,18 @@ def input_pipelines(graph: OpGraph, job: TrainingJob) -> InputPipelines:
         and bool(graph[name].outputs[0].shape)
         for name in step
     )
-    examples = None if fed else _examples(reads)
-    return InputPipelines(tuple(points.values()), examples, iterators)
+    examples, fixed = (None, None) if fed else _examples(reads)
+    return InputPipelines(tuple(points.values()), examples, fixed, iterators)
 
 
-def _examples(reads: list[Op]) -> TensorRef | None:
-    """The first tensor read whose first dimension is open: it may differ between workers."""
+def _examples(reads: list[Op]) -> tuple[TensorRef | None, int | None]:
+    """The first tensor read that has a first dimension, or that dimension if it is fixed."""
     for op in reads:
         for index, spec in enumerate(op.outputs):
             if spec.shape and spec.dtype not in ("variant", "resource"):
-                return TensorRef(op.name, index) if spec.shape[0] is None else None
-    return None
+                fixed = spec.shape[0]
+                return (TensorRef(op.name, index), None) if fixed is None else (None, fixed)
+    return None, None
 
 
 def _split_points(graph: OpGraph, dataset: Op) -> list[str]:

@@ -1,1 +1,12 @@
-"""Rewrites of the distributed graph: functions (graph_def, plan) -> graph_def."""
+"""Rewrites of the distributed graph: functions ``(graph_def, plan) -> graph_def``.
+
+===================== ===========================================================================
+`replicate`           one copy of the user's graph on every worker
+`shard`               each worker's own shard of the input pipelines
+`weigh`               how much each worker's part of a batch counts
+`aggregate`           gradients aggregated between the workers
+`synchronise`         programs that read, broadcast and average variables
+===================== ===========================================================================
+
+`rewrite` runs them in this order; `nodes` writes the nodes that they add.
+"""

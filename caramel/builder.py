@@ -1,0 +1,218 @@
+"""From a single-device job to a distributed one: facts, plan, graph, session."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.analysis import Analysis, Analyzer
+from caramel.analyzers import ANALYZERS
+from caramel.checks import check_graph
+from caramel.cluster import Cluster
+from caramel.context import Context
+from caramel.devices import Device
+from caramel.errors import ClusterError, PlanError, UnsupportedOpError
+from caramel.facts import GradientFrontier, InputPipelines, ReplicaState, StateAccess
+from caramel.graph import OpGraph
+from caramel.kinds import PYTHON_CALLS
+from caramel.modifiers.rewrite import rewrite
+from caramel.names import in_replica
+from caramel.patterns import check_pattern
+from caramel.plan import Plan, SparseMethod
+from caramel.planning.plain import plain_plan
+from caramel.session import Job, Session
+from caramel.traffic import Traffic, audit
+
+tf1 = tf.compat.v1
+
+
+class ARModel:
+    """A training job over many workers whose gradients are aggregated inside the graph.
+
+    Args:
+        context: the single-device job.
+        workers: how many workers to embed in this process, or a `Cluster`, a
+            `tf.train.ClusterSpec` or a list of addresses.
+        pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling".
+        sparse: how sparse gradients are: "gather" brings the rows of all workers to each, "dense"
+            adds up whole matrices.
+        device_list: a device for each replica, in place of one replica on each worker; several
+            may be on one task.
+        analyzers: functions from facts to a fact that replace or add to the built-in ones.
+        verbose: print each part of the build with its time.
+        check: look at the graph after every modifier, at some cost.
+
+    Attributes:
+        plan: everything that will happen, as pure data.
+        graph: the distributed `tf.Graph`.
+        traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
+
+    Raises:
+        GraphError: the job cannot be distributed.
+        ClusterError: the workers are described wrongly.
+        PlanError: an unknown pattern or method.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        workers: Any,
+        *,
+        pattern: str = "shuffle",
+        sparse: SparseMethod = "gather",
+        device_list: Sequence[str] | None = None,
+        analyzers: Sequence[Analyzer] | None = None,
+        verbose: bool = False,
+        check: bool = False,
+    ) -> None:
+        if not isinstance(context, Context):
+            raise PlanError(
+                f"ARModel takes a caramel.Context, not {type(context).__name__}; make one with "
+                "caramel.Context(graph, train_op=train_op, loss=loss)"
+            )
+        check_pattern(pattern)
+        if sparse not in ("gather", "dense"):
+            raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
+        self.context = context
+        self.cluster = Cluster.coerce(workers)
+        self._watch = _Stopwatch(verbose)
+        devices = _devices(self.cluster, device_list)
+        _refuse_remote_python(context.op_graph, self.cluster)
+        analysis = Analysis([context.op_graph, context.job], [*ANALYZERS, *(analyzers or ())])
+        self._state = analysis.get(ReplicaState)
+        self._pipelines = analysis.get(InputPipelines)
+        self._access = analysis.get(StateAccess)
+        frontier = analysis.get(GradientFrontier)
+        self._watch.note("analyse")
+        self.plan: Plan = plain_plan(
+            context.op_graph,
+            context.job,
+            frontier,
+            self._state,
+            self._pipelines,
+            devices=devices,
+            pattern=pattern,
+            sparse=sparse,
+        )
+        self._watch.note("plan")
+        rewritten = rewrite(context.graph_def, self.plan, check=check_graph if check else None)
+        self._watch.add(rewritten.seconds)
+        self.graph = _imported(rewritten.graph_def)
+        self._watch.note("import")
+        self.traffic: Traffic = self._audit(rewritten.graph_def)
+        self._watch.note("audit")
+        self._watch.tell(f"{len(rewritten.graph_def.node)} nodes, {self.plan.workers} workers")
+
+    def _audit(self, graph_def: Any) -> Traffic:
+        definitions = {op.type: op.op_def for op in self.graph.get_operations()}
+        graph = OpGraph.from_graph_def(graph_def, definitions)
+        job = self.context.job
+        step = [
+            in_replica(worker, op)
+            for worker in range(self.plan.workers)
+            for op in (job.train_op, job.loss.op)
+        ]
+        return audit(graph, self.plan, step)
+
+    def session(
+        self,
+        *,
+        start_timeout_s: float = 60.0,
+        step_timeout_s: float = 1800.0,
+        config: Any = None,
+    ) -> Session:
+        """Connect to the workers and initialise all variables.
+
+        Args:
+            start_timeout_s: how long to wait for the workers, in seconds.
+            step_timeout_s: how long one step may take, in seconds, before it counts as failed.
+            config: a `tf.compat.v1.ConfigProto` with options of the session.
+
+        Raises:
+            WorkerStartError: a worker cannot be reached; names its address.
+        """
+        job = Job(self.context, self.plan, self.graph, self._state, self._access, self._pipelines)
+        return Session(
+            job,
+            self.cluster,
+            start_timeout_s=start_timeout_s,
+            step_timeout_s=step_timeout_s,
+            config=config,
+            report=self._watch.note,
+        )
+
+
+class _Stopwatch:
+    """Prints the parts of the build with their times, if asked to."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
+        self._last = time.perf_counter()
+
+    def note(self, part: str) -> None:
+        """A part ends now; it began when the one before ended."""
+        now = time.perf_counter()
+        self.tell(f"{part:<12} {now - self._last:8.3f} s")
+        self._last = now
+
+    def add(self, parts: Sequence[tuple[str, float]]) -> None:
+        """Parts that were timed elsewhere."""
+        for part, seconds in parts:
+            self.tell(f"{part:<12} {seconds:8.3f} s")
+        self._last = time.perf_counter()
+
+    def tell(self, text: str) -> None:
+        """Print one line."""
+        if self._verbose:
+            print(f"caramel: {text}", flush=True)
+
+
+def _imported(graph_def: Any) -> tf.Graph:
+    """The GraphDef as a graph; TensorFlow checks every node and shape in passing."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(graph_def, name="")
+    return graph
+
+
+def _devices(cluster: Cluster, device_list: Sequence[str] | None) -> tuple[str, ...]:
+    """The device of each replica.
+
+    Raises:
+        ClusterError: a device is not on a task of the cluster.
+    """
+    if device_list is None:
+        return cluster.devices
+    if not device_list or isinstance(device_list, str):
+        raise ClusterError("device_list must be a list of device names, one for each replica")
+    tasks = [Device.parse(name) for name in cluster.devices]
+    devices = []
+    for name in device_list:
+        device = Device.parse(name)
+        if device.task is None and cluster.size == 1:
+            device = Device(tasks[0].job, tasks[0].task, device.kind, device.index)
+        if Device(device.job, device.task) not in tasks:
+            raise ClusterError(
+                f"device_list names '{name}', which is on none of the cluster's tasks: "
+                + ", ".join(cluster.devices)
+            )
+        devices.append(str(device))
+    repeated = [name for name in devices if devices.count(name) > 1]
+    if repeated:
+        raise ClusterError(f"device_list names '{repeated[0]}' more than once")
+    return tuple(devices)
+
+
+def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:
+    """Python functions run only in the process that defined them."""
+    if cluster.kind == "embedded":
+        return
+    for op in graph:
+        if op.kind in PYTHON_CALLS:
+            raise UnsupportedOpError(
+                f"'{op.name}' ({op.kind}) calls a Python function, which exists in this process "
+                "only; workers in other processes cannot run it"
+            )

@@ -1,0 +1,149 @@
+"""Calls into TensorFlow that never wait in silence.
+
+TensorFlow's distributed session may wait for ever for a worker that is gone. Every call is
+therefore made in a thread of its own, while the caller watches the workers and the clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import tensorflow as tf
+
+from caramel.cluster import Cluster, Task
+from caramel.errors import CaramelError, SessionError, StepTimeoutError, WorkerLostError
+
+_WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by probes
+_WATCH_EVERY_S = 1.0
+_PROBE_TIMEOUT_S = 1.5
+_FAILED_PROBES = 2  # in a row, before a worker counts as lost
+_DIAGNOSIS_S = 3.0  # how long to look for the lost worker once TensorFlow has reported a failure
+
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+    tf.errors.UnknownError,
+    tf.errors.NotFoundError,
+)
+
+_log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+class Channel:
+    """Makes calls one after the other and watches the workers of `cluster` meanwhile."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._failure: str | None = None
+        self._thread = threading.Thread(target=self._serve, name="caramel-channel", daemon=True)
+        self._thread.start()
+
+    def call(self, function: Callable[[], Result], *, what: str, timeout_s: float) -> Result:
+        """Call `function` and return its result.
+
+        Args:
+            what: what is being done, for messages.
+            timeout_s: how long it may take.
+
+        Raises:
+            WorkerLostError: a worker was lost meanwhile; names it.
+            StepTimeoutError: it took too long although every worker can be reached.
+            SessionError: an earlier call failed that way, or the channel is closed.
+            tf.errors.OpError: whatever else TensorFlow reports.
+        """
+        if self._failure is not None:
+            raise SessionError(f"the session cannot be used any more: {self._failure}")
+        future: Future[Result] = Future()
+        self._jobs.put((function, future))
+        try:
+            return self._wait(future, what, timeout_s)
+        except CaramelError as error:
+            self._failure = str(error)
+            raise
+        except _LOST as error:
+            message = self._find_lost(what, error)
+            if message is None:
+                raise
+            self._failure = message
+            raise WorkerLostError(message) from error
+
+    def close(self, last: Callable[[], Any], *, timeout_s: float) -> None:
+        """Make one last call, without waiting longer than `timeout_s` for it to end."""
+        if self._failure is None:
+            future: Future[Any] = Future()
+            self._jobs.put((last, future))
+            with contextlib.suppress(FutureTimeoutError, tf.errors.OpError):
+                future.result(timeout_s)
+        self._failure = self._failure or "it is closed"
+        self._jobs.put(None)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, future = job
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+            del job, function, future  # results are not kept until the next call
+
+    def _wait(self, future: Future[Result], what: str, timeout_s: float) -> Result:
+        begin = time.monotonic()
+        failed: dict[Task, int] = {}
+        wait_s = min(_WATCH_AFTER_S, timeout_s)
+        while True:
+            with contextlib.suppress(FutureTimeoutError):
+                return future.result(wait_s)
+            if future.done():
+                continue
+            elapsed_s = time.monotonic() - begin
+            if elapsed_s >= timeout_s:
+                raise StepTimeoutError(
+                    f"{what} did not end within {timeout_s:g} s; every worker can be reached"
+                )
+            missing = self._cluster.unreachable(_PROBE_TIMEOUT_S)
+            failed = {task: failed.get(task, 0) + 1 for task in missing}
+            lost = [task for task, count in failed.items() if count >= _FAILED_PROBES]
+            if lost:
+                raise WorkerLostError(self._describe(lost, what))
+            wait_s = min(_WATCH_EVERY_S, max(0.0, timeout_s - elapsed_s))
+
+    def _find_lost(self, what: str, error: tf.errors.OpError) -> str | None:
+        """The message for a failure that a lost worker explains; None if none is lost."""
+        begin = time.monotonic()
+        while True:
+            lost = self._cluster.unreachable(_PROBE_TIMEOUT_S)
+            if lost:
+                return self._describe(list(lost), what)
+            is_sure = not isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
+            if is_sure or time.monotonic() - begin > _DIAGNOSIS_S:
+                break
+            time.sleep(0.2)
+        if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError) and (
+            self._cluster.kind != "embedded"
+        ):
+            return (
+                f"a worker failed during {what} and answers again, without its variables (was it "
+                f"restarted?): {error.message}"
+            )
+        return None
+
+    def _describe(self, lost: list[Task], what: str) -> str:
+        names = " and ".join(self._cluster.describe(task) for task in lost)
+        return (
+            f"lost {names} during {what}; the workers' variables are gone: start the workers "
+            "again, open a new session and restore the last checkpoint"
+        )

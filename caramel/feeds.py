@@ -1,0 +1,134 @@
+"""Splits what is fed to a step over the workers, and refuses what does not fit before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caramel.errors import FeedError
+from caramel.graph import TensorSpec
+from caramel.names import TensorRef
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """One fed tensor: what is known of it, and whether every worker gets all of it."""
+
+    tensor: TensorRef
+    spec: TensorSpec
+    dtype: Any  # the NumPy dtype, which also exists for bfloat16
+    value: Any
+    whole: bool = False
+    must_be_scalar: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFeeds:
+    """The values of each worker, and how many examples each has (None if no batch was fed)."""
+
+    values: tuple[Mapping[TensorRef, np.ndarray], ...]
+    examples: tuple[int, ...] | None
+
+
+def split_feeds(feeds: list[Feed], workers: int) -> SplitFeeds:
+    """Split batches on their first dimension, as evenly as possible; the first get one more.
+
+    Raises:
+        FeedError: a value does not fit its tensor, batches have different sizes, or there are
+            fewer examples than workers.
+    """
+    arrays = {feed.tensor: to_array(feed) for feed in feeds}
+    split = [feed for feed in feeds if arrays[feed.tensor].ndim and not feed.whole]
+    for feed in feeds:
+        _check_rank(feed, arrays[feed.tensor])
+    examples = _examples_per_worker({f.tensor: arrays[f.tensor] for f in split}, workers)
+    bounds = np.cumsum([0, *(examples or ())])
+    values: list[dict[TensorRef, np.ndarray]] = []
+    for worker in range(workers):
+        own = dict(arrays)
+        for feed in split:
+            own[feed.tensor] = arrays[feed.tensor][bounds[worker] : bounds[worker + 1]]
+        values.append(own)
+    for feed in feeds:
+        for own in values:
+            _check_shape(feed, own[feed.tensor].shape, arrays[feed.tensor].shape, workers)
+    return SplitFeeds(tuple(values), examples)
+
+
+def to_array(feed: Feed) -> np.ndarray:
+    """The fed value as an array of the tensor's dtype.
+
+    Raises:
+        FeedError: it cannot be converted without loss of kind (float to integer, say).
+    """
+    try:
+        array = np.asarray(feed.value)
+        if feed.spec.dtype == "string":
+            return array.astype(object) if array.dtype.kind in "US" else array
+        if array.dtype.kind in "OUS" or not _castable(array, feed.dtype):
+            raise TypeError(f"{array.dtype.name} values")
+        return array.astype(feed.dtype, copy=False)
+    except (TypeError, ValueError) as error:
+        raise FeedError(
+            f"cannot feed '{feed.tensor}': it takes {feed.spec.dtype}, got {error}"
+        ) from error
+
+
+def _castable(array: np.ndarray, dtype: Any) -> bool:
+    if array.size == 0 or array.dtype == dtype:
+        return True
+    if array.dtype.kind == "V" or np.dtype(dtype).kind == "V":  # bfloat16 and its like
+        return array.dtype.kind in "Vfiu"
+    return bool(np.can_cast(array.dtype, dtype, casting="same_kind"))
+
+
+def _check_rank(feed: Feed, array: np.ndarray) -> None:
+    if feed.must_be_scalar and array.ndim and not feed.whole:
+        raise FeedError(
+            f"'{feed.tensor}' has no declared shape and reaches the update of a parameter, so it "
+            f"must be a scalar, the same for all workers, but got shape {array.shape}; pass "
+            f"replicated_feeds=['{feed.tensor.op}'] to the Context if every worker is to get it"
+        )
+
+
+def _examples_per_worker(
+    arrays: Mapping[TensorRef, np.ndarray], workers: int
+) -> tuple[int, ...] | None:
+    if not arrays:
+        return None
+    sizes = {tensor: len(array) for tensor, array in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        listed = ", ".join(f"'{tensor}': {size}" for tensor, size in sizes.items())
+        raise FeedError(
+            f"fed batches have different numbers of examples ({listed}); a feed that is not a "
+            "batch belongs into the Context's replicated_feeds"
+        )
+    total = next(iter(sizes.values()))
+    if total < workers:
+        raise FeedError(
+            f"a batch of {total} examples cannot be split over {workers} workers; feed at least "
+            "one example for each"
+        )
+    return tuple(total // workers + (worker < total % workers) for worker in range(workers))
+
+
+def _check_shape(feed: Feed, part: tuple[int, ...], fed: tuple[int, ...], workers: int) -> None:
+    """Raise unless a worker's part fits the tensor's static shape."""
+    wanted = feed.spec.shape
+    if wanted is None:
+        return
+    fits = len(wanted) == len(part) and all(
+        size in (None, given) for size, given in zip(wanted, part, strict=True)
+    )
+    if fits:
+        return
+    shape = "(" + ", ".join("?" if size is None else str(size) for size in wanted) + ")"
+    message = f"cannot feed '{feed.tensor}' of shape {shape} with a value of shape {fed}"
+    if part != fed:
+        message += f", of which each of the {workers} workers gets {part}"
+        if wanted and wanted[0] is not None:
+            message += f"; its batch is fixed, so feed {wanted[0] * workers} examples"
+    raise FeedError(message)

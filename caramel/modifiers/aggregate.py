@@ -1,0 +1,570 @@
+"""Aggregates the raw gradients between the workers, by ordinary ops.
+
+For each group, every worker lays the members' raw gradients side by side in one flat tensor, splits
+it into chunks, carries out the steps of the group's pattern (`caramel.patterns`), joins the chunks
+and takes the members out again. What post-processes a gradient in the user's graph then reads the
+aggregated one. Slices that begin aligned share their buffer, so splitting copies nothing.
+
+Sparse gradients are aggregated in one of two ways: ``gather`` brings the rows of all workers to
+each, in worker order; ``dense`` adds up whole matrices, and beside them how many workers have each
+row, so that afterwards exactly the rows that any worker touched are updated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.graph import TensorSpec, dtype_bytes
+from caramel.modifiers.nodes import GraphWriter, copy_of
+from caramel.modifiers.weigh import SHARE_DTYPE, share, uneven
+from caramel.names import (
+    TensorRef,
+    in_group,
+    in_replica,
+    input_string,
+    parse_input,
+    tensor_in_replica,
+)
+from caramel.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
+from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan
+
+# Sums of these overflow or lose digits, so every worker's part is scaled before it is added.
+_SMALL_FLOATS = frozenset({"float16", "bfloat16"})
+
+
+def aggregate(graph_def: Any, plan: Plan) -> Any:
+    """Let everything behind the raw gradients read the aggregated ones."""
+    if plan.workers == 1:
+        return graph_def
+    aggregated = copy_of(graph_def)
+    nodes = {node.name: node for node in aggregated.node}
+    writer = GraphWriter(aggregated)
+    for group in plan.groups:
+        results = _aggregate_group(writer, plan, group, nodes)
+        for worker in range(plan.workers):
+            for parameter, tensors in zip(group.members, results[worker], strict=True):
+                _rewire(nodes, worker, plan.gradient(parameter), tensors)
+    return aggregated
+
+
+def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
+    """Where a worker has the aggregated value of each dense raw gradient."""
+    found = {}
+    for group in plan.groups:
+        for number, parameter in enumerate(group.members):
+            gradient = plan.gradient(parameter)
+            if gradient.indices is None and plan.elements(group):
+                name = in_group(group.name, worker, "aggregated", str(number))
+                found[gradient.values] = TensorRef(name)
+    return found
+
+
+def _rewire(
+    nodes: dict[str, Any], worker: int, gradient: AggregatedGradient, tensors: Sequence[TensorRef]
+) -> None:
+    """Let the consumers of a worker's raw gradient read what was aggregated."""
+    raw = [gradient.values] if gradient.indices is None else [gradient.values, gradient.indices]
+    replaced = {
+        tensor_in_replica(worker, before): after for before, after in zip(raw, tensors, strict=True)
+    }
+    for consumer in gradient.consumers:
+        node = nodes[in_replica(worker, consumer)]
+        for position, text in enumerate(node.input):
+            tensor = parse_input(text)
+            if tensor in replaced:
+                node.input[position] = input_string(replaced[tensor])
+
+
+def _aggregate_group(
+    writer: GraphWriter, plan: Plan, group: Group, nodes: dict[str, Any]
+) -> list[list[tuple[TensorRef, ...]]]:
+    """The aggregated tensors of each member, for each worker."""
+    first = plan.gradient(group.members[0])
+    if group.pattern == ALL_GATHER:
+        return [[tensors] for tensors in _Rows(writer, plan, group, nodes).gather(first)]
+    if first.indices is not None:
+        return [[tensors] for tensors in _Rows(writer, plan, group, nodes).add_up(first)]
+    parts = [
+        [tensor_in_replica(worker, plan.gradient(name).values) for name in group.members]
+        for worker in range(plan.workers)
+    ]
+    specs = [plan.gradient(name).spec for name in group.members]
+    summed = _Sum(writer, plan, group).of(parts, specs)
+    return [[(tensor,) for tensor in tensors] for tensors in summed]
+
+
+class _Sum:
+    """The aggregation of dense tensors of one dtype over all workers.
+
+    Args:
+        scope: part of the names of all nodes, to keep several sums of one group apart.
+        scaled: whether a mean is wanted where the plan says so; else always the sum.
+    """
+
+    def __init__(
+        self,
+        writer: GraphWriter,
+        plan: Plan,
+        group: Group,
+        *,
+        scope: tuple[str, ...] = (),
+        scaled: bool = True,
+    ) -> None:
+        self._writer, self._plan, self._group, self._scope = writer, plan, group, scope
+        self._averages = scaled and plan.reduction == "mean"
+        self._schedule: Schedule = schedule(
+            group.pattern, plan.workers, depth=group.depth, shift=group.shift
+        )
+
+    def of(
+        self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
+    ) -> list[list[TensorRef]]:
+        """The aggregated tensors on each worker, from the tensors of each worker."""
+        dtype = specs[0].dtype
+        elements = sum(spec.elements or 0 for spec in specs)
+        if elements == 0:
+            return [list(tensors) for tensors in parts]
+        sizes = chunk_sizes(elements, self._schedule.chunks, dtype_bytes(dtype) or 1)
+        values = []
+        for worker, tensors in enumerate(parts):
+            weighed = [
+                self._weighed(worker, number, tensor, specs[number])
+                for number, tensor in enumerate(tensors)
+            ]
+            flat = self._flatten(worker, weighed, specs)
+            values.append(self._split(worker, flat, sizes, dtype))
+        self._run(values, sizes, dtype)
+        return [self._join(worker, values[worker], sizes, specs) for worker in range(len(parts))]
+
+    # The worker's own part
+
+    def _weighed(self, worker: int, number: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The tensor times the worker's share; the multiplication is left out at run time where
+        the share is 1."""
+        if not self._averages:
+            return tensor
+        part = str(number)
+        switched = self._add(
+            worker, ("even", part), "Switch", [tensor, uneven(worker)], [spec, spec], T=spec.dtype
+        )
+        factor = self._cast_share(worker, part, spec.dtype)
+        product = self._add(
+            worker,
+            ("weighed", part),
+            "Mul",
+            [TensorRef(switched.op, 1), factor],
+            [spec],
+            T=spec.dtype,
+        )
+        merged = self._add(
+            worker,
+            ("part", part),
+            "Merge",
+            [switched, product],
+            [spec, TensorSpec("int32", ())],
+            T=spec.dtype,
+            N=2,
+        )
+        if spec.dtype in _SMALL_FLOATS:
+            return self._divided(worker, ("scaled", part), merged, spec)
+        return merged
+
+    def _cast_share(self, worker: int, part: str, dtype: str) -> TensorRef:
+        if dtype == SHARE_DTYPE:
+            return share(worker)
+        spec = TensorSpec(dtype, ())
+        return self._add(
+            worker, ("share", part), "Cast", [share(worker)], [spec], SrcT=SHARE_DTYPE, DstT=dtype
+        )
+
+    def _divided(
+        self, worker: int, parts: tuple[str, ...], tensor: TensorRef, spec: TensorSpec
+    ) -> TensorRef:
+        """The tensor divided by the number of workers."""
+        number = self._constant(worker, (*parts, "workers"), self._plan.workers, spec.dtype)
+        return self._add(worker, parts, "RealDiv", [tensor, number], [spec], T=spec.dtype)
+
+    def _flatten(
+        self, worker: int, tensors: Sequence[TensorRef], specs: Sequence[TensorSpec]
+    ) -> TensorRef:
+        """All members side by side in one flat tensor."""
+        dtype = specs[0].dtype
+        flat = []
+        for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
+            shape = self._constant(worker, ("flat", str(number), "shape"), [-1], "int32")
+            flat.append(
+                self._reshape(
+                    worker,
+                    ("flat", str(number)),
+                    tensor,
+                    shape,
+                    TensorSpec(dtype, (spec.elements,)),
+                )
+            )
+        return self._concatenate(worker, "group", flat, dtype, sum(s.elements or 0 for s in specs))
+
+    def _split(
+        self, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
+    ) -> list[TensorRef | None]:
+        """The chunks of a flat tensor; None for empty ones."""
+        filled = [size for size in sizes if size]
+        tensors = self._slices(worker, "chunks", flat, filled, dtype)
+        remaining = iter(tensors)
+        return [next(remaining) if size else None for size in sizes]
+
+    # The steps of the pattern
+
+    def _run(self, values: list[list[TensorRef | None]], sizes: Sequence[int], dtype: str) -> None:
+        """Carry out the schedule: afterwards `values[worker][chunk]` is the aggregated chunk."""
+        last = {s.chunk: s for s in self._schedule.steps if isinstance(s, Reduce)}
+        arrived: dict[tuple[int, int, int], TensorRef | None] = {}
+        for number, step in enumerate(self._schedule.steps):
+            if sizes[step.chunk] == 0:
+                continue
+            spec = TensorSpec(dtype, (sizes[step.chunk],))
+            match step:
+                case Send(source, target, chunk):
+                    arrived[target, source, chunk] = values[source][chunk]
+                case Reduce(worker, chunk, order):
+                    operands = [
+                        values[worker][chunk] if w == worker else arrived.pop((worker, w, chunk))
+                        for w in order
+                    ]
+                    values[worker][chunk] = self._reduce(
+                        worker, number, operands, spec, finishes=last[chunk] is step
+                    )
+                case Gather(source, target, chunk):
+                    values[target][chunk] = self._add(
+                        target,
+                        ("gathered", str(number)),
+                        "Identity",
+                        [_present(values[source][chunk])],
+                        [spec],
+                        T=dtype,
+                    )
+
+    def _reduce(
+        self,
+        worker: int,
+        number: int,
+        operands: Sequence[TensorRef | None],
+        spec: TensorSpec,
+        *,
+        finishes: bool,
+    ) -> TensorRef:
+        total = self._add(
+            worker,
+            ("sum", str(number)),
+            "AddN",
+            [_present(operand) for operand in operands],
+            [spec],
+            T=spec.dtype,
+            N=len(operands),
+        )
+        if finishes and self._averages and spec.dtype not in _SMALL_FLOATS:
+            return self._divided(worker, ("mean", str(number)), total, spec)
+        return total
+
+    # The result
+
+    def _join(
+        self,
+        worker: int,
+        chunks: Sequence[TensorRef | None],
+        sizes: Sequence[int],
+        specs: Sequence[TensorSpec],
+    ) -> list[TensorRef]:
+        """The members, taken out of the aggregated chunks."""
+        dtype = specs[0].dtype
+        filled = [_present(c) for c, size in zip(chunks, sizes, strict=True) if size]
+        flat = self._concatenate(worker, "joined", filled, dtype, sum(sizes))
+        parts = self._slices(worker, "members", flat, [s.elements or 0 for s in specs], dtype)
+        results = []
+        for number, (part, spec) in enumerate(zip(parts, specs, strict=True)):
+            place = ("aggregated", str(number))
+            shape = self._constant(worker, (*place, "shape"), list(spec.shape or ()), "int32")
+            results.append(self._reshape(worker, place, part, shape, spec))
+        return results
+
+    # Nodes
+
+    def _add(
+        self,
+        worker: int,
+        parts: tuple[str, ...],
+        kind: str,
+        inputs: Sequence[TensorRef],
+        outputs: Sequence[TensorSpec],
+        **attributes: Any,
+    ) -> TensorRef:
+        return self._writer.add(
+            in_group(self._group.name, worker, *self._scope, *parts),
+            kind,
+            inputs,
+            device=self._plan.devices[worker],
+            outputs=outputs,
+            **attributes,
+        )
+
+    def _constant(self, worker: int, parts: tuple[str, ...], value: Any, dtype: str) -> TensorRef:
+        return self._writer.constant(
+            in_group(self._group.name, worker, *self._scope, *parts),
+            np.array(value, tf.as_dtype(dtype).as_numpy_dtype),
+            device=self._plan.devices[worker],
+        )
+
+    def _reshape(
+        self,
+        worker: int,
+        parts: tuple[str, ...],
+        tensor: TensorRef,
+        shape: TensorRef,
+        spec: TensorSpec,
+    ) -> TensorRef:
+        return self._add(
+            worker, parts, "Reshape", [tensor, shape], [spec], T=spec.dtype, Tshape="int32"
+        )
+
+    def _concatenate(
+        self, worker: int, name: str, tensors: Sequence[TensorRef], dtype: str, elements: int
+    ) -> TensorRef:
+        if len(tensors) == 1:
+            return tensors[0]
+        axis = self._constant(worker, (name, "axis"), 0, "int32")
+        return self._add(
+            worker,
+            (name,),
+            "ConcatV2",
+            [*tensors, axis],
+            [TensorSpec(dtype, (elements,))],
+            T=dtype,
+            N=len(tensors),
+            Tidx="int32",
+        )
+
+    def _slices(
+        self, worker: int, name: str, flat: TensorRef, sizes: Sequence[int], dtype: str
+    ) -> list[TensorRef]:
+        """A flat tensor cut into pieces of the given sizes."""
+        if len(sizes) == 1:
+            return [flat]
+        lengths = self._constant(worker, (name, "sizes"), list(sizes), "int64")
+        axis = self._constant(worker, (name, "axis"), 0, "int32")
+        split = self._add(
+            worker,
+            (name,),
+            "SplitV",
+            [flat, lengths, axis],
+            [TensorSpec(dtype, (size,)) for size in sizes],
+            T=dtype,
+            Tlen="int64",
+            num_split=len(sizes),
+        )
+        return [TensorRef(split.op, number) for number in range(len(sizes))]
+
+
+def _present(tensor: TensorRef | None) -> TensorRef:
+    assert tensor is not None, "an empty chunk has no value"
+    return tensor
+
+
+class _Rows:
+    """The aggregation of one sparse gradient."""
+
+    def __init__(
+        self, writer: GraphWriter, plan: Plan, group: Group, nodes: dict[str, Any]
+    ) -> None:
+        self._writer, self._plan, self._group, self._nodes = writer, plan, group, nodes
+
+    def gather(self, gradient: AggregatedGradient) -> list[tuple[TensorRef, TensorRef]]:
+        """Values and row numbers of all workers on each, in worker order."""
+        row = TensorSpec(gradient.spec.dtype, (None, *(gradient.spec.shape or ())[1:]))
+        sent = []
+        for worker in range(self._plan.workers):
+            values, indices = self._local(worker, gradient)
+            if gradient.merge_duplicates:
+                values, indices = self._merged(worker, values, indices, gradient)
+            sent.append((self._weighed(worker, values, row), indices))
+        gathered = []
+        for worker in range(self._plan.workers):
+            axis = self._constant(worker, "axis", np.array(0, np.int32))
+            joined = []
+            for position, (name, spec) in enumerate((("values", row), ("indices", None))):
+                joined.append(
+                    self._add(
+                        worker,
+                        f"gathered_{name}",
+                        "ConcatV2",
+                        [*(pair[position] for pair in sent), axis],
+                        [spec] if spec is not None else [],
+                        T=gradient.spec.dtype if spec is not None else gradient.index_dtype,
+                        N=self._plan.workers,
+                        Tidx="int32",
+                    )
+                )
+            gathered.append((joined[0], joined[1]))
+        return gathered
+
+    def add_up(self, gradient: AggregatedGradient) -> list[tuple[TensorRef, TensorRef]]:
+        """Aggregated rows that any worker touched, with their numbers."""
+        dense, touched = [], []
+        for worker in range(self._plan.workers):
+            values, indices = self._local(worker, gradient)
+            dense.append([self._spread(worker, "dense", values, indices, gradient, gradient.spec)])
+            ones = self._ones(worker, indices, gradient)
+            touched.append(
+                [self._spread(worker, "touched", ones, indices, gradient, _row_flags(gradient))]
+            )
+        summed = _Sum(self._writer, self._plan, self._group).of(dense, [gradient.spec])
+        counted = _Sum(self._writer, self._plan, self._group, scope=("rows",), scaled=False).of(
+            touched, [_row_flags(gradient)]
+        )
+        return [
+            self._touched_rows(worker, summed[worker][0], counted[worker][0], gradient)
+            for worker in range(self._plan.workers)
+        ]
+
+    # Parts
+
+    def _local(self, worker: int, gradient: AggregatedGradient) -> tuple[TensorRef, TensorRef]:
+        assert gradient.indices is not None
+        return (
+            tensor_in_replica(worker, gradient.values),
+            tensor_in_replica(worker, gradient.indices),
+        )
+
+    def _merged(
+        self,
+        worker: int,
+        values: TensorRef,
+        indices: TensorRef,
+        gradient: AggregatedGradient,
+    ) -> tuple[TensorRef, TensorRef]:
+        """Rows of equal number added up."""
+        index = gradient.index_dtype
+        unique = self._add(worker, "unique", "Unique", [indices], [], T=index, out_idx="int32")
+        shape = self._add(worker, "unique/size", "Size", [unique], [], T=index, out_type="int32")
+        summed = self._segment_sum(
+            worker, "merged", values, TensorRef(unique.op, 1), shape, gradient, "int32", "int32"
+        )
+        return summed, unique
+
+    def _segment_sum(
+        self,
+        worker: int,
+        name: str,
+        values: TensorRef,
+        rows: TensorRef,
+        number: TensorRef,
+        gradient: AggregatedGradient,
+        row_dtype: str,
+        number_dtype: str,
+        value_dtype: str | None = None,
+    ) -> TensorRef:
+        return self._add(
+            worker,
+            name,
+            "UnsortedSegmentSum",
+            [values, rows, number],
+            [],
+            T=value_dtype or gradient.spec.dtype,
+            Tindices=row_dtype,
+            Tnumsegments=number_dtype,
+        )
+
+    def _weighed(self, worker: int, values: TensorRef, row: TensorSpec) -> TensorRef:
+        """The values times the worker's share of the mean."""
+        if self._plan.reduction != "mean":
+            return values
+        number = self._constant(worker, "workers", np.array(float(self._plan.workers)))
+        factor = self._add(worker, "factor", "RealDiv", [share(worker), number], [], T=SHARE_DTYPE)
+        if row.dtype != SHARE_DTYPE:
+            factor = self._add(
+                worker, "factor/cast", "Cast", [factor], [], SrcT=SHARE_DTYPE, DstT=row.dtype
+            )
+        return self._add(worker, "weighed", "Mul", [values, factor], [], T=row.dtype)
+
+    def _spread(
+        self,
+        worker: int,
+        name: str,
+        values: TensorRef,
+        indices: TensorRef,
+        gradient: AggregatedGradient,
+        spec: TensorSpec,
+    ) -> TensorRef:
+        """Rows added into a whole matrix (or vector)."""
+        rows = np.array((spec.shape or (0,))[0], np.int64)
+        return self._segment_sum(
+            worker,
+            name,
+            values,
+            indices,
+            self._constant(worker, f"{name}/rows", rows),
+            gradient,
+            gradient.index_dtype,
+            "int64",
+            spec.dtype,
+        )
+
+    def _ones(self, worker: int, indices: TensorRef, gradient: AggregatedGradient) -> TensorRef:
+        dtype = gradient.index_dtype
+        like = self._add(worker, "ones/like", "OnesLike", [indices], [], T=dtype)
+        return self._add(worker, "ones", "Cast", [like], [], SrcT=dtype, DstT="int32")
+
+    def _touched_rows(
+        self, worker: int, dense: TensorRef, touched: TensorRef, gradient: AggregatedGradient
+    ) -> tuple[TensorRef, TensorRef]:
+        dtype = gradient.index_dtype
+        positions = self._add(worker, "rows/where", "Where", [touched], [], T="int32")
+        shape = self._constant(worker, "rows/shape", np.array([-1], np.int32))
+        flat = self._add(
+            worker, "rows/flat", "Reshape", [positions, shape], [], T="int64", Tshape="int32"
+        )
+        axis = self._constant(worker, "rows/axis", np.array(0, np.int32))
+        values = self._add(
+            worker,
+            "rows/values",
+            "GatherV2",
+            [dense, flat, axis],
+            [],
+            Tparams=gradient.spec.dtype,
+            Tindices="int64",
+            Taxis="int32",
+        )
+        indices = self._add(worker, "rows/indices", "Cast", [flat], [], SrcT="int64", DstT=dtype)
+        return values, indices
+
+    # Nodes
+
+    def _add(
+        self,
+        worker: int,
+        name: str,
+        kind: str,
+        inputs: Sequence[TensorRef],
+        outputs: Sequence[TensorSpec],
+        **attributes: Any,
+    ) -> TensorRef:
+        return self._writer.add(
+            in_group(self._group.name, worker, name),
+            kind,
+            inputs,
+            device=self._plan.devices[worker],
+            outputs=outputs,
+            **attributes,
+        )
+
+    def _constant(self, worker: int, name: str, value: np.ndarray) -> TensorRef:
+        return self._writer.constant(
+            in_group(self._group.name, worker, name), value, device=self._plan.devices[worker]
+        )
+
+
+def _row_flags(gradient: AggregatedGradient) -> TensorSpec:
+    """How many times each row occurs."""
+    return TensorSpec("int32", ((gradient.spec.shape or (0,))[0],))

@@ -1,0 +1,190 @@
+"""Puts one copy of the user's graph on every worker.
+
+Each copy has its own prefix, its worker's device, its own state (variables, iterators, tables) and
+its own random seeds. If the plan asks for it, one more copy stands on worker 0 for evaluation: it
+reads worker 0's variables, except local ones, of which it has its own, and keeps the user's seeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from caramel import kinds, names
+from caramel.devices import merge
+from caramel.graph import called_functions
+from caramel.plan import Plan
+
+_SEED_STRIDE = 0x9E3779B97F4A7C15  # spreads the workers' seeds over all 63 bits
+_SEED_BITS = 63
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """One copy to be made."""
+
+    prefix: str
+    device: str
+    seed_offset: int
+    shared_prefix: dict[str, str]  # handles whose state belongs to another copy
+    dropped: frozenset[str]
+
+
+def replicate(graph_def: Any, plan: Plan) -> Any:
+    """The graph with a copy of everything on every worker.
+
+    Variables are initialised and restored in one copy only, so the others go without initial
+    values.
+    """
+    copied = tf.compat.v1.GraphDef()
+    copied.versions.CopyFrom(graph_def.versions)
+    copied.library.CopyFrom(graph_def.library)
+    seeded = _seeded_functions(graph_def.library)
+    for copy in _copies(graph_def, plan):
+        renamed = _copy_functions(copied.library, seeded, copy)
+        for node in graph_def.node:
+            if node.name not in copy.dropped:
+                _copy_node(copied.node.add(), node, copy, renamed)
+    return copied
+
+
+def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
+    initial = frozenset(_only_for_initial_values(graph_def, plan))
+    for worker, device in enumerate(plan.devices):
+        prefix = names.replica_prefix(worker)
+        is_source = worker == 0 and not plan.evaluation
+        dropped: frozenset[str] = frozenset() if is_source else initial
+        yield _Copy(prefix, device, worker, {}, dropped)
+    if plan.evaluation:
+        home = names.replica_prefix(0)
+        shared = {v.handle: home for v in plan.variables if v.name not in plan.local}
+        yield _Copy(names.EVALUATION, plan.devices[0], 0, shared, frozenset())
+
+
+def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str, str]) -> None:
+    """Fill `target` with `node` as it stands in the copy."""
+    target.CopyFrom(node)
+    target.name = f"{copy.prefix}/{node.name}"
+    target.device = merge(node.device, copy.device)
+    del target.input[:]
+    target.input.extend(names.with_prefix(copy.prefix, text) for text in node.input)
+    target.attr.pop("_output_shapes", None)
+    if "_class" in target.attr:
+        _rename_colocation(target, copy)
+    if "shared_name" in target.attr:
+        owner = copy.shared_prefix.get(node.name, copy.prefix)
+        shared = target.attr["shared_name"].s.decode() or node.name
+        target.attr["shared_name"].s = f"{owner}/{shared}".encode()
+    if copy.seed_offset and node.op in kinds.SEEDED_RANDOM:
+        _offset_seed(target, copy.seed_offset)
+    if renamed_functions:
+        _rename_functions(target, renamed_functions)
+
+
+def _rename_colocation(node: Any, copy: _Copy) -> None:
+    kept = []
+    for group in node.attr["_class"].list.s:
+        op = names.colocated_op(group.decode())
+        if op not in copy.dropped:
+            kept.append(names.colocation_with_prefix(copy.prefix, group.decode()).encode())
+    del node.attr["_class"]
+    if kept:
+        node.attr["_class"].list.s.extend(kept)
+
+
+# Random seeds -----------------------------------------------------------------------------------
+
+
+def _offset_seed(node: Any, offset: int) -> None:
+    """Give a random op another seed; one without any draws differently everywhere by itself."""
+    if any(key in node.attr and node.attr[key].i for key in ("seed", "seed2")):
+        seed = node.attr["seed2"].i + offset * _SEED_STRIDE
+        node.attr["seed2"].i = seed % (1 << _SEED_BITS)
+
+
+def _seeded_functions(library: Any) -> dict[str, Any]:
+    """Library functions that draw from a seed, directly or in a function they call."""
+    functions = {function.signature.name: function for function in library.function}
+    found = {
+        name
+        for name, function in functions.items()
+        if any(node.op in kinds.SEEDED_RANDOM for node in function.node_def)
+    }
+    grown = True
+    while grown:
+        callers = {
+            name
+            for name, function in functions.items()
+            if any(found.intersection(called_functions(node)) for node in function.node_def)
+        }
+        grown = not callers <= found
+        found |= callers
+    return {name: function for name, function in functions.items() if name in found}
+
+
+def _copy_functions(library: Any, seeded: dict[str, Any], copy: _Copy) -> dict[str, str]:
+    """Add the copy's own versions of functions with seeds; returns their names by the old ones."""
+    if not copy.seed_offset:
+        return {}
+    renamed = {name: names.function_in_replica(copy.prefix, name) for name in seeded}
+    for name, function in seeded.items():
+        own = library.function.add()
+        own.CopyFrom(function)
+        own.signature.name = renamed[name]
+        for node in own.node_def:
+            if node.op in kinds.SEEDED_RANDOM:
+                _offset_seed(node, copy.seed_offset)
+            _rename_functions(node, renamed)
+    own_gradients = [
+        (renamed[g.function_name], renamed.get(g.gradient_func, g.gradient_func))
+        for g in library.gradient
+        if g.function_name in renamed
+    ]
+    for function_name, gradient in own_gradients:
+        library.gradient.add(function_name=function_name, gradient_func=gradient)
+    return renamed
+
+
+def _rename_functions(node: Any, renamed: dict[str, str]) -> None:
+    for key in list(node.attr):
+        value = node.attr[key]
+        if value.HasField("func"):
+            value.func.name = renamed.get(value.func.name, value.func.name)
+        elif value.HasField("list"):
+            for function in value.list.func:
+                function.name = renamed.get(function.name, function.name)
+
+
+# Initial values ---------------------------------------------------------------------------------
+
+
+def _only_for_initial_values(graph_def: Any, plan: Plan) -> Iterable[str]:
+    """Initializers, what waits for them, and what only they are computed from."""
+    nodes = {node.name: node for node in graph_def.node}
+    sources = {name: [_source(text) for text in node.input] for name, node in nodes.items()}
+    readers: dict[str, list[str]] = {name: [] for name in nodes}
+    for name, read in sources.items():
+        for source in read:
+            readers[source].append(name)
+    dropped = {variable.initializer for variable in plan.variables}
+    waiting = list(dropped)
+    while waiting:  # what waits for an initializer, such as the op that runs them all
+        for reader in readers[waiting.pop()]:
+            if reader not in dropped:
+                dropped.add(reader)
+                waiting.append(reader)
+    waiting = [source for name in dropped for source in sources[name]]
+    while waiting:  # what only they are computed from
+        name = waiting.pop()
+        if name not in dropped and all(reader in dropped for reader in readers[name]):
+            dropped.add(name)
+            waiting.extend(sources[name])
+    return dropped - {variable.handle for variable in plan.variables}
+
+
+def _source(text: str) -> str:
+    tensor = names.parse_input(text)
+    return names.control_source(text) if tensor is None else tensor.op

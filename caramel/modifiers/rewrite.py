@@ -1,0 +1,66 @@
+"""Carries out a plan: an explicit list of modifiers and the loop that runs them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caramel.errors import InvariantError
+from caramel.modifiers.aggregate import aggregate
+from caramel.modifiers.replicate import replicate
+from caramel.modifiers.shard import shard
+from caramel.modifiers.synchronise import synchronise
+from caramel.modifiers.weigh import weigh
+from caramel.plan import Plan
+
+Modifier = Callable[[Any, Plan], Any]
+Check = Callable[[Any, Plan], None]
+
+MODIFIERS: tuple[Modifier, ...] = (replicate, shard, weigh, aggregate, synchronise)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """The distributed GraphDef, and how long each modifier took, in seconds."""
+
+    graph_def: Any
+    seconds: tuple[tuple[str, float], ...]
+
+
+def rewrite(
+    graph_def: Any,
+    plan: Plan,
+    *,
+    modifiers: Sequence[Modifier] = MODIFIERS,
+    check: Check | None = None,
+) -> Rewritten:
+    """Apply modifiers in order to a copy of the graph.
+
+    Args:
+        check: called after every modifier; what it raises is completed with the names of the
+            modifiers that had run.
+
+    Raises:
+        InvariantError: `check` found the graph broken.
+    """
+    seconds: list[tuple[str, float]] = []
+    for modifier in modifiers:
+        begin = time.perf_counter()
+        graph_def = modifier(graph_def, plan)
+        seconds.append((modifier.__name__, time.perf_counter() - begin))
+        _log.debug("%s: %d nodes, %.3f s", modifier.__name__, len(graph_def.node), seconds[-1][1])
+        if check is not None:
+            _check(check, graph_def, plan, [name for name, _ in seconds])
+    return Rewritten(graph_def, tuple(seconds))
+
+
+def _check(check: Check, graph_def: Any, plan: Plan, applied: list[str]) -> None:
+    try:
+        check(graph_def, plan)
+    except InvariantError as error:
+        raise type(error)(f"{error} (after {' -> '.join(applied)})") from error

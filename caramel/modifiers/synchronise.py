@@ -1,0 +1,189 @@
+"""Reads, broadcasts and averages variables: the programs beside the training step.
+
+The *source* of a variable is the copy in which it is initialised and restored: the evaluation copy
+if there is one, else worker 0's (they share all but local variables). From there it is broadcast to
+all workers. Local variables go the other way: their mean over the workers is what is saved and
+evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel import names
+from caramel.facts import Variable
+from caramel.graph import TensorSpec
+from caramel.modifiers.nodes import GraphWriter, copy_of
+from caramel.names import TensorRef, added
+from caramel.plan import Plan
+
+
+def source_prefix(plan: Plan) -> str:
+    """The prefix of the copy in which variables are initialised and restored."""
+    return names.EVALUATION if plan.evaluation else names.replica_prefix(0)
+
+
+def value_on(worker: int, variable: Variable) -> TensorRef:
+    """A variable's value on one worker."""
+    return TensorRef(added(worker, "read", variable.name))
+
+
+def source_value(variable: Variable) -> TensorRef:
+    """A variable's value at its source."""
+    return TensorRef(added(0, "source", variable.name))
+
+
+def mean_value(variable: Variable) -> TensorRef:
+    """The mean of a local variable over the workers."""
+    return TensorRef(added(0, "mean", variable.name))
+
+
+def broadcast_op(worker: int, variable: Variable) -> str:
+    """Assigns the source's value to a worker's variable."""
+    return added(worker, "broadcast", variable.name)
+
+
+def refresh_op(variable: Variable) -> str:
+    """Assigns the mean of a local variable to the evaluation copy's."""
+    return added(0, "refresh", variable.name)
+
+
+def restore_op(variable: Variable) -> str:
+    """Assigns what is fed to `restored_value` to the source's variable."""
+    return added(0, "restore", variable.name)
+
+
+def restored_value(variable: Variable) -> TensorRef:
+    """Placeholder of the value that `restore_op` assigns."""
+    return TensorRef(added(0, "restored", variable.name))
+
+
+def has_mean(variable: Variable, plan: Plan) -> bool:
+    """Whether a variable is averaged over the workers; integers and the like are not."""
+    is_float = variable.spec.dtype.startswith(("float", "bfloat", "complex"))
+    return variable.name in plan.local and is_float and plan.workers > 1
+
+
+def broadcast_targets(variable: Variable, plan: Plan) -> range:
+    """The workers whose copy of a variable is not the source's."""
+    own_source = plan.evaluation and variable.name in plan.local
+    return range(0 if own_source else 1, plan.workers)
+
+
+def synchronise(graph_def: Any, plan: Plan) -> Any:
+    """Add the ops that read, broadcast, average and restore variables."""
+    synchronised = copy_of(graph_def)
+    devices = {node.name: node.device for node in graph_def.node}
+    for variable in plan.variables:
+        _Programs(GraphWriter(synchronised), plan, variable, devices).write()
+    return synchronised
+
+
+class _Programs:
+    """The ops for one variable."""
+
+    def __init__(
+        self, writer: GraphWriter, plan: Plan, variable: Variable, devices: dict[str, str]
+    ) -> None:
+        self._writer, self._plan, self._variable, self._devices = writer, plan, variable, devices
+        self._home = devices[f"{source_prefix(plan)}/{variable.handle}"]
+
+    def write(self) -> None:
+        variable, plan = self._variable, self._plan
+        source_handle = TensorRef(f"{source_prefix(plan)}/{variable.handle}")
+        source = self._read(source_value(variable).op, source_handle, self._home)
+        for worker in range(plan.workers):
+            handle = TensorRef(names.in_replica(worker, variable.handle))
+            self._read(value_on(worker, variable).op, handle, self._devices[handle.op])
+        for worker in broadcast_targets(variable, plan):
+            self._write_broadcast(worker, source)
+        if has_mean(variable, plan):
+            self._write_mean()
+            mean = mean_value(variable)
+        else:
+            mean = value_on(0, variable)
+        if variable.name in plan.local and plan.evaluation:
+            self._assign(refresh_op(variable), source_handle, mean, self._home)
+        placeholder = self._writer.add(
+            restored_value(variable).op,
+            "Placeholder",
+            device=self._home,
+            dtype=variable.spec.dtype,
+            shape=_static_shape(variable.spec),
+        )
+        self._assign(restore_op(variable), source_handle, placeholder, self._home)
+
+    def _read(self, name: str, handle: TensorRef, device: str) -> TensorRef:
+        spec = self._variable.spec
+        return self._writer.add(
+            name, "ReadVariableOp", [handle], device=device, outputs=[spec], dtype=spec.dtype
+        )
+
+    def _assign(self, name: str, handle: TensorRef, value: TensorRef, device: str) -> None:
+        self._writer.add(
+            name,
+            "AssignVariableOp",
+            [handle, value],
+            device=device,
+            dtype=self._variable.spec.dtype,
+        )
+
+    def _write_broadcast(self, worker: int, source: TensorRef) -> None:
+        """A generator's state gets the worker's number added to its key: it draws differently."""
+        variable = self._variable
+        handle = TensorRef(names.in_replica(worker, variable.handle))
+        device = self._devices[handle.op]
+        if variable.name in self._plan.generators and variable.spec.shape:
+            offset = np.zeros(variable.spec.elements or 0, np.int64)
+            offset[-1] = worker
+            constant = self._writer.constant(
+                added(worker, "broadcast_offset", variable.name), offset, device=device
+            )
+            source = self._writer.add(
+                added(worker, "broadcast_state", variable.name),
+                "AddV2",
+                [source, constant],
+                device=device,
+                outputs=[variable.spec],
+                T=variable.spec.dtype,
+            )
+        self._assign(broadcast_op(worker, variable), handle, source, device)
+
+    def _write_mean(self) -> None:
+        variable, plan = self._variable, self._plan
+        spec = variable.spec
+        device = self._home
+        total = self._writer.add(
+            added(0, "total", variable.name),
+            "AddN",
+            list(self._values()),
+            device=device,
+            outputs=[spec],
+            T=spec.dtype,
+            N=plan.workers,
+        )
+        number = self._writer.constant(
+            added(0, "mean", variable.name, "workers"),
+            np.array(plan.workers, tf.as_dtype(spec.dtype).as_numpy_dtype),
+            device=device,
+        )
+        self._writer.add(
+            mean_value(variable).op,
+            "RealDiv",
+            [total, number],
+            device=device,
+            outputs=[spec],
+            T=spec.dtype,
+        )
+
+    def _values(self) -> Iterator[TensorRef]:
+        for worker in range(self._plan.workers):
+            yield value_on(worker, self._variable)
+
+
+def _static_shape(spec: TensorSpec) -> Any:
+    return tf.TensorShape(None if spec.shape is None else list(spec.shape))

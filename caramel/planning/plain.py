@@ -1,0 +1,71 @@
+"""The plain plan: every gradient is aggregated by itself when it appears.
+
+The baseline of everything that plans more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from caramel.facts import Cut, GradientFrontier, InputPipelines, ReplicaState, TrainingJob
+from caramel.graph import OpGraph
+from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan, SparseMethod
+
+
+def plain_plan(
+    graph: OpGraph,
+    job: TrainingJob,
+    frontier: GradientFrontier,
+    state: ReplicaState,
+    pipelines: InputPipelines,
+    *,
+    devices: Sequence[str],
+    pattern: str,
+    sparse: SparseMethod = "gather",
+) -> Plan:
+    """One group for each gradient, all with the same pattern.
+
+    Groups are numbered in the order of the variables; the first chunks of a pattern, which are the
+    only ones of a tiny tensor, fall to another worker for each group.
+
+    Args:
+        devices: where the replica of each worker is.
+        pattern: one of `caramel.patterns.PATTERNS`.
+        sparse: whether rows of sparse gradients are gathered, or whole matrices added up.
+    """
+    gradients = tuple(_aggregated(graph, job, cut) for cut in frontier.cuts)
+    workers = len(devices)
+    groups = tuple(
+        Group(
+            name=f"group_{number}",
+            members=(gradient.parameter,),
+            pattern=ALL_GATHER if gradient.indices and sparse == "gather" else pattern,
+            shift=number % workers,
+        )
+        for number, gradient in enumerate(gradients)
+    )
+    return Plan(
+        devices=tuple(devices),
+        reduction=job.reduction,
+        variables=job.variables,
+        gradients=gradients,
+        groups=groups if workers > 1 else (),
+        local=state.local,
+        generators=state.generators,
+        pipelines=pipelines.pipelines,
+        examples=pipelines.examples,
+        evaluation=workers > 1 and bool(state.local or pipelines.iterators),
+    )
+
+
+def _aggregated(graph: OpGraph, job: TrainingJob, cut: Cut) -> AggregatedGradient:
+    gradient = cut.gradient
+    return AggregatedGradient(
+        parameter=gradient.parameter,
+        values=gradient.values,
+        spec=job.variable(gradient.parameter).spec,
+        consumers=cut.consumers,
+        indices=gradient.indices,
+        index_dtype=graph.spec(gradient.indices).dtype if gradient.indices else "int32",
+        merge_duplicates=cut.merge_duplicates,
+    )

@@ -1,0 +1,562 @@
+"""Runs a distributed job: training steps, evaluation, variables, checkpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel import names
+from caramel.access import handle_of
+from caramel.channel import Channel
+from caramel.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
+from caramel.cluster import Cluster
+from caramel.context import Context
+from caramel.errors import CheckpointError, ClusterError, FeedError, SessionError
+from caramel.facts import InputPipelines, ReplicaState, StateAccess, Variable
+from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
+from caramel.modifiers import synchronise as programs
+from caramel.modifiers.aggregate import aggregated_tensors
+from caramel.modifiers.weigh import counts, share, uneven
+from caramel.names import TensorRef
+from caramel.plan import Plan
+from caramel.results import combine
+from caramel.servers import embedded_servers, own_server
+
+tf1 = tf.compat.v1
+
+_CHUNK_BYTES = 256 * 2**20  # of variables that travel to or from the client in one call
+_CLOSE_TIMEOUT_S = 5.0
+_PLACEHOLDERS_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a session runs: the distributed graph, and what is known of it."""
+
+    context: Context
+    plan: Plan
+    graph: tf.Graph
+    state: ReplicaState
+    access: StateAccess
+    pipelines: InputPipelines
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetch:
+    """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None)."""
+
+    op: str
+    tensor: TensorRef | None
+
+
+class Session:
+    """A running job. Made by `ARModel.session()`; a context manager.
+
+    Variables are initialised when it is opened. They live on the workers, and are gone when it is
+    closed: save a checkpoint before.
+
+    Args:
+        job: the distributed graph and what is known of it.
+        cluster: the workers.
+        start_timeout_s: how long to wait for the workers, in seconds.
+        step_timeout_s: how long one step, or any other call, may take, in seconds.
+        config: options of the TensorFlow session, such as thread counts.
+        report: called with the name and the seconds of each part of the opening.
+
+    Raises:
+        WorkerStartError: a worker cannot be reached.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        cluster: Cluster,
+        *,
+        start_timeout_s: float = 60.0,
+        step_timeout_s: float = 1800.0,
+        config: Any = None,
+        report: Callable[[str], Any] | None = None,
+    ) -> None:
+        self._job, self._cluster = job, cluster
+        self._timeout_s = step_timeout_s
+        self._closed = False
+        self._refreshed = True  # whether the evaluation copy has the mean of the local variables
+        self._callables: dict[Any, Callable[..., list[Any]]] = {}
+        self._aggregated = [aggregated_tensors(job.plan, w) for w in range(job.plan.workers)]
+        note = report or (lambda part: None)
+        target = self._connect(start_timeout_s)
+        note("servers")
+        self._channel = Channel(cluster)
+        try:
+            self._session = self._call(
+                lambda: tf1.Session(target, graph=job.graph, config=_config(config)),
+                "connecting",
+                start_timeout_s,
+            )
+            note("connect")
+            self._initialise()
+            note("initialise")
+        except BaseException:
+            self.close()
+            raise
+
+    # Training
+
+    def step(self, feed_dict: Mapping[Any, Any] | None = None, fetches: Any = None) -> Any:
+        """One synchronous training step.
+
+        Args:
+            feed_dict: values by tensor or name. Batches are split over the workers on their first
+                dimension, as evenly as possible; scalars and `replicated_feeds` go to every one.
+            fetches: tensors, operations or names, or a structure of them; the loss by default.
+
+        Returns:
+            What `fetches` asks for, in the same structure: floating scalars averaged over the
+            examples, results with one entry for each example concatenated in worker order, anything
+            else a list with one value for each worker.
+
+        Raises:
+            FeedError: something fed does not fit; nothing has run.
+            WorkerLostError: a worker was lost.
+            tf.errors.OutOfRangeError: an input pipeline has ended on a worker; nothing has been
+                updated.
+            tf.errors.OpError: an op has failed.
+        """
+        self._check_open()
+        wanted = self._job.context.job.loss if fetches is None else fetches
+        structure = str(wanted) if isinstance(wanted, TensorRef) else wanted
+        flat = [self._fetch(item) for item in tf.nest.flatten(structure)]
+        feeds = split_feeds(self._feeds(feed_dict or {}), self._job.plan.workers)
+        self._check_fed(flat, feeds.values[0])
+        values, examples = self._run_step(flat, feeds)
+        self._refreshed = False
+        results = [
+            None if fetch.tensor is None else self._combine(fetch.tensor, column, examples)
+            for fetch, column in zip(flat, values, strict=True)
+        ]
+        return tf.nest.pack_sequence_as(structure, results)
+
+    def _run_step(
+        self, flat: Sequence[_Fetch], feeds: SplitFeeds
+    ) -> tuple[list[list[Any]], Sequence[int] | None]:
+        """For each fetch its value on every worker, and the workers' numbers of examples."""
+        plan, workers = self._job.plan, range(self._job.plan.workers)
+        fed = {
+            names.tensor_in_replica(worker, tensor): value
+            for worker in workers
+            for tensor, value in feeds.values[worker].items()
+        }
+        fed |= self._share_feeds(feeds.examples)
+        tensors = [
+            self._tensor_on(worker, fetch.tensor)
+            for fetch in flat
+            for worker in workers
+            if fetch.tensor is not None
+        ]
+        counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
+        if counted:
+            tensors.append(counts(0))
+        train = self._job.context.job.train_op
+        extra = [fetch.op for fetch in flat if fetch.tensor is None]
+        targets = [names.in_replica(worker, op) for op in [train, *extra] for worker in workers]
+        results = self._run(tensors, targets, fed, "a training step")
+        examples: Sequence[int] | None = feeds.examples
+        if counted:
+            examples = [int(count) for count in results.pop()]
+        elif examples is None and self._job.pipelines.fixed_examples is not None:
+            examples = [self._job.pipelines.fixed_examples] * plan.workers
+        remaining = iter(results)
+        values = [
+            [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
+        ]
+        return values, examples
+
+    def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
+        """How much each worker's part counts; nothing is fed while all count alike."""
+        plan = self._job.plan
+        if plan.reduction != "mean" or examples is None or len(set(examples)) == 1:
+            return {}
+        total = sum(examples)
+        fed: dict[TensorRef, Any] = {}
+        for worker, count in enumerate(examples):
+            fed[share(worker)] = np.array(count * plan.workers / total)
+            fed[uneven(worker)] = np.array(True)
+        return fed
+
+    def _combine(
+        self, tensor: TensorRef, values: Sequence[Any], examples: Sequence[int] | None
+    ) -> Any:
+        job = self._job.context.job
+        spec = self._job.context.op_graph.spec(tensor)
+        return combine(
+            values,
+            examples=examples,
+            is_batch=tensor.op in self._job.state.worker_dependent and spec.shape != (),
+            add_up=job.reduction == "sum" and tensor == job.loss,
+        )
+
+    # Anything but training
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Run part of the graph once, without training, as `tf.Session.run` would.
+
+        It runs on worker 0, on variables that are equal on all workers and on the mean of those
+        that are not (moving averages). What it assigns to variables is sent to all workers; what
+        it does to input pipelines and tables of the training step is done on all of them.
+
+        Args:
+            fetches: tensors, operations or names, or a structure of them.
+            feed_dict: values by tensor or name, none of them split.
+
+        Raises:
+            FeedError: the train op is among what would run, or something fed does not fit.
+        """
+        self._check_open()
+        flat = [self._fetch(item) for item in tf.nest.flatten(fetches)]
+        feeds = {feed.tensor: to_array(feed) for feed in self._feeds(feed_dict or {})}
+        self._check_fed(flat, feeds, training=False)
+        closure = self._job.context.op_graph.ancestors(
+            [fetch.op for fetch in flat], stop=frozenset(tensor.op for tensor in feeds)
+        )
+        self._refuse_training(closure)
+        self._refresh()
+        prefix = programs.source_prefix(self._job.plan)
+        tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
+        targets = [f"{prefix}/{fetch.op}" for fetch in flat if fetch.tensor is None]
+        fed = {TensorRef(f"{prefix}/{t.op}", t.index): value for t, value in feeds.items()}
+        results = iter(self._run(tensors, targets, fed, "session.run"))
+        self._repeat_on_workers(flat, feeds)
+        self._broadcast(self._written(closure))
+        return tf.nest.pack_sequence_as(
+            fetches, [None if fetch.tensor is None else next(results) for fetch in flat]
+        )
+
+    def _refuse_training(self, closure: set[str]) -> None:
+        if self._job.context.job.train_op in closure:
+            raise FeedError(
+                f"session.run would run the train op '{self._job.context.job.train_op}' on one "
+                "worker only; use session.step"
+            )
+        if self._job.plan.evaluation or self._job.plan.workers == 1:
+            return
+        for gradient in self._job.plan.gradients:
+            if closure.intersection(gradient.consumers):
+                raise FeedError(
+                    f"session.run would need the aggregated gradient of '{gradient.parameter}', "
+                    "which only a step has; fetch it with session.step"
+                )
+
+    def _repeat_on_workers(
+        self, flat: Sequence[_Fetch], feeds: Mapping[TensorRef, np.ndarray]
+    ) -> None:
+        """Do to every worker's pipelines and tables what was done to the source's."""
+        prefix = programs.source_prefix(self._job.plan)
+        prefixes = [names.replica_prefix(worker) for worker in range(self._job.plan.workers)]
+        ops = [fetch.op for fetch in flat if self._prepares_workers(fetch.op)]
+        targets = [f"{p}/{op}" for op in ops for p in prefixes if p != prefix]
+        if targets:
+            fed = {
+                TensorRef(f"{p}/{tensor.op}", tensor.index): value
+                for p in prefixes
+                for tensor, value in feeds.items()
+                if p != prefix
+            }
+            self._run([], targets, fed, "session.run on all workers")
+
+    def _prepares_workers(self, op: str) -> bool:
+        """Whether an op starts an input pipeline of the step, or fills a table."""
+        graph = self._job.context.op_graph
+        tables = set(self._job.context.job.table_initializers)
+        iterators = set(self._job.pipelines.iterators)
+        for name in graph.ancestors([op]):
+            if name in tables:
+                return True
+            if graph[name].kind == "MakeIterator":
+                return handle_of(graph, graph[name].inputs[1]) in iterators
+        return False
+
+    def _written(self, closure: Iterable[str]) -> list[Variable]:
+        writes = self._job.access.writes
+        written = {name for op in closure for name in writes.get(op, ())}
+        return [variable for variable in self._job.plan.variables if variable.name in written]
+
+    # Variables
+
+    def variables(self, worker: int | None = None) -> dict[str, np.ndarray]:
+        """The values of all variables, by the names the user gave them.
+
+        Args:
+            worker: whose replica's; by default those that are equal on all workers, and the mean
+                of those that are not.
+        """
+        self._check_open()
+        plan = self._job.plan
+        if worker is not None and not 0 <= worker < plan.workers:
+            raise FeedError(f"there is no worker {worker}; they are 0 to {plan.workers - 1}")
+        return dict(self._values(plan.variables, worker))
+
+    def _values(
+        self, variables: Sequence[Variable], worker: int | None = None
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        for chunk in _chunks(variables):
+            tensors = []
+            for variable in chunk:
+                if worker is not None:
+                    tensors.append(programs.value_on(worker, variable))
+                elif programs.has_mean(variable, self._job.plan):
+                    tensors.append(programs.mean_value(variable))
+                else:
+                    tensors.append(programs.value_on(0, variable))
+            values = self._run(tensors, [], {}, "reading variables")
+            yield from zip((variable.name for variable in chunk), values, strict=True)
+
+    def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:
+        """Write a checkpoint that `tf.compat.v1.train.Saver` of the user's graph can restore.
+
+        It holds the user's global variables and nothing else, is written by this process, and
+        replaces an earlier one of that path only when it is whole.
+
+        Args:
+            path: its path, without the endings that TensorFlow adds.
+            global_step: a number to append to the path, as ``-100``.
+
+        Returns:
+            The path that restores it.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        self._check_open()
+        saved = [variable for variable in self._job.plan.variables if variable.saved]
+        values = dict(self._values(saved))
+        prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
+        return write_checkpoint(
+            prefix, [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
+        )
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Give all global variables the values of a checkpoint, also of the single-device graph's.
+
+        Args:
+            path: what `save` returned, or a directory, whose latest checkpoint is taken.
+
+        Raises:
+            CheckpointError: it does not exist or does not fit; the variables are untouched.
+        """
+        self._check_open()
+        saved = [variable for variable in self._job.plan.variables if variable.saved]
+        if not saved:
+            raise CheckpointError("the graph has no global variables to restore")
+        values = read_checkpoint(path, saved)
+        for chunk in _chunks(saved):
+            fed = {programs.restored_value(v): values[v.name] for v in chunk}
+            self._run([], [programs.restore_op(v) for v in chunk], fed, "restoring variables")
+        self._broadcast(saved)
+        self._refreshed = True
+
+    # Programs beside the step
+
+    def _initialise(self) -> None:
+        plan, job = self._job.plan, self._job.context.job
+        prefix = programs.source_prefix(plan)
+        prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
+        tables = [f"{p}/{op}" for op in job.table_initializers for p in sorted(prefixes)]
+        if tables:
+            self._run([], tables, {}, "filling lookup tables")
+        initial = [f"{prefix}/{variable.initializer}" for variable in plan.variables]
+        self._run([], initial, {}, "initialising variables")
+        self._broadcast(plan.variables)
+
+    def _broadcast(self, variables: Iterable[Variable]) -> None:
+        """Send variables from their source to all workers."""
+        plan = self._job.plan
+        for chunk in _chunks(list(variables)):
+            targets = [
+                programs.broadcast_op(worker, variable)
+                for variable in chunk
+                for worker in programs.broadcast_targets(variable, plan)
+            ]
+            if targets:
+                self._run([], targets, {}, "broadcasting variables")
+
+    def _refresh(self) -> None:
+        """Give the evaluation copy the mean of the local variables, if a step changed them."""
+        plan = self._job.plan
+        if self._refreshed or not plan.evaluation:
+            return
+        local = [variable for variable in plan.variables if variable.name in plan.local]
+        if local:
+            targets = [programs.refresh_op(variable) for variable in local]
+            self._run([], targets, {}, "averaging local variables")
+        self._refreshed = True
+
+    # Names
+
+    def _fetch(self, given: Any) -> _Fetch:
+        op, index = self._job.context.tensor_or_operation(given, "fetches")
+        is_operation = isinstance(given, tf.Operation) or (
+            index is None and not self._job.context.op_graph[op].outputs
+        )
+        if is_operation or (index is None and isinstance(given, str)):
+            return _Fetch(op, None)
+        return _Fetch(op, TensorRef(op, index or 0))
+
+    def _feeds(self, feed_dict: Mapping[Any, Any]) -> list[Feed]:
+        """What the user feeds, with what is known of each tensor."""
+        context, state = self._job.context, self._job.state
+        feeds = []
+        for given, value in feed_dict.items():
+            tensor = context.tensor(given, "feed_dict")
+            spec = context.op_graph.spec(tensor)
+            is_input = context.op_graph[tensor.op].kind.startswith("Placeholder")
+            differs = tensor.op in state.worker_dependent
+            feeds.append(
+                Feed(
+                    tensor,
+                    spec,
+                    tf.as_dtype(spec.dtype).as_numpy_dtype,
+                    value,
+                    whole=tensor.op in context.job.replicated_feeds,
+                    must_be_scalar=tensor.op in state.scalar_only or not (is_input or differs),
+                )
+            )
+        return feeds
+
+    def _check_fed(
+        self, flat: Sequence[_Fetch], fed: Mapping[TensorRef, Any], *, training: bool = True
+    ) -> None:
+        """Raise unless every placeholder that is needed is fed."""
+        context = self._job.context
+        roots = [fetch.op for fetch in flat]
+        if training:
+            roots += [context.job.train_op, context.job.loss.op]
+        given = frozenset(tensor.op for tensor in fed)
+        key = ("fed", tuple(roots), given)
+        if key not in self._callables:
+            needed = context.op_graph.ancestors(roots, stop=given) - given
+            missing = [
+                name
+                for name in context.op_graph.ops
+                if name in needed and context.op_graph[name].kind in _PLACEHOLDERS_WITHOUT_DEFAULT
+            ]
+            if missing:
+                raise FeedError(
+                    "nothing is fed for " + ", ".join(f"'{name}:0'" for name in missing)
+                )
+            self._callables[key] = list
+
+    def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:
+        """Where a tensor of the single-device graph is found on a worker."""
+        replaced = self._aggregated[worker].get(tensor)
+        return replaced or self._readable(names.replica_prefix(worker), tensor)
+
+    def _readable(self, prefix: str, tensor: TensorRef) -> TensorRef:
+        """A tensor in a copy; in place of a variable's handle its value."""
+        for variable in self._job.plan.variables:
+            if variable.handle != tensor.op:
+                continue
+            if prefix == programs.source_prefix(self._job.plan):
+                return programs.source_value(variable)
+            return programs.value_on(names.worker_of(prefix) or 0, variable)
+        return TensorRef(f"{prefix}/{tensor.op}", tensor.index)
+
+    # TensorFlow
+
+    def _connect(self, start_timeout_s: float) -> str:
+        """Start or reach the servers; returns the session's target."""
+        cluster = self._cluster
+        if cluster.kind == "embedded":
+            return embedded_servers(cluster.size).target
+        if cluster.task:
+            raise ClusterError(
+                f"this process is {cluster.describe(cluster.task)}, but worker 0 drives the job; "
+                "run 'caramel worker' here instead"
+            )
+        own = own_server(cluster).target if cluster.task == 0 else None
+        cluster.wait_until_reachable(start_timeout_s)
+        return own or f"grpc://{cluster.tasks[0].address}"
+
+    def _run(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        what: str,
+    ) -> list[Any]:
+        """Run part of the distributed graph; programs are compiled once."""
+        key = (tuple(tensors), tuple(targets), tuple(fed))
+        if key not in self._callables:
+            graph = self._job.graph
+            fetched = [graph.get_tensor_by_name(str(tensor)) for tensor in tensors]
+            fetched += [graph.get_operation_by_name(name) for name in targets]
+            feed_list = [graph.get_tensor_by_name(str(tensor)) for tensor in fed]
+            self._callables[key] = self._session.make_callable(fetched, feed_list)
+        function, values = self._callables[key], list(fed.values())
+        results = self._call(lambda: function(*values), what, self._timeout_s)
+        return list(results[: len(tensors)])
+
+    def _call(self, function: Callable[[], Any], what: str, timeout_s: float) -> Any:
+        return self._channel.call(function, what=what, timeout_s=timeout_s)
+
+    # Life
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionError("the session is closed; open another with model.session()")
+
+    def close(self) -> None:
+        """End the session; the variables are gone. Closing it again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        session = getattr(self, "_session", None)
+        if session is not None:
+            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
+    """Variables in portions that one message may carry."""
+    chunk: list[Variable] = []
+    size = 0
+    for variable in variables:
+        own = variable.spec.bytes or 0
+        if chunk and size + own > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(variable)
+        size += own
+    if chunk:
+        yield chunk
+
+
+def _config(config: Any) -> Any:
+    """The user's session options with ours: state of its own, and no graph optimizer.
+
+    The optimizer triples the time of the first step, makes later ones no faster, and may undo
+    planned edges. Soft placement lets ops without a kernel for a replica's device run on the CPU
+    of the same task.
+    """
+    own = tf1.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    own.allow_soft_placement = True
+    own.isolate_session_state = True
+    own.graph_options.rewrite_options.disable_meta_optimizer = True
+    return own
