@@ -23,6 +23,7 @@ from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.weigh import SHARE_DTYPE, share, uneven
 from caramel.names import (
     TensorRef,
+    added,
     in_group,
     in_replica,
     input_string,
@@ -42,9 +43,9 @@ def aggregate(graph_def: Any, plan: Plan) -> Any:
         return graph_def
     aggregated = copy_of(graph_def)
     nodes = {node.name: node for node in aggregated.node}
-    writer = GraphWriter(aggregated)
+    desk = _Desk(GraphWriter(aggregated), plan)
     for group in plan.groups:
-        results = _aggregate_group(writer, plan, group, nodes)
+        results = _aggregate_group(desk, plan, group)
         for worker in range(plan.workers):
             for parameter, tensors in zip(group.members, results[worker], strict=True):
                 _rewire(nodes, worker, plan.gradient(parameter), tensors)
@@ -79,22 +80,69 @@ def _rewire(
                 node.input[position] = input_string(replaced[tensor])
 
 
-def _aggregate_group(
-    writer: GraphWriter, plan: Plan, group: Group, nodes: dict[str, Any]
-) -> list[list[tuple[TensorRef, ...]]]:
+def _aggregate_group(desk: _Desk, plan: Plan, group: Group) -> list[list[tuple[TensorRef, ...]]]:
     """The aggregated tensors of each member, for each worker."""
     first = plan.gradient(group.members[0])
     if group.pattern == ALL_GATHER:
-        return [[tensors] for tensors in _Rows(writer, plan, group, nodes).gather(first)]
+        return [[tensors] for tensors in _Rows(desk, plan, group).gather(first)]
     if first.indices is not None:
-        return [[tensors] for tensors in _Rows(writer, plan, group, nodes).add_up(first)]
+        return [[tensors] for tensors in _Rows(desk, plan, group).add_up(first)]
     parts = [
         [tensor_in_replica(worker, plan.gradient(name).values) for name in group.members]
         for worker in range(plan.workers)
     ]
     specs = [plan.gradient(name).spec for name in group.members]
-    summed = _Sum(writer, plan, group).of(parts, specs)
+    summed = _Sum(desk, plan, group).of(parts, specs)
     return [[(tensor,) for tensor in tensors] for tensors in summed]
+
+
+class _Desk:
+    """Writes nodes on workers; what every group of a worker needs is written once."""
+
+    def __init__(self, writer: GraphWriter, plan: Plan) -> None:
+        self._writer, self._devices = writer, plan.devices
+        self._constants: dict[tuple[Any, ...], TensorRef] = {}
+        self._shares: dict[tuple[int, str], TensorRef] = {}
+
+    def add(
+        self,
+        name: str,
+        worker: int,
+        kind: str,
+        inputs: Sequence[TensorRef],
+        outputs: Sequence[TensorSpec],
+        **attributes: Any,
+    ) -> TensorRef:
+        """Add a node on a worker's device."""
+        return self._writer.add(
+            name, kind, inputs, device=self._devices[worker], outputs=outputs, **attributes
+        )
+
+    def constant(self, worker: int, value: Any, dtype: str) -> TensorRef:
+        """A constant on a worker; equal ones are one node."""
+        array = np.array(value, tf.as_dtype(dtype).as_numpy_dtype)
+        key = (worker, dtype, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = added(worker, "constant", str(len(self._constants)))
+            self._constants[key] = self._writer.constant(name, array, device=self._devices[worker])
+        return self._constants[key]
+
+    def share(self, worker: int, dtype: str) -> TensorRef:
+        """The worker's share as a scalar of a dtype."""
+        if dtype == SHARE_DTYPE:
+            return share(worker)
+        key = (worker, dtype)
+        if key not in self._shares:
+            self._shares[key] = self.add(
+                added(worker, "share", dtype),
+                worker,
+                "Cast",
+                [share(worker)],
+                [TensorSpec(dtype, ())],
+                SrcT=SHARE_DTYPE,
+                DstT=dtype,
+            )
+        return self._shares[key]
 
 
 class _Sum:
@@ -107,18 +155,19 @@ class _Sum:
 
     def __init__(
         self,
-        writer: GraphWriter,
+        desk: _Desk,
         plan: Plan,
         group: Group,
         *,
         scope: tuple[str, ...] = (),
         scaled: bool = True,
     ) -> None:
-        self._writer, self._plan, self._group, self._scope = writer, plan, group, scope
+        self._desk, self._plan, self._group, self._scope = desk, plan, group, scope
         self._averages = scaled and plan.reduction == "mean"
         self._schedule: Schedule = schedule(
             group.pattern, plan.workers, depth=group.depth, shift=group.shift
         )
+        self._forwarded = _forwarded(self._schedule)
 
     def of(
         self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
@@ -151,7 +200,7 @@ class _Sum:
         switched = self._add(
             worker, ("even", part), "Switch", [tensor, uneven(worker)], [spec, spec], T=spec.dtype
         )
-        factor = self._cast_share(worker, part, spec.dtype)
+        factor = self._desk.share(worker, spec.dtype)
         product = self._add(
             worker,
             ("weighed", part),
@@ -173,19 +222,11 @@ class _Sum:
             return self._divided(worker, ("scaled", part), merged, spec)
         return merged
 
-    def _cast_share(self, worker: int, part: str, dtype: str) -> TensorRef:
-        if dtype == SHARE_DTYPE:
-            return share(worker)
-        spec = TensorSpec(dtype, ())
-        return self._add(
-            worker, ("share", part), "Cast", [share(worker)], [spec], SrcT=SHARE_DTYPE, DstT=dtype
-        )
-
     def _divided(
         self, worker: int, parts: tuple[str, ...], tensor: TensorRef, spec: TensorSpec
     ) -> TensorRef:
         """The tensor divided by the number of workers."""
-        number = self._constant(worker, (*parts, "workers"), self._plan.workers, spec.dtype)
+        number = self._desk.constant(worker, self._plan.workers, spec.dtype)
         return self._add(worker, parts, "RealDiv", [tensor, number], [spec], T=spec.dtype)
 
     def _flatten(
@@ -195,7 +236,7 @@ class _Sum:
         dtype = specs[0].dtype
         flat = []
         for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
-            shape = self._constant(worker, ("flat", str(number), "shape"), [-1], "int32")
+            shape = self._desk.constant(worker, [-1], "int32")
             flat.append(
                 self._reshape(
                     worker,
@@ -238,14 +279,16 @@ class _Sum:
                         worker, number, operands, spec, finishes=last[chunk] is step
                     )
                 case Gather(source, target, chunk):
-                    values[target][chunk] = self._add(
-                        target,
-                        ("gathered", str(number)),
-                        "Identity",
-                        [_present(values[source][chunk])],
-                        [spec],
-                        T=dtype,
-                    )
+                    values[target][chunk] = values[source][chunk]
+                    if (target, chunk) in self._forwarded:  # it has to arrive before it goes on
+                        values[target][chunk] = self._add(
+                            target,
+                            ("gathered", str(number)),
+                            "Identity",
+                            [_present(values[source][chunk])],
+                            [spec],
+                            T=dtype,
+                        )
 
     def _reduce(
         self,
@@ -286,7 +329,7 @@ class _Sum:
         results = []
         for number, (part, spec) in enumerate(zip(parts, specs, strict=True)):
             place = ("aggregated", str(number))
-            shape = self._constant(worker, (*place, "shape"), list(spec.shape or ()), "int32")
+            shape = self._desk.constant(worker, list(spec.shape or ()), "int32")
             results.append(self._reshape(worker, place, part, shape, spec))
         return results
 
@@ -301,21 +344,8 @@ class _Sum:
         outputs: Sequence[TensorSpec],
         **attributes: Any,
     ) -> TensorRef:
-        return self._writer.add(
-            in_group(self._group.name, worker, *self._scope, *parts),
-            kind,
-            inputs,
-            device=self._plan.devices[worker],
-            outputs=outputs,
-            **attributes,
-        )
-
-    def _constant(self, worker: int, parts: tuple[str, ...], value: Any, dtype: str) -> TensorRef:
-        return self._writer.constant(
-            in_group(self._group.name, worker, *self._scope, *parts),
-            np.array(value, tf.as_dtype(dtype).as_numpy_dtype),
-            device=self._plan.devices[worker],
-        )
+        name = in_group(self._group.name, worker, *self._scope, *parts)
+        return self._desk.add(name, worker, kind, inputs, outputs, **attributes)
 
     def _reshape(
         self,
@@ -334,7 +364,7 @@ class _Sum:
     ) -> TensorRef:
         if len(tensors) == 1:
             return tensors[0]
-        axis = self._constant(worker, (name, "axis"), 0, "int32")
+        axis = self._desk.constant(worker, 0, "int32")
         return self._add(
             worker,
             (name,),
@@ -352,8 +382,8 @@ class _Sum:
         """A flat tensor cut into pieces of the given sizes."""
         if len(sizes) == 1:
             return [flat]
-        lengths = self._constant(worker, (name, "sizes"), list(sizes), "int64")
-        axis = self._constant(worker, (name, "axis"), 0, "int32")
+        lengths = self._desk.constant(worker, list(sizes), "int64")
+        axis = self._desk.constant(worker, 0, "int32")
         split = self._add(
             worker,
             (name,),
@@ -367,6 +397,13 @@ class _Sum:
         return [TensorRef(split.op, number) for number in range(len(sizes))]
 
 
+def _forwarded(steps: Schedule) -> frozenset[tuple[int, int]]:
+    """Workers that pass a finished chunk on after they have got it, with the chunk."""
+    gathers = [step for step in steps.steps if isinstance(step, Gather)]
+    received = {(step.target, step.chunk) for step in gathers}
+    return frozenset(received & {(step.source, step.chunk) for step in gathers})
+
+
 def _present(tensor: TensorRef | None) -> TensorRef:
     assert tensor is not None, "an empty chunk has no value"
     return tensor
@@ -375,10 +412,8 @@ def _present(tensor: TensorRef | None) -> TensorRef:
 class _Rows:
     """The aggregation of one sparse gradient."""
 
-    def __init__(
-        self, writer: GraphWriter, plan: Plan, group: Group, nodes: dict[str, Any]
-    ) -> None:
-        self._writer, self._plan, self._group, self._nodes = writer, plan, group, nodes
+    def __init__(self, desk: _Desk, plan: Plan, group: Group) -> None:
+        self._desk, self._plan, self._group = desk, plan, group
 
     def gather(self, gradient: AggregatedGradient) -> list[tuple[TensorRef, TensorRef]]:
         """Values and row numbers of all workers on each, in worker order."""
@@ -391,7 +426,7 @@ class _Rows:
             sent.append((self._weighed(worker, values, row), indices))
         gathered = []
         for worker in range(self._plan.workers):
-            axis = self._constant(worker, "axis", np.array(0, np.int32))
+            axis = self._desk.constant(worker, 0, "int32")
             joined = []
             for position, (name, spec) in enumerate((("values", row), ("indices", None))):
                 joined.append(
@@ -419,8 +454,8 @@ class _Rows:
             touched.append(
                 [self._spread(worker, "touched", ones, indices, gradient, _row_flags(gradient))]
             )
-        summed = _Sum(self._writer, self._plan, self._group).of(dense, [gradient.spec])
-        counted = _Sum(self._writer, self._plan, self._group, scope=("rows",), scaled=False).of(
+        summed = _Sum(self._desk, self._plan, self._group).of(dense, [gradient.spec])
+        counted = _Sum(self._desk, self._plan, self._group, scope=("rows",), scaled=False).of(
             touched, [_row_flags(gradient)]
         )
         return [
@@ -480,7 +515,7 @@ class _Rows:
         """The values times the worker's share of the mean."""
         if self._plan.reduction != "mean":
             return values
-        number = self._constant(worker, "workers", np.array(float(self._plan.workers)))
+        number = self._desk.constant(worker, self._plan.workers, SHARE_DTYPE)
         factor = self._add(worker, "factor", "RealDiv", [share(worker), number], [], T=SHARE_DTYPE)
         if row.dtype != SHARE_DTYPE:
             factor = self._add(
@@ -498,13 +533,13 @@ class _Rows:
         spec: TensorSpec,
     ) -> TensorRef:
         """Rows added into a whole matrix (or vector)."""
-        rows = np.array((spec.shape or (0,))[0], np.int64)
+        rows = (spec.shape or (0,))[0]
         return self._segment_sum(
             worker,
             name,
             values,
             indices,
-            self._constant(worker, f"{name}/rows", rows),
+            self._desk.constant(worker, rows, "int64"),
             gradient,
             gradient.index_dtype,
             "int64",
@@ -521,11 +556,11 @@ class _Rows:
     ) -> tuple[TensorRef, TensorRef]:
         dtype = gradient.index_dtype
         positions = self._add(worker, "rows/where", "Where", [touched], [], T="int32")
-        shape = self._constant(worker, "rows/shape", np.array([-1], np.int32))
+        shape = self._desk.constant(worker, [-1], "int32")
         flat = self._add(
             worker, "rows/flat", "Reshape", [positions, shape], [], T="int64", Tshape="int32"
         )
-        axis = self._constant(worker, "rows/axis", np.array(0, np.int32))
+        axis = self._desk.constant(worker, 0, "int32")
         values = self._add(
             worker,
             "rows/values",
@@ -550,19 +585,8 @@ class _Rows:
         outputs: Sequence[TensorSpec],
         **attributes: Any,
     ) -> TensorRef:
-        return self._writer.add(
-            in_group(self._group.name, worker, name),
-            kind,
-            inputs,
-            device=self._plan.devices[worker],
-            outputs=outputs,
-            **attributes,
-        )
-
-    def _constant(self, worker: int, name: str, value: np.ndarray) -> TensorRef:
-        return self._writer.constant(
-            in_group(self._group.name, worker, name), value, device=self._plan.devices[worker]
-        )
+        full_name = in_group(self._group.name, worker, name)
+        return self._desk.add(full_name, worker, kind, inputs, outputs, **attributes)
 
 
 def _row_flags(gradient: AggregatedGradient) -> TensorSpec:
