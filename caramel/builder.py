@@ -19,7 +19,7 @@ from caramel.facts import GradientFrontier, InputPipelines, ReplicaState, StateA
 from caramel.graph import OpGraph
 from caramel.kinds import PYTHON_CALLS
 from caramel.modifiers.rewrite import rewrite
-from caramel.names import in_replica
+from caramel.names import in_replica, is_added
 from caramel.patterns import check_pattern
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.plain import plain_plan
@@ -108,7 +108,7 @@ class ARModel:
 
     def _audit(self, graph_def: Any) -> Traffic:
         definitions = {op.type: op.op_def for op in self.graph.get_operations()}
-        graph = OpGraph.from_graph_def(graph_def, definitions)
+        graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
         job = self.context.job
         step = [
             in_replica(worker, op)

@@ -265,6 +265,7 @@ def _variable(graph: tf.Graph, variable: Any, trainable: bool, saved: bool) -> V
         name=name,
         handle=handle.name,
         initializer=description.initializer_name,
+        read=parse_tensor(description.snapshot_name).op,
         spec=TensorSpec(
             variable.dtype.base_dtype.name, None if shape.rank is None else tuple(shape.as_list())
         ),

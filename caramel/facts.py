@@ -23,6 +23,7 @@ class Variable:
         name: the user's name for it, without ``:0``.
         handle: the op that puts out its resource handle.
         initializer: the op that assigns its initial value.
+        read: an op that reads its value, outside the training step.
         spec: its dtype and shape.
         trainable: whether the user declared it trainable.
         saved: whether checkpoints hold it (it is a global, not a local variable).
@@ -33,6 +34,7 @@ class Variable:
     name: str
     handle: str
     initializer: str
+    read: str
     spec: TensorSpec
     trainable: bool
     saved: bool

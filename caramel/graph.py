@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -146,15 +146,30 @@ class OpGraph:
     constants: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_graph_def(cls, graph_def: Any, op_definitions: Mapping[str, Any]) -> OpGraph:
+    def from_graph_def(
+        cls,
+        graph_def: Any,
+        op_definitions: Mapping[str, Any],
+        *,
+        outputs_of: Callable[[str], bool] = lambda name: True,
+    ) -> OpGraph:
         """Read a GraphDef.
 
         Args:
             graph_def: a GraphDef proto, with ``_output_shapes`` where shapes are known.
             op_definitions: the OpDef proto of each kind of op; a kind that is not in it has no
                 known outputs.
+            outputs_of: of which ops the outputs are wanted; reading them takes most of the time.
         """
-        ops = {node.name: _read_node(node, op_definitions) for node in graph_def.node}
+        calling = _calling_kinds(op_definitions)
+        ops = {
+            node.name: _read_node(
+                node,
+                op_definitions.get(node.op) if outputs_of(node.name) else None,
+                may_call=node.op in calling or node.op not in op_definitions,
+            )
+            for node in graph_def.node
+        }
         functions = {
             function.signature.name: _read_function(function)
             for function in graph_def.library.function
@@ -252,7 +267,16 @@ class OpGraph:
 # Reading protos ---------------------------------------------------------------------------------
 
 
-def _read_node(node: Any, op_definitions: Mapping[str, Any]) -> Op:
+def _calling_kinds(op_definitions: Mapping[str, Any]) -> frozenset[str]:
+    """Kinds of ops that have functions among their attributes."""
+    return frozenset(
+        kind
+        for kind, definition in op_definitions.items()
+        if any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
+    )
+
+
+def _read_node(node: Any, definition: Any, *, may_call: bool) -> Op:
     inputs, controls = [], []
     for text in node.input:
         tensor = parse_input(text)
@@ -260,26 +284,25 @@ def _read_node(node: Any, op_definitions: Mapping[str, Any]) -> Op:
             controls.append(control_source(text))
         else:
             inputs.append(tensor)
-    definition = op_definitions.get(node.op)
-    dtypes = _output_dtypes(node, definition) if definition is not None else []
-    shapes = (
-        [_read_shape(shape) for shape in node.attr["_output_shapes"].list.shape]
-        if ("_output_shapes" in node.attr)
-        else []
-    )
-    shapes += [None] * (len(dtypes) - len(shapes))
     return Op(
         name=node.name,
         kind=node.op,
         device=node.device,
         inputs=tuple(inputs),
         control_inputs=tuple(controls),
-        outputs=tuple(
-            TensorSpec(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=False)
-        ),
+        outputs=() if definition is None else _read_outputs(node, definition),
         stateful=bool(definition is not None and definition.is_stateful),
-        functions=tuple(called_functions(node)),
+        functions=tuple(called_functions(node)) if may_call else (),
     )
+
+
+def _read_outputs(node: Any, definition: Any) -> tuple[TensorSpec, ...]:
+    dtypes = _output_dtypes(node, definition)
+    shapes: list[Any] = []
+    if "_output_shapes" in node.attr:
+        shapes = [_read_shape(shape) for shape in node.attr["_output_shapes"].list.shape]
+    shapes += [None] * (len(dtypes) - len(shapes))
+    return tuple(TensorSpec(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=False))
 
 
 def _output_dtypes(node: Any, definition: Any) -> list[str]:

@@ -89,7 +89,9 @@ class Plan:
         examples: the tensor whose first dimension is a worker's number of examples, or None if the
             client decides how many examples each worker gets.
         evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
-            variables hold the mean over the workers.
+            variables hold the mean over the workers. It goes without what only training needs.
+        train_op: the op that a step runs.
+        loss: the op that puts out the loss.
     """
 
     devices: tuple[str, ...]
@@ -102,6 +104,8 @@ class Plan:
     pipelines: tuple[Pipeline, ...] = ()
     examples: TensorRef | None = None
     evaluation: bool = False
+    train_op: str = ""
+    loss: str = ""
 
     def __post_init__(self) -> None:
         if not self.devices:

@@ -224,7 +224,7 @@ class Session:
         closure = self._job.context.op_graph.ancestors(
             [fetch.op for fetch in flat], stop=frozenset(tensor.op for tensor in feeds)
         )
-        self._refuse_training(closure)
+        self._refuse_training(flat, closure)
         self._refresh()
         prefix = programs.source_prefix(self._job.plan)
         tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
@@ -237,20 +237,31 @@ class Session:
             fetches, [None if fetch.tensor is None else next(results) for fetch in flat]
         )
 
-    def _refuse_training(self, closure: set[str]) -> None:
+    def _refuse_training(self, flat: Sequence[_Fetch], closure: set[str]) -> None:
+        """Raise if a fetch belongs to training: it would be that of one worker, or of none."""
         if self._job.context.job.train_op in closure:
             raise FeedError(
                 f"session.run would run the train op '{self._job.context.job.train_op}' on one "
                 "worker only; use session.step"
             )
-        if self._job.plan.evaluation or self._job.plan.workers == 1:
-            return
-        for gradient in self._job.plan.gradients:
-            if closure.intersection(gradient.consumers):
+        consumers = {name for g in self._job.plan.gradients for name in g.consumers}
+        for fetch in flat:
+            name = f"{programs.source_prefix(self._job.plan)}/{fetch.op}"
+            of_training = not self._exists(name) or (
+                self._job.plan.workers > 1 and closure.intersection(consumers)
+            )
+            if of_training:
                 raise FeedError(
-                    f"session.run would need the aggregated gradient of '{gradient.parameter}', "
-                    "which only a step has; fetch it with session.step"
+                    f"'{fetch.op}' is computed from gradients, which only a training step has; "
+                    "fetch it with session.step"
                 )
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self._job.graph.get_operation_by_name(name)
+        except KeyError:
+            return False
+        return True
 
     def _repeat_on_workers(
         self, flat: Sequence[_Fetch], feeds: Mapping[TensorRef, np.ndarray]

@@ -52,16 +52,19 @@ def replicate(graph_def: Any, plan: Plan) -> Any:
 
 
 def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
-    initial = frozenset(_only_for_initial_values(graph_def, plan))
+    wiring = _Wiring(graph_def)
+    handles = {variable.handle for variable in plan.variables}
+    initial = wiring.only_for(variable.initializer for variable in plan.variables) - handles
     for worker, device in enumerate(plan.devices):
         prefix = names.replica_prefix(worker)
         is_source = worker == 0 and not plan.evaluation
-        dropped: frozenset[str] = frozenset() if is_source else initial
+        dropped: frozenset[str] = frozenset() if is_source else frozenset(initial)
         yield _Copy(prefix, device, worker, {}, dropped)
     if plan.evaluation:
         home = names.replica_prefix(0)
         shared = {v.handle: home for v in plan.variables if v.name not in plan.local}
-        yield _Copy(names.EVALUATION, plan.devices[0], 0, shared, frozenset())
+        training = wiring.only_for([plan.train_op]) - handles - wiring.ancestors(plan.loss)
+        yield _Copy(names.EVALUATION, plan.devices[0], 0, shared, frozenset(training))
 
 
 def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str, str]) -> None:
@@ -78,6 +81,8 @@ def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str,
         owner = copy.shared_prefix.get(node.name, copy.prefix)
         shared = target.attr["shared_name"].s.decode() or node.name
         target.attr["shared_name"].s = f"{owner}/{shared}".encode()
+    if "frame_name" in target.attr:  # TensorFlow takes loops of equal name for one loop
+        target.attr["frame_name"].s = b"%s/%s" % (copy.prefix.encode(), node.attr["frame_name"].s)
     if copy.seed_offset and node.op in kinds.SEEDED_RANDOM:
         _offset_seed(target, copy.seed_offset)
     if renamed_functions:
@@ -158,31 +163,48 @@ def _rename_functions(node: Any, renamed: dict[str, str]) -> None:
                 function.name = renamed.get(function.name, function.name)
 
 
-# Initial values ---------------------------------------------------------------------------------
+# What a copy can do without ---------------------------------------------------------------------
 
 
-def _only_for_initial_values(graph_def: Any, plan: Plan) -> Iterable[str]:
-    """Initializers, what waits for them, and what only they are computed from."""
-    nodes = {node.name: node for node in graph_def.node}
-    sources = {name: [_source(text) for text in node.input] for name, node in nodes.items()}
-    readers: dict[str, list[str]] = {name: [] for name in nodes}
-    for name, read in sources.items():
-        for source in read:
-            readers[source].append(name)
-    dropped = {variable.initializer for variable in plan.variables}
-    waiting = list(dropped)
-    while waiting:  # what waits for an initializer, such as the op that runs them all
-        for reader in readers[waiting.pop()]:
-            if reader not in dropped:
-                dropped.add(reader)
-                waiting.append(reader)
-    waiting = [source for name in dropped for source in sources[name]]
-    while waiting:  # what only they are computed from
-        name = waiting.pop()
-        if name not in dropped and all(reader in dropped for reader in readers[name]):
-            dropped.add(name)
-            waiting.extend(sources[name])
-    return dropped - {variable.handle for variable in plan.variables}
+class _Wiring:
+    """Which node reads which, by name."""
+
+    def __init__(self, graph_def: Any) -> None:
+        self._sources = {
+            node.name: [_source(text) for text in node.input] for node in graph_def.node
+        }
+        self._readers: dict[str, list[str]] = {name: [] for name in self._sources}
+        for name, read in self._sources.items():
+            for source in read:
+                self._readers[source].append(name)
+
+    def only_for(self, roots: Iterable[str]) -> set[str]:
+        """The roots, what waits for them, and what only those are computed from."""
+        found = {root for root in roots if root in self._sources}
+        waiting = list(found)
+        while waiting:
+            for reader in self._readers[waiting.pop()]:
+                if reader not in found:
+                    found.add(reader)
+                    waiting.append(reader)
+        waiting = [source for name in found for source in self._sources[name]]
+        while waiting:
+            name = waiting.pop()
+            if name not in found and all(reader in found for reader in self._readers[name]):
+                found.add(name)
+                waiting.extend(self._sources[name])
+        return found
+
+    def ancestors(self, root: str) -> set[str]:
+        """An op and everything it waits for."""
+        found: set[str] = set()
+        waiting = [root] if root in self._sources else []
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting.extend(self._sources[name])
+        return found
 
 
 def _source(text: str) -> str:

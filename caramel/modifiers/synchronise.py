@@ -29,6 +29,11 @@ def source_prefix(plan: Plan) -> str:
 
 def value_on(worker: int, variable: Variable) -> TensorRef:
     """A variable's value on one worker."""
+    return TensorRef(names.in_replica(worker, variable.read))
+
+
+def _sent_value(worker: int, variable: Variable) -> TensorRef:
+    """The same, to be sent to worker 0 for the mean."""
     return TensorRef(added(worker, "read", variable.name))
 
 
@@ -96,17 +101,12 @@ class _Programs:
         variable, plan = self._variable, self._plan
         source_handle = TensorRef(f"{source_prefix(plan)}/{variable.handle}")
         source = self._read(source_value(variable).op, source_handle, self._home)
-        for worker in range(plan.workers):
-            handle = TensorRef(names.in_replica(worker, variable.handle))
-            self._read(value_on(worker, variable).op, handle, self._devices[handle.op])
         for worker in broadcast_targets(variable, plan):
             self._write_broadcast(worker, source)
         if has_mean(variable, plan):
             self._write_mean()
-            mean = mean_value(variable)
-        else:
-            mean = value_on(0, variable)
         if variable.name in plan.local and plan.evaluation:
+            mean = mean_value(variable) if has_mean(variable, plan) else value_on(0, variable)
             self._assign(refresh_op(variable), source_handle, mean, self._home)
         placeholder = self._writer.add(
             restored_value(variable).op,
@@ -182,7 +182,9 @@ class _Programs:
 
     def _values(self) -> Iterator[TensorRef]:
         for worker in range(self._plan.workers):
-            yield value_on(worker, self._variable)
+            handle = TensorRef(names.in_replica(worker, self._variable.handle))
+            name = _sent_value(worker, self._variable).op
+            yield self._read(name, handle, self._devices[handle.op])
 
 
 def _static_shape(spec: TensorSpec) -> Any:

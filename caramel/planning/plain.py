@@ -55,6 +55,8 @@ def plain_plan(
         pipelines=pipelines.pipelines,
         examples=pipelines.examples,
         evaluation=workers > 1 and bool(state.local or pipelines.iterators),
+        train_op=job.train_op,
+        loss=job.loss.op,
     )
 
 
