@@ -1,0 +1,290 @@
+"""Small training jobs for one device, and the comparison of many workers with plain TensorFlow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np
+import tensorflow as tf
+
+import caramel
+from caramel.analysis import Analysis
+from caramel.analyzers import ANALYZERS
+from caramel.facts import GradientFrontier, ReplicaState
+
+tf1 = tf.compat.v1
+
+FEATURES, WIDTH, CLASSES = 6, 5, 3
+STEPS = 20
+
+# Gradients and variables to gradients: what a user does to them before they are applied.
+Process = Callable[[list[Any], list[Any]], list[Any]]
+# A global step to an optimizer.
+MakeOptimizer = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A training job for one device, with the gradients as `tf.gradients` gave them."""
+
+    graph: tf.Graph
+    train_op: Any
+    loss: Any
+    feed: Mapping[Any, np.ndarray] = field(default_factory=dict)
+    raw: Mapping[str, Any] = field(default_factory=dict)
+
+    def context(self, **options: Any) -> caramel.Context:
+        return caramel.Context(self.graph, train_op=self.train_op, loss=self.loss, **options)
+
+
+# Post-processing of gradients --------------------------------------------------------------------
+
+
+def unchanged(gradients, variables):
+    return gradients
+
+
+def clip_by_value(gradients, variables):
+    return [tf.clip_by_value(g, -0.02, 0.02) for g in gradients]
+
+
+def clip_by_norm(gradients, variables):
+    return [tf.clip_by_norm(g, 0.05) for g in gradients]
+
+
+def clip_by_global_norm(gradients, variables):
+    return tf.clip_by_global_norm(gradients, 0.1)[0]
+
+
+def decay(gradients, variables):
+    return [g + 0.01 * v for g, v in zip(gradients, variables, strict=True)]
+
+
+def decay_then_clip_by_global_norm(gradients, variables):
+    return clip_by_global_norm(decay(gradients, variables), variables)
+
+
+PROCESSES: Mapping[str, Process] = {
+    process.__name__: process
+    for process in (
+        unchanged,
+        clip_by_value,
+        clip_by_norm,
+        clip_by_global_norm,
+        decay,
+        decay_then_clip_by_global_norm,
+    )
+}
+
+# Optimizers --------------------------------------------------------------------------------------
+
+train = tf1.train
+OPTIMIZERS: Mapping[str, MakeOptimizer] = {
+    "gradient_descent": lambda step: train.GradientDescentOptimizer(0.3),
+    "momentum": lambda step: train.MomentumOptimizer(0.1, 0.9),
+    "nesterov": lambda step: train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adam": lambda step: train.AdamOptimizer(0.01),
+    "rmsprop": lambda step: train.RMSPropOptimizer(0.01, momentum=0.5),
+    "rmsprop_centered": lambda step: train.RMSPropOptimizer(0.01, centered=True),
+    "adagrad": lambda step: train.AdagradOptimizer(0.1),
+    "adadelta": lambda step: train.AdadeltaOptimizer(1.0),
+    "ftrl": lambda step: train.FtrlOptimizer(
+        0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.001
+    ),
+    "adagrad_da": lambda step: train.AdagradDAOptimizer(
+        0.1, step, l1_regularization_strength=0.001
+    ),
+    # Its update takes float64 parameters only if its numbers are float64 too.
+    "proximal": lambda step: train.ProximalGradientDescentOptimizer(
+        *(tf.constant(number, tf.float64) for number in (0.3, 0.001, 0.001))
+    ),
+    "piecewise": lambda step: train.GradientDescentOptimizer(
+        train.piecewise_constant(step, [5, 10], [0.3, 0.2, 0.1])
+    ),
+    # In float32, TensorFlow's graph optimizer changes the last digit of the learning rate.
+    "exponential": lambda step: train.AdamOptimizer(
+        train.exponential_decay(tf.constant(0.02, tf.float64), step, 3, 0.9)
+    ),
+}
+
+
+
+@contextmanager
+def control_flow_version(version: str) -> Iterator[None]:
+    """Loops and conditionals as v1 (ops in frames) or v2 (functions)."""
+    (tf1.enable_control_flow_v2 if version == "v2" else tf1.disable_control_flow_v2)()
+    try:
+        yield
+    finally:
+        tf1.enable_control_flow_v2()
+
+
+# Jobs --------------------------------------------------------------------------------------------
+
+
+def examples(number: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.RandomState(seed)
+    return random.randn(number, FEATURES), random.randint(0, CLASSES, number).astype(np.int32)
+
+
+def inputs(number: int, dtype: Any = tf.float64, batch: int | None = None) -> tuple[Any, Any, dict]:
+    """Placeholders of a batch and its labels, and what to feed them."""
+    x = tf1.placeholder(dtype, [batch, FEATURES], name="x")
+    y = tf1.placeholder(tf.int32, [batch], name="y")
+    return x, y, dict(zip(("x:0", "y:0"), examples(number), strict=True))
+
+
+def parameter(name: str, shape: Sequence[int], dtype: Any = tf.float64) -> Any:
+    return tf1.get_variable(name, shape, dtype, use_resource=True)
+
+
+def cross_entropy(logits: Any, labels: Any, reduce: Any = tf.reduce_mean) -> Any:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return reduce(losses)
+
+
+def perceptron(x: Any) -> Any:
+    """Two dense layers, one with `BiasAdd` and one with a broadcast sum."""
+    w1, b1 = parameter("w1", [FEATURES, WIDTH], x.dtype), parameter("b1", [WIDTH], x.dtype)
+    w2, b2 = parameter("w2", [WIDTH, CLASSES], x.dtype), parameter("b2", [CLASSES], x.dtype)
+    return tf.tanh(tf.nn.bias_add(x @ w1, b1)) @ w2 + b2
+
+
+def tied(x: Any) -> Any:
+    """An encoder and decoder with one matrix, read twice."""
+    w1, b1 = parameter("w1", [FEATURES, WIDTH], x.dtype), parameter("b1", [WIDTH], x.dtype)
+    decoded = tf.matmul(tf.tanh(x @ w1 + b1), w1, transpose_b=True)
+    return tf.tanh(decoded @ w1 + b1) @ parameter("w2", [WIDTH, CLASSES], x.dtype)
+
+
+def l2(variables: Sequence[Any]) -> Any:
+    return 0.01 * tf.add_n([tf.nn.l2_loss(v) for v in variables])
+
+
+def optimized(
+    loss: Any, make_optimizer: MakeOptimizer, process: Process = unchanged
+) -> tuple[Any, dict[str, Any]]:
+    """The train op of a TensorFlow optimizer, and the raw gradients by parameter."""
+    step = tf1.train.get_or_create_global_step()
+    optimizer = make_optimizer(step)
+    pairs = [(g, v) for g, v in optimizer.compute_gradients(loss) if g is not None]
+    variables = [v for _, v in pairs]
+    processed = process([g for g, _ in pairs], variables)
+    train_op = optimizer.apply_gradients(zip(processed, variables, strict=True), global_step=step)
+    return train_op, {v.op.name: g for g, v in pairs}
+
+
+def network(
+    optimizer: str | MakeOptimizer = "gradient_descent",
+    process: str | Process = unchanged,
+    *,
+    model: Callable[[Any], Any] = perceptron,
+    decayed_loss: bool = False,
+    reduce: Any = tf.reduce_mean,
+    number: int = 40,
+    dtype: Any = tf.float64,
+    batch: int | None = None,
+) -> Network:
+    """A classifier with the given optimizer and post-processing of gradients."""
+    make_optimizer = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(number, dtype, batch)
+        loss = cross_entropy(model(x), y, reduce)
+        if decayed_loss:
+            loss += l2(tf1.trainable_variables())
+        train_op, raw = optimized(
+            loss, make_optimizer, PROCESSES[process] if isinstance(process, str) else process
+        )
+    return Network(graph, train_op, loss, feed, raw)
+
+
+# Comparison --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Run:
+    """What training gave: the loss of every step, and the variables before and after."""
+
+    losses: list[float]
+    initial: Mapping[str, np.ndarray]
+    values: Mapping[str, np.ndarray]
+    replicas: Sequence[Mapping[str, np.ndarray]] = ()
+
+
+def run_distributed(
+    job: Network,
+    workers: int,
+    pattern: str = "shuffle",
+    *,
+    steps: int = STEPS,
+    sparse: Any = "gather",
+    **options: Any,
+) -> Run:
+    """Train on workers inside this process."""
+    model = caramel.ARModel(
+        job.context(**options), workers=workers, pattern=pattern, sparse=sparse, check=True
+    )
+    with model.session() as session:
+        initial = session.variables()
+        losses = [session.step(job.feed) for _ in range(steps)]
+        replicas = [session.variables(worker=worker) for worker in range(workers)]
+        return Run(losses, initial, session.variables(), replicas)
+
+
+def run_on_one_device(
+    job: Network, initial: Mapping[str, np.ndarray], *, steps: int = STEPS
+) -> Run:
+    """Train with plain TensorFlow, on the whole batch and from the given values."""
+    with job.graph.as_default(), tf1.Session(graph=job.graph) as session:
+        variables = {v.name.partition(":")[0]: v for v in tf1.global_variables()}
+        session.run([v.initializer for v in variables.values()])
+        for name, variable in variables.items():
+            variable.load(initial[name], session)
+        losses = [session.run([job.loss, job.train_op], job.feed)[0] for _ in range(steps)]
+        return Run(losses, initial, session.run(variables))
+
+
+def relative_error(values: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
+    """The largest deviation of a variable, relative to its largest entry."""
+    return max(
+        float(np.max(np.abs(values[name] - expected[name]), initial=0))
+        / (float(np.max(np.abs(expected[name]), initial=0)) or 1.0)
+        for name in expected
+    )
+
+
+def assert_replicas_equal(run: Run) -> None:
+    for replica in run.replicas:
+        for name, value in replica.items():
+            np.testing.assert_array_equal(value, run.replicas[0][name], err_msg=name)
+
+
+def assert_equals_one_device(
+    job: Network, workers: int, pattern: str = "shuffle", *, tolerance: float = 1e-12, **options: Any
+) -> Run:
+    """Train on many workers and on one device; the same variables and losses must come out."""
+    run = run_distributed(job, workers, pattern, **options)
+    expected = run_on_one_device(job, run.initial)
+    assert any(np.any(expected.values[name] != run.initial[name]) for name in job.raw)
+    assert relative_error(run.values, expected.values) < tolerance
+    np.testing.assert_allclose(run.losses, expected.losses, rtol=tolerance)
+    assert_replicas_equal(run)
+    return run
+
+
+# Analysis ----------------------------------------------------------------------------------------
+
+
+def frontier_of(context: caramel.Context) -> GradientFrontier:
+    return Analysis([context.op_graph, context.job], ANALYZERS).get(GradientFrontier)
+
+
+def state_of(context: caramel.Context) -> ReplicaState:
+    return Analysis([context.op_graph, context.job], ANALYZERS).get(ReplicaState)
