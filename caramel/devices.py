@@ -75,6 +75,12 @@ def merge(inner: str, replica_device: str) -> str:
     return str(Device.parse(inner).within(Device.parse(replica_device)))
 
 
+def without_task(name: str) -> str:
+    """The device type and number that a name asks for, if any, on whatever task."""
+    device = Device.parse(name)
+    return str(Device(kind=device.kind, index=device.index))
+
+
 def task_of(name: str) -> str | None:
     """``/job:worker/task:3`` of a device name, or None where it names no task."""
     device = Device.parse(name)

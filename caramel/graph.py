@@ -127,11 +127,15 @@ class FunctionNode:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A library function's body, as far as it matters what the function does to its arguments."""
+    """A library function's body, as far as it matters what the function does to its arguments.
+
+    `constants` has the values of constants that are single integers.
+    """
 
     name: str
     arguments: tuple[str, ...]
     nodes: tuple[FunctionNode, ...]
+    constants: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -174,12 +178,7 @@ class OpGraph:
             function.signature.name: _read_function(function)
             for function in graph_def.library.function
         }
-        constants = {
-            node.name: value
-            for node in graph_def.node
-            if node.op == "Const" and (value := _single_integer(node)) is not None
-        }
-        return cls(ops, functions, constants)
+        return cls(ops, functions, _integer_constants(graph_def.node))
 
     def __getitem__(self, name: str) -> Op:
         return self.ops[name]
@@ -332,6 +331,15 @@ def _read_shape(shape: Any) -> tuple[int | None, ...] | None:
     return tuple(dimension.size if dimension.size >= 0 else None for dimension in shape.dim)
 
 
+def _integer_constants(nodes: Iterable[Any]) -> dict[str, int]:
+    """The constants among `nodes` that are single integers, by name."""
+    return {
+        node.name: value
+        for node in nodes
+        if node.op == "Const" and (value := _single_integer(node)) is not None
+    }
+
+
 def _single_integer(node: Any) -> int | None:
     """The value of a constant that is one integer."""
     tensor = node.attr["value"].tensor
@@ -362,4 +370,5 @@ def _read_function(function: Any) -> Function:
         for node in function.node_def
     )
     arguments = tuple(argument.name for argument in function.signature.input_arg)
-    return Function(function.signature.name, arguments, nodes)
+    constants = _integer_constants(function.node_def)
+    return Function(function.signature.name, arguments, nodes, constants)

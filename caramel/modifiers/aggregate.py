@@ -234,18 +234,14 @@ class _Sum:
     ) -> TensorRef:
         """All members side by side in one flat tensor."""
         dtype = specs[0].dtype
-        flat = []
-        for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True)):
-            shape = self._desk.constant(worker, [-1], "int32")
-            flat.append(
-                self._reshape(
-                    worker,
-                    ("flat", str(number)),
-                    tensor,
-                    shape,
-                    TensorSpec(dtype, (spec.elements,)),
-                )
+        flat = [
+            tensor
+            if len(spec.shape or ()) == 1
+            else self._reshaped(
+                worker, ("flat", str(number)), tensor, spec, TensorSpec(dtype, (spec.elements,))
             )
+            for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True))
+        ]
         return self._concatenate(worker, "group", flat, dtype, sum(s.elements or 0 for s in specs))
 
     def _split(
@@ -326,12 +322,16 @@ class _Sum:
         filled = [_present(c) for c, size in zip(chunks, sizes, strict=True) if size]
         flat = self._concatenate(worker, "joined", filled, dtype, sum(sizes))
         parts = self._slices(worker, "members", flat, [s.elements or 0 for s in specs], dtype)
-        results = []
-        for number, (part, spec) in enumerate(zip(parts, specs, strict=True)):
-            place = ("aggregated", str(number))
-            shape = self._desk.constant(worker, list(spec.shape or ()), "int32")
-            results.append(self._reshape(worker, place, part, shape, spec))
-        return results
+        return [
+            self._reshaped(
+                worker,
+                ("aggregated", str(number)),
+                part,
+                TensorSpec(dtype, (spec.elements,)),
+                spec,
+            )
+            for number, (part, spec) in enumerate(zip(parts, specs, strict=True))
+        ]
 
     # Nodes
 
@@ -347,16 +347,18 @@ class _Sum:
         name = in_group(self._group.name, worker, *self._scope, *parts)
         return self._desk.add(name, worker, kind, inputs, outputs, **attributes)
 
-    def _reshape(
+    def _reshaped(
         self,
         worker: int,
         parts: tuple[str, ...],
         tensor: TensorRef,
-        shape: TensorRef,
-        spec: TensorSpec,
+        before: TensorSpec,
+        after: TensorSpec,
     ) -> TensorRef:
+        """The tensor in another shape."""
+        shape = self._desk.constant(worker, list(after.shape or ()), "int32")
         return self._add(
-            worker, parts, "Reshape", [tensor, shape], [spec], T=spec.dtype, Tshape="int32"
+            worker, parts, "Reshape", [tensor, shape], [after], T=after.dtype, Tshape="int32"
         )
 
     def _concatenate(

@@ -3,6 +3,9 @@
 Each copy has its own prefix, its worker's device, its own state (variables, iterators, tables) and
 its own random seeds. If the plan asks for it, one more copy stands on worker 0 for evaluation: it
 reads worker 0's variables, except local ones, of which it has its own, and keeps the user's seeds.
+
+Bodies of functions are shared by all copies, so their nodes name no task: TensorFlow runs them
+where their caller is.
 """
 
 from __future__ import annotations
@@ -14,12 +17,16 @@ from typing import Any
 import tensorflow as tf
 
 from caramel import kinds, names
-from caramel.devices import merge
+from caramel.devices import merge, without_task
 from caramel.graph import called_functions
+from caramel.modifiers.nodes import GraphWriter
 from caramel.plan import Plan
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # spreads the workers' seeds over all 63 bits
 _SEED_BITS = 63
+_STATE_KINDS = frozenset({kinds.VARIABLE, "ReadVariableOp", "Const"})
+_OFTEN_IDLE = frozenset({"VarIsInitializedOp", "ZerosLike"})
+_CONDITIONALS = frozenset({"Switch", "If", "StatelessIf", "Case", "StatelessCase"})
 
 
 @dataclass(frozen=True)
@@ -42,29 +49,37 @@ def replicate(graph_def: Any, plan: Plan) -> Any:
     copied = tf.compat.v1.GraphDef()
     copied.versions.CopyFrom(graph_def.versions)
     copied.library.CopyFrom(graph_def.library)
-    seeded = _seeded_functions(graph_def.library)
+    for function in copied.library.function:
+        for node in function.node_def:
+            node.device = without_task(node.device)
+    seeded = _seeded_functions(copied.library)
     for copy in _copies(graph_def, plan):
         renamed = _copy_functions(copied.library, seeded, copy)
         for node in graph_def.node:
             if node.name not in copy.dropped:
                 _copy_node(copied.node.add(), node, copy, renamed)
+    _keep_conditionals_home(copied)
     return copied
 
 
 def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
     wiring = _Wiring(graph_def)
     handles = {variable.handle for variable in plan.variables}
+    idle = wiring.idle()
     initial = wiring.only_for(variable.initializer for variable in plan.variables) - handles
     for worker, device in enumerate(plan.devices):
         prefix = names.replica_prefix(worker)
         is_source = worker == 0 and not plan.evaluation
-        dropped: frozenset[str] = frozenset() if is_source else frozenset(initial)
-        yield _Copy(prefix, device, worker, {}, dropped)
+        dropped = idle if is_source else idle | initial
+        yield _Copy(prefix, device, worker, {}, frozenset(dropped))
     if plan.evaluation:
         home = names.replica_prefix(0)
         shared = {v.handle: home for v in plan.variables if v.name not in plan.local}
-        training = wiring.only_for([plan.train_op]) - handles - wiring.ancestors(plan.loss)
-        yield _Copy(names.EVALUATION, plan.devices[0], 0, shared, frozenset(training))
+        training = wiring.only_for(wiring.behind_forward(plan.loss, plan.train_op))
+        needed = handles | wiring.ancestors([plan.loss])
+        yield _Copy(
+            names.EVALUATION, plan.devices[0], 0, shared, frozenset(idle | training - needed)
+        )
 
 
 def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str, str]) -> None:
@@ -98,6 +113,27 @@ def _rename_colocation(node: Any, copy: _Copy) -> None:
     del node.attr["_class"]
     if kept:
         node.attr["_class"].list.s.extend(kept)
+
+
+def _keep_conditionals_home(graph_def: Any) -> None:
+    """Let conditionals read a copy of what is fed.
+
+    TensorFlow moves a ``Switch`` to where its value comes from, and what is fed comes from the
+    client's task, whatever the device of the placeholder.
+    """
+    fed = {node.name: node for node in graph_def.node if node.op in kinds.PLACEHOLDERS}
+    writer, copies = GraphWriter(graph_def), {}
+    for node in [node for node in graph_def.node if node.op in _CONDITIONALS]:
+        for position, text in enumerate(node.input):
+            worker, source = names.worker_of(node.name), names.parse_input(text)
+            if worker is None or source is None or source.op not in fed:
+                continue
+            if source not in copies:
+                placeholder = fed[source.op]
+                name = names.added(worker, "fed", source.op)
+                copies[source] = writer.add(name, "Identity", [source], device=placeholder.device)
+                writer.last.attr["T"].CopyFrom(placeholder.attr["dtype"])
+            node.input[position] = names.input_string(copies[source])
 
 
 # Random seeds -----------------------------------------------------------------------------------
@@ -173,6 +209,7 @@ class _Wiring:
         self._sources = {
             node.name: [_source(text) for text in node.input] for node in graph_def.node
         }
+        self._kinds = {node.name: node.op for node in graph_def.node}
         self._readers: dict[str, list[str]] = {name: [] for name in self._sources}
         for name, read in self._sources.items():
             for source in read:
@@ -195,16 +232,39 @@ class _Wiring:
                 waiting.extend(self._sources[name])
         return found
 
-    def ancestors(self, root: str) -> set[str]:
-        """An op and everything it waits for."""
+    def behind_forward(self, loss: str, train_op: str) -> set[str]:
+        """What the train op waits for and is computed from forward values: differentiation,
+        updates, but not a learning rate's schedule."""
+        forward = self.ancestors([loss])
+        values = {name for name in forward if self._kinds[name] not in _STATE_KINDS}
         found: set[str] = set()
-        waiting = [root] if root in self._sources else []
+        waiting = [reader for name in values for reader in self._readers[name]]
+        training = self.ancestors([train_op]) - forward
+        while waiting:
+            name = waiting.pop()
+            if name in training and name not in found:
+                found.add(name)
+                waiting.extend(self._readers[name])
+        return found
+
+    def ancestors(self, roots: Iterable[str]) -> set[str]:
+        """The given ops and everything they wait for."""
+        found: set[str] = set()
+        waiting = [root for root in roots if root in self._sources]
         while waiting:
             name = waiting.pop()
             if name not in found:
                 found.add(name)
                 waiting.extend(self._sources[name])
         return found
+
+    def idle(self) -> set[str]:
+        """Ops that TensorFlow makes in passing and that nothing reads."""
+        return {
+            name
+            for name, kind in self._kinds.items()
+            if kind in _OFTEN_IDLE and not self._readers[name]
+        }
 
 
 def _source(text: str) -> str:
