@@ -155,7 +155,7 @@ class ReplicaState:
         shared: other variables that stay equal on all workers (slots, step counters).
         local: variables updated from data without a gradient, such as moving averages.
         scalar_only: placeholders of unknown rank for which equality depends on scalar feeds.
-        worker_dependent: ops of the step whose values differ between workers.
+        worker_dependent: ops of the whole graph whose values differ between workers.
         generators: variables that hold a random generator's state.
     """
 

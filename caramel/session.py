@@ -197,7 +197,9 @@ class Session:
         return combine(
             values,
             examples=examples,
-            is_batch=tensor.op in self._job.state.worker_dependent and spec.shape != (),
+            is_batch=tensor.op in self._job.state.worker_dependent
+            and tensor not in self._aggregated[0]
+            and spec.shape != (),
             add_up=job.reduction == "sum" and tensor == job.loss,
         )
 

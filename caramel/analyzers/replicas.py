@@ -37,14 +37,11 @@ def replica_state(
         for consumer in cut.consumers
     }
 
+    def is_cut(tensor: TensorRef, consumer: str) -> bool:
+        return (tensor, consumer) in aggregated
+
     def reached_from(sources: list[str]) -> Spread:
-        return spread(
-            graph,
-            sources,
-            access,
-            within=step,
-            is_cut=lambda tensor, consumer: (tensor, consumer) in aggregated,
-        )
+        return spread(graph, sources, access, within=step, is_cut=is_cut)
 
     reached = reached_from(list(inputs.reasons))
     trainable = {variable.name for variable in job.variables if variable.trainable}
@@ -58,12 +55,14 @@ def replica_state(
     reached = reached_from([*inputs.reasons, *open_inputs])
     written = {name for op in step for name in access.writes.get(op, ())}
     others = [v.name for v in job.variables if v.name not in trainable]
+    readers = [op for op, read in access.reads.items() if read & set(reached.variables)]
+    everywhere = spread(graph, [*inputs.reasons, *open_inputs, *readers], is_cut=is_cut)
     return ReplicaState(
         parameters=tuple(v.name for v in job.variables if v.name in trainable & written),
         shared=tuple(name for name in others if name not in reached.variables),
         local=tuple(name for name in others if name in reached.variables),
         scalar_only=scalar_only,
-        worker_dependent=frozenset(reached.came_from),
+        worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),
     )
 

@@ -1,0 +1,111 @@
+"""A plan is checked when it is made, and survives a round trip through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import networks
+import pytest
+
+import caramel
+from caramel.errors import PlanError
+from caramel.graph import TensorSpec
+from caramel.names import TensorRef
+from caramel.plan import AggregatedGradient, Group, Plan
+
+
+def gradient(parameter, dtype="float32", **options):
+    return AggregatedGradient(
+        parameter,
+        TensorRef(f"{parameter}/gradient"),
+        TensorSpec(dtype, (3,)),
+        ("apply",),
+        **options,
+    )
+
+
+def plan(gradients, groups):
+    return Plan(
+        devices=("/job:worker/task:0", "/job:worker/task:1"),
+        reduction="mean",
+        variables=(),
+        gradients=tuple(gradients),
+        groups=tuple(groups),
+    )
+
+
+def test_a_plan_survives_a_round_trip_through_json():
+    model = caramel.ARModel(networks.network("momentum").context(), workers=3)
+    assert Plan.from_json(model.plan.to_json()) == model.plan
+
+
+def test_the_json_of_a_plan_is_readable():
+    written = json.loads(plan([gradient("w")], [Group("g", ("w",), "ring")]).to_json())
+    assert written["groups"][0]["pattern"] == "ring"
+    assert written["gradients"][0]["values"] == ["w/gradient", 0]
+
+
+@pytest.mark.parametrize(
+    ("gradients", "groups", "message"),
+    [
+        ([gradient("w")], [], "'w' has 1 gradients and stands in 0 groups"),
+        ([], [Group("g", ("w",), "ring")], "'w' has 0 gradients"),
+        (
+            [gradient("w")],
+            [Group("g", ("w",), "ring"), Group("h", ("w",), "ring")],
+            "stands in 2 groups",
+        ),
+        (
+            [gradient("w"), gradient("v")],
+            [Group("g", ("w",), "ring"), Group("g", ("v",), "ring")],
+            "same name",
+        ),
+        (
+            [gradient("w"), gradient("v", "float64")],
+            [Group("g", ("w", "v"), "ring")],
+            "different dtypes",
+        ),
+        ([gradient("w")], [Group("g", ("w",), "star")], "unknown pattern 'star'"),
+        ([gradient("w")], [Group("g", ("w",), "ring", depth=0)], "depth 0"),
+        ([gradient("w")], [Group("g", ("w",), "all_gather")], "gathers a dense gradient"),
+        (
+            [gradient("w", indices=TensorRef("i")), gradient("v")],
+            [Group("g", ("w", "v"), "ring")],
+            "joins sparse gradient 'w'",
+        ),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(gradients, groups, message):
+    with pytest.raises(PlanError, match=message):
+        plan(gradients, groups)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value.update(format=99), "not a Caramel plan of format"),
+        (lambda value: value.update(surprise=1), "unknown keys .*surprise"),
+        (lambda value: value.pop("devices"), "keys .*devices.* are missing"),
+        (
+            lambda value: value["groups"][0].update(depth="two"),
+            r"groups\[0\].depth: expected a int",
+        ),
+        (lambda value: value.update(reduction="max"), "expected one of"),
+    ],
+)
+def test_json_that_is_no_plan_is_refused_with_the_place(change, message):
+    value = json.loads(plan([gradient("w")], [Group("g", ("w",), "ring")]).to_json())
+    change(value)
+    with pytest.raises(PlanError, match=message):
+        Plan.from_json(json.dumps(value))
+
+
+def test_text_that_is_not_json_is_refused():
+    with pytest.raises(PlanError, match="must be JSON"):
+        Plan.from_json("not json")
+
+
+def test_a_plan_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan([], []).reduction = "sum"
