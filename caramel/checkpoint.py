@@ -208,4 +208,9 @@ def _make_latest(path: Path) -> None:
         state = tf.train.get_checkpoint_state(str(path.parent))
     earlier = list(state.all_model_checkpoint_paths) if state is not None else []
     paths = [p for p in earlier if os.path.abspath(p) != os.path.abspath(path)]
-    tf1.train.update_checkpoint_state(str(path.parent), str(path), [*paths, str(path)])
+    state = tf1.train.generate_checkpoint_state_proto(
+        str(path.parent), str(path), [*paths, str(path)]
+    )
+    written = path.with_name(f"{_temporary_prefix(path)}latest")
+    written.write_text(str(state))
+    os.replace(written, path.with_name("checkpoint"))

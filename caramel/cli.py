@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Annotated, NoReturn
 
 import typer
@@ -19,10 +16,8 @@ import typer
 from caramel.cluster import Cluster
 from caramel.errors import CaramelError, ClusterError
 from caramel.processes import LISTENING
+from caramel.quiet import quiet_start
 from caramel.version import __version__
-
-# What TensorFlow writes at every start whatever its log level, because its log is not set up yet.
-_NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|I\d{4} \d\d:\d\d:")
 
 app = typer.Typer(
     add_completion=False,
@@ -87,7 +82,7 @@ def worker(
 
     for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being imported
         signal.signal(each, lambda *_: os._exit(0))
-    with _quiet_start() as restore_errors:
+    with quiet_start() as restore_errors:
         from caramel.servers import serve
 
         def ready() -> None:
@@ -125,49 +120,3 @@ def _own_task(workers: Cluster, task: int | None) -> int:
     if not 0 <= task < workers.size:
         raise ClusterError(f"--task {task} does not exist: the workers are 0 to {workers.size - 1}")
     return task
-
-
-@contextmanager
-def _quiet_start() -> Iterator[Callable[[], None]]:
-    """Keep TensorFlow's start-up messages out of the errors, unless the user set its log level.
-
-    Yields a function that ends it early. A forked child does the filtering, so that what
-    TensorFlow writes while it crashes still gets through.
-    """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
-        yield lambda: None
-        return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
-    read_end, write_end = os.pipe()
-    sys.stderr.flush()
-    child = os.fork()
-    if child == 0:
-        os.close(write_end)
-        _forward_errors(read_end)
-    errors = os.dup(2)
-    os.dup2(write_end, 2)
-    os.close(write_end)
-    os.close(read_end)
-
-    def restore() -> None:
-        sys.stderr.flush()
-        os.dup2(errors, 2)
-        os.close(errors)
-        os.waitpid(child, 0)
-
-    with ExitStack() as stack:
-        stack.callback(restore)
-        yield stack.close
-
-
-def _forward_errors(read_end: int) -> NoReturn:
-    """Write every line that is no noise to standard error, until nobody writes any more."""
-    try:
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_IGN)
-        with open(read_end, "rb") as lines:
-            for line in lines:
-                if not _NOISE.match(line):
-                    os.write(2, line)
-    finally:
-        os._exit(0)

@@ -261,8 +261,8 @@ def test_mistakes_on_the_command_line_are_one_line(options, message, monkeypatch
 def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
     code = """
         import os
-        from caramel.cli import _quiet_start
-        with _quiet_start() as restore_errors:
+        from caramel.quiet import quiet_start
+        with quiet_start() as restore_errors:
             os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")
             os.write(2, b"I0000 00:00:1795236646.386248    2653 port.cc:153] oneDNN is on\\n")
             os.write(2, b"F0000 00:00:1795236646.386248    2653 cpu.cc:1] no AVX\\n")

@@ -1,0 +1,65 @@
+"""Keeps TensorFlow's start-up messages out of a program's errors.
+
+For programs; nothing in the library calls it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NoReturn
+
+# What TensorFlow writes at every start whatever its log level, because its log is not set up yet.
+_NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|I\d{4} \d\d:\d\d:")
+
+
+@contextmanager
+def quiet_start() -> Iterator[Callable[[], None]]:
+    """Import TensorFlow inside it, and its start-up messages do not appear on standard error.
+
+    Does nothing where the user has set TF_CPP_MIN_LOG_LEVEL. Yields a function that ends it early.
+    A forked child does the filtering, so that what TensorFlow writes while it crashes still gets
+    through.
+    """
+    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+        yield lambda: None
+        return
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    read_end, write_end = os.pipe()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        os.close(write_end)
+        _forward_errors(read_end)
+    errors = os.dup(2)
+    os.dup2(write_end, 2)
+    os.close(write_end)
+    os.close(read_end)
+
+    def restore() -> None:
+        os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)  # TensorFlow has read it; processes inherit it
+        sys.stderr.flush()
+        os.dup2(errors, 2)
+        os.close(errors)
+        os.waitpid(child, 0)
+
+    with ExitStack() as stack:
+        stack.callback(restore)
+        yield stack.close
+
+
+def _forward_errors(read_end: int) -> NoReturn:
+    """Write every line that is no noise to standard error, until nobody writes any more."""
+    try:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        with open(read_end, "rb") as lines:
+            for line in lines:
+                if not _NOISE.match(line):
+                    os.write(2, line)
+    finally:
+        os._exit(0)
