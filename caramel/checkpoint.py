@@ -1,8 +1,9 @@
 """Checkpoints in TensorFlow's own format, written so that an interruption never loses the last one.
 
-A checkpoint is an index file and data files whose names say how many there are. New data files get
-another count than the ones in place, so both can stand side by side until one atomic rename of the
-index switches from the old to the new; then the old ones go.
+A checkpoint is an index file and data files whose names say how many there are. One data file takes
+turns with two, so that old and new can stand side by side until one atomic rename of the index
+switches from the old to the new; then the old ones go. (A checkpoint of one scalar alone cannot be
+split, and changes with two renames.)
 """
 
 from __future__ import annotations
@@ -130,12 +131,12 @@ def _slices(spec: str) -> Iterator[tuple[int, int]]:
 
 def _write_files(directory: Path, tensors: Sequence[SavedTensor], shards: int) -> Path:
     """Write a checkpoint of `shards` data files into a directory; returns its prefix."""
-    parts = [directory / f"part{shard}" for shard in range(shards)]
+    portions = _portions(tensors, shards)
+    parts = [directory / f"part{shard}" for shard in range(len(portions))]
     with tf.Graph().as_default():
         fed: dict[Any, Any] = {}
         saves = []
-        for shard, part in enumerate(parts):
-            own = tensors[shard::shards]
+        for own, part in zip(portions, parts, strict=True):
             placeholders = [tf1.placeholder(np.asarray(t.value).dtype) for t in own]
             fed |= {p: t.value for p, t in zip(placeholders, own, strict=True)}
             saves.append(
@@ -179,14 +180,45 @@ def _data_files(path: Path) -> list[Path]:
     ]
 
 
+def _portions(tensors: Sequence[SavedTensor], shards: int) -> list[Sequence[SavedTensor]]:
+    """The tensors of each data file; a single tensor is split into two slices."""
+    if len(tensors) >= shards:
+        return [tensors[shard::shards] for shard in range(shards)]
+    (tensor,) = tensors
+    shape = np.shape(tensor.value)
+    if tensor.slice_spec or not shape or shape[0] < 2:
+        return [tensors]
+    half = shape[0] // 2
+    whole = " ".join(str(size) for size in shape)
+    rest = "".join(f":0,{size}" for size in shape[1:])
+    return [
+        [SavedTensor(tensor.name, f"{whole} 0,{half}{rest}", tensor.value[:half])],
+        [SavedTensor(tensor.name, f"{whole} {half},{shape[0] - half}{rest}", tensor.value[half:])],
+    ]
+
+
 def _next_shard_count(path: Path) -> int:
-    """A number of data files that no file of this prefix has: 1 unless that is taken, else 2."""
-    counts = {
-        int(found.group(1)) for f in _data_files(path) if (found := _SHARD_COUNT.search(f.name))
-    }
-    if not os.path.exists(f"{path}.index"):
+    """How many data files to write: another number than the checkpoint in place has."""
+    index = path.with_name(f"{path.name}.index")
+    if not index.exists():
         return 1
-    return 2 if 1 in counts and 2 not in counts else 1 if 1 not in counts else 3
+    current = _shard_count(index)
+    for file in _data_files(path):  # left by a saving that was interrupted
+        if not file.name.endswith(f"-of-{current:05d}"):
+            file.unlink()
+    return 2 if current == 1 else 1
+
+
+def _shard_count(index: Path) -> int:
+    """The number of data files that an index file refers to.
+
+    An index is a table whose first entry has the empty key and a `BundleHeaderProto` as value,
+    whose first field is the number of shards: two zero bytes, the value's length, tag, number.
+    """
+    with index.open("rb") as file:
+        start = file.read(5)
+    is_header = len(start) == 5 and start[:2] == bytes(2) and start[3] == 0x08
+    return start[4] if is_header else 1
 
 
 def _temporary_prefix(path: Path) -> str:
