@@ -100,6 +100,11 @@ def in_replica(worker: int, op: str) -> str:
     return f"{replica_prefix(worker)}/{op}"
 
 
+def is_in_replica(worker: int, op: str) -> bool:
+    """Whether an op of the distributed graph is the user's, in the replica on `worker`."""
+    return op.startswith(f"{replica_prefix(worker)}/")
+
+
 def tensor_in_replica(worker: int, tensor: TensorRef) -> TensorRef:
     """The tensor of the user's graph called `tensor`, in the replica on `worker`."""
     return TensorRef(in_replica(worker, tensor.op), tensor.index)

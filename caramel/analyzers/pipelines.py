@@ -1,13 +1,19 @@
 """Where are the input pipelines of the step split into shards?
 
 Each worker reads every n-th element of a `tf.data` pipeline, beginning at its own number. Elements
-have to be counted at a place where all workers see the same ones in the same order: behind ops that
-take elements by position (``skip``, ``take``, a ``shard`` of the user's own) or make many out of
-one (``flat_map``, ``interleave``), and before a shuffle without a seed. As early as that allows, so
-that a worker does not transform what it drops.
+have to be counted at a place where all workers see the same ones in the same order. Looking from
+the iterator towards the sources, a shard is taken
+
+- behind an op that takes elements by position (``skip``, ``take``, a ``shard`` of the user's own),
+- behind one that makes any number of elements out of one (``flat_map``, ``interleave``,
+  ``filter``) or joins datasets, unless it does so differently on every worker (a shuffle without a
+  seed, a random draw that decides what is filtered): then before it,
+- else as early as possible, so that a worker does not transform what it drops.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 
 from caramel import kinds
 from caramel.access import handle_of
@@ -18,81 +24,168 @@ from caramel.names import TensorRef
 
 _BY_POSITION = frozenset(
     {
+        "AssertCardinalityDataset",
+        "RebatchDataset",
+        "RebatchDatasetV2",
+        "SamplingDataset",
+        "ScanDataset",
+        "ShardDataset",
         "SkipDataset",
+        "SlidingWindowDataset",
         "TakeDataset",
         "TakeWhileDataset",
-        "ScanDataset",
+        "UniqueDataset",
         "WindowDataset",
         "WindowDatasetV2",
-        "ShardDataset",
-        "UniqueDataset",
         "ZipDataset",
-        "DirectedInterleaveDataset",
-        "ConcatenateDataset",
-        "SlidingWindowDataset",
-        "RebatchDataset",
-        "SamplingDataset",
     }
 )
-_MANY_FROM_ONE = frozenset(
+_CHOOSES_BETWEEN_DATASETS = "DirectedInterleaveDataset"  # by its first input, the selector
+_ANY_NUMBER = frozenset(
     {
+        "ConcatenateDataset",
+        "FilterDataset",
         "FlatMapDataset",
         "InterleaveDataset",
+        "ParallelFilterDataset",
         "ParallelInterleaveDataset",
         "ParallelInterleaveDatasetV2",
         "ParallelInterleaveDatasetV3",
         "ParallelInterleaveDatasetV4",
-        "FilterDataset",
-        "ParallelFilterDataset",
         "UnbatchDataset",
+        _CHOOSES_BETWEEN_DATASETS,
     }
 )
-_MAKE_ITERATOR = "MakeIterator"
+# Ops for which the values of elements decide which elements there are, or in which order.
+_BY_VALUE = (_ANY_NUMBER - {"ConcatenateDataset"}) | {
+    "GroupByReducerDataset",
+    "GroupByWindowDataset",
+    "TakeWhileDataset",
+    "UniqueDataset",
+}
+_RANDOM_SOURCES = frozenset({"RandomDataset", "RandomDatasetV2"})
+_MAKE_ITERATOR = frozenset({"MakeIterator"})
+_CREATE_ITERATOR = frozenset({"Iterator", "IteratorV2"})
+_UNKNOWN_ITERATORS = frozenset({"IteratorFromStringHandle", "IteratorFromStringHandleV2"})
 
 
 def input_pipelines(graph: OpGraph, job: TrainingJob) -> InputPipelines:
     """Where the pipelines of the step are split, and which tensor tells a worker's examples.
 
     Raises:
-        InputPipelineError: a pipeline cannot be split into disjoint and complete shards, or the
-            step reads an iterator chosen by a handle that is fed.
+        InputPipelineError: a pipeline cannot be split into disjoint and complete shards; the step
+            reads an iterator whose pipeline is not in the graph; or the numbers of examples cannot
+            be known.
     """
     step = graph.ancestors([job.train_op, job.loss.op])
-    reads = [op for op in graph if op.name in step and op.kind in kinds.ITERATOR_READS]
-    iterators = tuple(dict.fromkeys(handle_of(graph, op.inputs[0]) for op in reads))
-    for iterator in iterators:
-        if graph[iterator].kind.startswith("IteratorFromStringHandle"):
-            raise InputPipelineError(
-                f"the step reads an iterator through the string handle of '{iterator}', which "
-                "names an iterator of one process only; read an initializable iterator instead"
-            )
+    iterators = tuple(_iterators(graph, step))
     points: dict[str, Pipeline] = {}
-    for op in graph:
-        if op.kind != _MAKE_ITERATOR or handle_of(graph, op.inputs[1]) not in iterators:
-            continue
-        iterator = handle_of(graph, op.inputs[1])
-        for source in _split_points(graph, graph[op.inputs[0].op]):
-            tensor = TensorRef(source)
-            readers = tuple(n for n in graph.consumers[source] if tensor in graph[n].inputs)
-            points[source] = Pipeline(iterator, source, readers)
+    for iterator in iterators:
+        for dataset in _datasets_of(graph, iterator):
+            for source in _split_points(graph, dataset):
+                tensor = TensorRef(source)
+                readers = tuple(n for n in graph.consumers[source] if tensor in graph[n].inputs)
+                points[source] = Pipeline(iterator, source, readers)
     fed = any(
         graph[name].kind in kinds.PLACEHOLDERS
         and name not in job.replicated_feeds
         and bool(graph[name].outputs[0].shape)
         for name in step
     )
-    examples, fixed = (None, None) if fed else _examples(reads)
+    examples, fixed = (None, None) if fed or not iterators else _examples(graph, step)
     return InputPipelines(tuple(points.values()), examples, fixed, iterators)
 
 
-def _examples(reads: list[Op]) -> tuple[TensorRef | None, int | None]:
-    """The first tensor read that has a first dimension, or that dimension if it is fixed."""
-    for op in reads:
-        for index, spec in enumerate(op.outputs):
-            if spec.shape and spec.dtype not in ("variant", "resource"):
-                fixed = spec.shape[0]
-                return (TensorRef(op.name, index), None) if fixed is None else (None, fixed)
+# Iterators --------------------------------------------------------------------------------------
+
+
+def _iterators(graph: OpGraph, step: set[str]) -> Iterator[str]:
+    """The iterators that the step reads, in the order of the graph."""
+    for op in graph:
+        if op.name not in step:
+            continue
+        if op.kind in _UNKNOWN_ITERATORS:
+            raise InputPipelineError(
+                f"the step reads an iterator through the string handle of '{op.name}', which "
+                "names an iterator of one process only; read an initializable iterator instead"
+            )
+        if any(out.dtype != "variant" for out in op.outputs) and _calls(graph, op, _MAKE_ITERATOR):
+            raise InputPipelineError(
+                f"'{op.name}' ({op.kind}) reads a dataset inside a function, where it cannot be "
+                "sharded; read an initializable iterator outside and pass what it gives"
+            )
+        if op.kind in _CREATE_ITERATOR:
+            yield op.name
+
+
+def _calls(graph: OpGraph, op: Op, wanted: frozenset[str]) -> bool:
+    """Whether any function that `op` calls, directly or not, contains an op of a wanted kind."""
+    return any(kind in wanted for kind in _kinds_in_functions(graph, op.functions, set()))
+
+
+def _kinds_in_functions(
+    graph: OpGraph, functions: tuple[str, ...], seen: set[str]
+) -> Iterator[str]:
+    for name in functions:
+        if name in seen or name not in graph.functions:
+            continue
+        seen.add(name)
+        for node in graph.functions[name].nodes:
+            yield node.kind
+            yield from _kinds_in_functions(graph, node.functions, seen)
+
+
+def _datasets_of(graph: OpGraph, iterator: str) -> list[Op]:
+    """The last dataset of each pipeline that an initializer gives to `iterator`."""
+    found = [
+        graph[op.inputs[0].op]
+        for op in graph
+        if op.kind in _MAKE_ITERATOR and handle_of(graph, op.inputs[1]) == iterator
+    ]
+    if not found:
+        raise InputPipelineError(
+            f"the step reads iterator '{iterator}', but nothing in the graph initialises it; call "
+            "iterator.make_initializer(dataset) before the Context is made"
+        )
+    return found
+
+
+# Numbers of examples ----------------------------------------------------------------------------
+
+
+def _examples(graph: OpGraph, step: set[str]) -> tuple[TensorRef | None, int | None]:
+    """The first batch read whose size may differ between workers; second, a size that never does.
+
+    Raises:
+        InputPipelineError: it may differ, but all batches are read where they may not be read.
+    """
+    reads = [op for op in graph if op.name in step and op.kind in kinds.ITERATOR_READS]
+    hidden = any(_calls(graph, graph[name], kinds.ITERATOR_READS) for name in step)
+    batches = [
+        (TensorRef(op.name, index), spec.shape[0] if spec.shape else None)
+        for op in reads
+        for index, spec in enumerate(op.outputs)
+        if spec.shape != () and spec.dtype not in ("variant", "resource")
+    ]
+    if not hidden and batches and batches[0][1] is not None:
+        return None, batches[0][1]
+    for tensor, size in batches:
+        if size is None and not _is_conditional(graph, tensor.op):
+            return tensor, None
+    if hidden or batches:
+        raise InputPipelineError(
+            "the step reads its batches inside a conditional or a function, so that the workers "
+            "cannot tell each other how many examples they have; call iterator.get_next() outside "
+            "of it, or use a reinitializable iterator to choose between datasets"
+        )
     return None, None
+
+
+def _is_conditional(graph: OpGraph, name: str) -> bool:
+    return any(graph[source].kind == "Switch" for source in graph.ancestors([name]))
+
+
+# Split points -----------------------------------------------------------------------------------
 
 
 def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
@@ -100,15 +193,18 @@ def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
     inputs = _dataset_inputs(graph, dataset)
     if not inputs:
         return [dataset.name]
-    unordered = _unordered(graph, dataset)
-    if dataset.kind in _BY_POSITION | _MANY_FROM_ONE and unordered is None:
-        return [dataset.name]
-    if dataset.kind in _BY_POSITION:
-        raise InputPipelineError(
-            f"'{dataset.name}' ({dataset.kind}) takes elements by position from '{unordered}', "
-            "which puts them in another order on every worker, so shards would overlap; give the "
-            "shuffle a seed, or shuffle afterwards"
-        )
+    if dataset.kind in _BY_POSITION | _ANY_NUMBER:
+        differing = _differs(graph, dataset)
+        if differing is None:
+            return [dataset.name]
+        if dataset.kind in _BY_POSITION:
+            raise InputPipelineError(
+                f"'{dataset.name}' ({dataset.kind}) takes elements by position, but '{differing}' "
+                "gives them in another order on every worker, so shards would overlap; give "
+                f"'{differing}' a seed, or move it behind '{dataset.name}'"
+            )
+        if dataset.kind == _CHOOSES_BETWEEN_DATASETS:
+            inputs = inputs[1:]
     return list(dict.fromkeys(name for op in inputs for name in _split_points(graph, op)))
 
 
@@ -118,15 +214,45 @@ def _dataset_inputs(graph: OpGraph, dataset: Op) -> list[Op]:
     return [op for op in sources if "Dataset" in op.kind or op.kind in kinds.PASS_THROUGH]
 
 
-def _unordered(graph: OpGraph, dataset: Op) -> str | None:
-    """A shuffle without a seed in `dataset` or before it, or None."""
-    if "Shuffle" in dataset.kind and _without_seed(graph, dataset):
+def _differs(graph: OpGraph, dataset: Op, by_value: bool = False) -> str | None:
+    """What gives `dataset` other elements, or another order, on every worker; None if nothing.
+
+    `by_value` says whether the values of its elements count, and not only their order.
+    """
+    by_value = by_value or dataset.kind in _BY_VALUE
+    if _shuffles_without_seed(graph, dataset) or (by_value and _draws(graph, dataset)):
         return dataset.name
-    found = (_unordered(graph, source) for source in _dataset_inputs(graph, dataset))
+    found = (_differs(graph, source, by_value) for source in _dataset_inputs(graph, dataset))
     return next((name for name in found if name is not None), None)
 
 
-def _without_seed(graph: OpGraph, shuffle: Op) -> bool:
-    """Whether both seeds of a shuffle are the constant 0, which asks for a random one."""
-    seeds = [tensor.op for tensor in shuffle.inputs[2:4]]
-    return all(graph.constants.get(seed) == 0 for seed in seeds)
+def _shuffles_without_seed(graph: OpGraph, dataset: Op) -> bool:
+    if "Shuffle" in dataset.kind:
+        return _no_seeds([tensor.op for tensor in dataset.inputs[2:4]], graph.constants)
+    return any(_function_shuffles(graph, name, set()) for name in dataset.functions)
+
+
+def _function_shuffles(graph: OpGraph, name: str, seen: set[str]) -> bool:
+    """Whether a function makes a dataset that is shuffled without a seed."""
+    if name in seen or name not in graph.functions:
+        return False
+    seen.add(name)
+    function = graph.functions[name]
+    return any(
+        ("Shuffle" in node.kind and _no_seeds(node.inputs[2:4], function.constants))
+        or any(_function_shuffles(graph, called, seen) for called in node.functions)
+        for node in function.nodes
+        if "Dataset" in node.kind or node.functions
+    )
+
+
+def _draws(graph: OpGraph, dataset: Op) -> bool:
+    """Whether the elements of a dataset are drawn at random, differently on every worker."""
+    if dataset.kind in _RANDOM_SOURCES:
+        return _no_seeds([tensor.op for tensor in dataset.inputs[:2]], graph.constants)
+    return _calls(graph, dataset, kinds.RANDOM)
+
+
+def _no_seeds(seeds: Sequence[str], constants: Mapping[str, int]) -> bool:
+    """Whether both seeds are the constant 0, which asks for a random one."""
+    return all(constants.get(seed) == 0 for seed in seeds)

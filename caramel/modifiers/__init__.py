@@ -3,6 +3,7 @@
 ===================== ===========================================================================
 `replicate`           one copy of the user's graph on every worker
 `shard`               each worker's own shard of the input pipelines
+`await_inputs`        no update before every worker has read its inputs
 `weigh`               how much each worker's part of a batch counts
 `aggregate`           gradients aggregated between the workers
 `synchronise`         programs that read, broadcast and average variables

@@ -122,18 +122,21 @@ def _keep_conditionals_home(graph_def: Any) -> None:
     client's task, whatever the device of the placeholder.
     """
     fed = {node.name: node for node in graph_def.node if node.op in kinds.PLACEHOLDERS}
+    conditionals = [node for node in graph_def.node if node.op in _CONDITIONALS]
     writer, copies = GraphWriter(graph_def), {}
-    for node in [node for node in graph_def.node if node.op in _CONDITIONALS]:
+    for node in conditionals:
+        worker = names.worker_of(node.name)
         for position, text in enumerate(node.input):
-            worker, source = names.worker_of(node.name), names.parse_input(text)
-            if worker is None or source is None or source.op not in fed:
+            source = names.parse_input(text)
+            if source is None or source.op not in fed or worker is None:
                 continue
-            if source not in copies:
-                placeholder = fed[source.op]
-                name = names.added(worker, "fed", source.op)
-                copies[source] = writer.add(name, "Identity", [source], device=placeholder.device)
-                writer.last.attr["T"].CopyFrom(placeholder.attr["dtype"])
-            node.input[position] = names.input_string(copies[source])
+            if source not in copies and names.is_in_replica(worker, source.op):
+                name = names.added(worker, "fed", names.without_prefix(source.op))
+                copies[source] = writer.add(
+                    name, "Identity", [source], device=fed[source.op].device
+                )
+                writer.last.attr["T"].CopyFrom(fed[source.op].attr["dtype"])
+            node.input[position] = names.input_string(copies.get(source, source))
 
 
 # Random seeds -----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 from caramel.errors import InvariantError
 from caramel.modifiers.aggregate import aggregate
+from caramel.modifiers.await_inputs import await_inputs
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.shard import shard
 from caramel.modifiers.synchronise import synchronise
@@ -19,7 +20,14 @@ from caramel.plan import Plan
 Modifier = Callable[[Any, Plan], Any]
 Check = Callable[[Any, Plan], None]
 
-MODIFIERS: tuple[Modifier, ...] = (replicate, shard, weigh, aggregate, synchronise)
+MODIFIERS: tuple[Modifier, ...] = (
+    replicate,
+    shard,
+    await_inputs,
+    weigh,
+    aggregate,
+    synchronise,
+)
 
 _log = logging.getLogger(__name__)
 

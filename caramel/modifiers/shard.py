@@ -1,4 +1,8 @@
-"""Gives each worker its own shard of every input pipeline of the step."""
+"""Gives each worker its own shard of every input pipeline of the step.
+
+All workers have to see the same elements in the same order where the shard is taken: what comes
+before is made deterministic. What comes after may be cached in a file: each worker gets its own.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from caramel.graph import TensorSpec
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.names import (
     TensorRef,
     added,
     in_replica,
     input_string,
+    is_in_replica,
     parse_input,
     tensor_in_replica,
+    without_prefix,
 )
 from caramel.plan import Plan
+
+_CACHES = frozenset({"CacheDataset", "CacheDatasetV2"})
 
 
 def shard(graph_def: Any, plan: Plan) -> Any:
@@ -32,6 +41,8 @@ def shard(graph_def: Any, plan: Plan) -> Any:
             part = _add_shard(writer, plan, worker, number, source)
             for consumer in pipeline.consumers:
                 _redirect(nodes[in_replica(worker, consumer)], whole, part)
+            _keep_order(nodes, source)
+        _separate_caches(writer, nodes, worker, plan)
     return sharded
 
 
@@ -53,6 +64,41 @@ def _add_shard(writer: GraphWriter, plan: Plan, worker: int, number: int, source
         require_non_empty=False,
     )
     return _with_attributes(writer, shard_op, source)
+
+
+def _keep_order(nodes: dict[str, Any], dataset: Any) -> None:
+    """Let a dataset, and all it is made of, put its elements out in a fixed order."""
+    waiting, seen = [dataset], set()
+    while waiting:
+        node = waiting.pop()
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if "deterministic" in node.attr:
+            node.attr["deterministic"].s = b"true"
+        if "sloppy" in node.attr:
+            node.attr["sloppy"].b = False
+        sources = [tensor for text in node.input if (tensor := parse_input(text)) is not None]
+        waiting += [nodes[source.op] for source in sources if "Dataset" in nodes[source.op].op]
+
+
+def _separate_caches(writer: GraphWriter, nodes: dict[str, Any], worker: int, plan: Plan) -> None:
+    """Add the worker's number to the names of files that hold a cache."""
+    for name, cache in nodes.items():
+        if cache.op not in _CACHES or not is_in_replica(worker, name):
+            continue
+        file = parse_input(cache.input[1])
+        values = nodes[file.op].attr["value"].tensor.string_val if file is not None else []
+        if values and values[0]:
+            own = writer.add(
+                added(worker, "cache", without_prefix(name)),
+                "Const",
+                device=cache.device,
+                outputs=[TensorSpec("string", ())],
+                value=np.array(values[0] + f"-{worker}-of-{plan.workers}".encode()),
+                dtype="string",
+            )
+            cache.input[1] = input_string(own)
 
 
 def _with_attributes(writer: GraphWriter, shard_op: TensorRef, source: Any) -> TensorRef:

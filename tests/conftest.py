@@ -1,0 +1,24 @@
+"""Fixtures that several files of tests use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import pytest
+
+
+@pytest.fixture
+def control_flow() -> Iterator:
+    """Switches between v1 (False) and v2 (True) control flow until the test ends."""
+    import tensorflow as tf
+
+    before = tf.compat.v1.control_flow_v2_enabled()
+
+    def switch(v2: bool) -> None:
+        (tf.compat.v1.enable_control_flow_v2 if v2 else tf.compat.v1.disable_control_flow_v2)()
+
+    yield switch
+    switch(before)
