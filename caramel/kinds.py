@@ -100,6 +100,9 @@ STACK_POP = "StackPopV2"
 # Ops that say something of a tensor's shape and nothing of its value.
 SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 
+# The same whatever they are computed from, but for the shape. (`Fill` is linear in its value.)
+CONSTANTS = frozenset({"Const", "OnesLike", "ZerosLike"})
+
 # Linear in the one input that depends on the worker (or in all of them together): the mean over
 # the workers may be taken before or after.
 LINEAR = frozenset(
@@ -116,6 +119,7 @@ LINEAR = frozenset(
         "Enter",
         "Exit",
         "ExpandDims",
+        "Fill",
         "GatherV2",
         "Identity",
         "IdentityN",

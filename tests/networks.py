@@ -114,7 +114,6 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
 }
 
 
-
 @contextmanager
 def control_flow_version(version: str) -> Iterator[None]:
     """Loops and conditionals as v1 (ops in frames) or v2 (functions)."""
@@ -245,6 +244,7 @@ def run_on_one_device(
     with job.graph.as_default(), tf1.Session(graph=job.graph) as session:
         variables = {v.name.partition(":")[0]: v for v in tf1.global_variables()}
         session.run([v.initializer for v in variables.values()])
+        session.run(tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS))
         for name, variable in variables.items():
             variable.load(initial[name], session)
         losses = [session.run([job.loss, job.train_op], job.feed)[0] for _ in range(steps)]
@@ -267,7 +267,12 @@ def assert_replicas_equal(run: Run) -> None:
 
 
 def assert_equals_one_device(
-    job: Network, workers: int, pattern: str = "shuffle", *, tolerance: float = 1e-12, **options: Any
+    job: Network,
+    workers: int,
+    pattern: str = "shuffle",
+    *,
+    tolerance: float = 1e-12,
+    **options: Any,
 ) -> Run:
     """Train on many workers and on one device; the same variables and losses must come out."""
     run = run_distributed(job, workers, pattern, **options)

@@ -101,7 +101,9 @@ def test_parts_of_a_batch_may_be_of_different_size(workers, number, pattern):
 
 def test_the_size_of_the_batch_may_change_from_step_to_step():
     job = network("momentum")
-    feeds = [dict(zip(job.feed, (v[:n] for v in job.feed.values()), strict=True)) for n in (8, 7, 4, 9)]
+    feeds = [
+        dict(zip(job.feed, (v[:n] for v in job.feed.values()), strict=True)) for n in (8, 7, 4, 9)
+    ]
     with caramel.ARModel(job.context(), workers=4, check=True).session() as session:
         initial = session.variables()
         losses = [session.step(feed) for feed in feeds]

@@ -4,6 +4,7 @@
 `inputs`              which ops put out values that differ between workers by themselves?
 `dependence`          what do such values reach?
 `frames`              in which loop frame is each op?
+`branches`            in which branches of conditionals is each op?
 `frontier`            where does differentiation end and post-processing begin?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?

@@ -22,6 +22,7 @@ import networkx as nx
 
 from caramel import kinds
 from caramel.access import handle_of
+from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.dependence import spread
 from caramel.errors import AmbiguousGradientError
 from caramel.facts import (
@@ -58,6 +59,7 @@ def gradient_frontier(
     regions = _regions(graph, job, access, inputs)
     if job.given_gradients:
         gradients = list(job.given_gradients)
+        _refuse_gradients_in_loops(graph, frames, gradients)
     else:
         gradients = _Search(graph, job, access, frames, regions).gradients()
     cuts = _cuts(graph, gradients)
@@ -65,6 +67,19 @@ def gradient_frontier(
     updated = {name for sink in regions.sinks for name in access.writes[sink]}
     untouched = [v.name for v in job.variables if v.trainable and v.name in updated - found]
     return GradientFrontier(tuple(cuts), tuple(untouched))
+
+
+def _refuse_gradients_in_loops(
+    graph: OpGraph, frames: LoopFrames, gradients: list[RawGradient]
+) -> None:
+    predicates = predicates_around(graph)
+    for gradient in gradients:
+        for tensor in gradient.tensors:
+            if frames.frame[tensor.op] or predicates[tensor.op]:
+                raise AmbiguousGradientError(
+                    f"gradients: '{tensor}', given as the gradient of '{gradient.parameter}', is "
+                    "inside a loop or a conditional; name the tensor that comes out of it"
+                )
 
 
 def _cuts(graph: OpGraph, gradients: list[RawGradient]) -> list[Cut]:
@@ -140,8 +155,8 @@ def _regions(
         for name in backward
         if any(tensor.op in forward and tensor.op in differing for tensor in graph[name].inputs)
     ]
-    core = _data_ancestors(graph, readers) & backward
-    return _Regions(differing, forward, core, frozenset(backward - core), sinks, serves)
+    core = frozenset(_data_ancestors(graph, readers) & backward)
+    return _Regions(differing, forward, core, backward - core, sinks, serves)
 
 
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
@@ -221,6 +236,7 @@ class _Search:
     ) -> None:
         self._graph, self._job, self._regions = graph, job, regions
         self._access, self._frames = access, frames
+        self._predicates = predicates_around(graph)
         self._owners: dict[TensorRef, set[str]] = {}  # candidates: whose gradient they may be
         self._index_owners: dict[TensorRef, set[str]] = {}  # candidates as row numbers
         self._cost: dict[TensorRef, int] = {}
@@ -262,12 +278,19 @@ class _Search:
             cost = _index_cost(spec, variable) if as_index else _cost(spec, variable, sparse)
             if cost is None:
                 continue
-            if not self._frames.frame[tensor.op]:
+            if self._exists_everywhere(tensor):
                 owners = self._index_owners if as_index else self._owners
                 owners.setdefault(tensor, set()).add(variable.name)
+                cost += _UNCERTAIN if self._predicates[tensor.op] else 0
                 self._cost[tensor] = min(cost, self._cost.get(tensor, cost))
             if tensor.op in self._regions.tail:
                 waiting += [(t, as_index) for t in self._graph[tensor.op].inputs]
+
+    def _exists_everywhere(self, tensor: TensorRef) -> bool:
+        """Whether all workers have a value of the tensor whenever one of them has."""
+        if self._frames.frame[tensor.op] or self._graph[tensor.op].kind == "Switch":
+            return False
+        return not self._predicates[tensor.op] & self._regions.differing
 
     def _is_sparse(self, sink: str) -> bool:
         kind = self._graph[sink].kind
@@ -345,8 +368,10 @@ class _Search:
             if name in seen or name not in self._regions.tail:
                 continue
             seen.add(name)
-            self._check_op_is_linear(name, cut)
-            waiting.extend(tensor.op for tensor in self._graph[name].inputs)
+            op = self._graph[name]
+            if op.kind not in kinds.CONSTANTS:
+                self._check_op_is_linear(name, cut)
+                waiting += [t.op for t in op.inputs if not _is_integer(self._graph.spec(t))]
 
     def _check_op_is_linear(self, name: str, cut: TensorRef) -> None:
         op, graph = self._graph[name], self._graph
@@ -382,11 +407,30 @@ class _Search:
             t for t in op.inputs if self._is_between(t) and self._graph.spec(t).shape == shape
         ]
         local = [t for t in op.inputs if t.op in regions.forward and t.op in regions.differing]
-        if gradient and local:
+        if gradient and local and not self._is_product_rule(cut, gradient[0], local[0]):
             raise AmbiguousGradientError(
                 f"cannot tell whether '{gradient[0]}' or '{cut}' is the raw gradient: the second "
                 f"is the first times '{local[0]}', which differs between workers; {_ADVICE}"
             )
+
+    def _is_product_rule(self, cut: TensorRef, gradient: TensorRef, local: TensorRef) -> bool:
+        """Whether the forward pass multiplies the parameter by `local`, as batch norm does.
+
+        Then differentiation multiplies by it once; a gradient that has been is another matter.
+        """
+        graph = self._graph
+        if local in graph[gradient.op].inputs:
+            return False
+        return any(
+            graph[name].kind in kinds.ELEMENTWISE_PRODUCTS
+            and local in graph[name].inputs
+            and any(
+                self._access.reads.get(tensor.op, frozenset()) & self._owners[cut]
+                for tensor in graph[name].inputs
+            )
+            for name in graph.consumers[local.op]
+            if name in self._regions.forward
+        )
 
     # Pairing
 
@@ -430,22 +474,28 @@ def _is_integer(spec: TensorSpec) -> bool:
     return spec.dtype.startswith(("int", "uint", "bool"))
 
 
+_UNCERTAIN = 1 << 60  # more than any sum of sizes
+
+
 def _cost(spec: TensorSpec, variable: Variable, sparse: bool) -> int | None:
     """Bytes that aggregating a tensor as the variable's gradient takes; None: it cannot be that.
 
-    The variable's size stands for the tensor's, of whose shape not everything may be known.
+    The variable's size stands for the tensor's, of whose shape not everything may be known. Such a
+    tensor is taken only where there is no other way: a dimension that is open may be the batch's.
     """
     wanted = variable.spec
     if spec.dtype != wanted.dtype or wanted.shape is None:
         return None
     cost = 2 + (wanted.bytes or 0)
     if spec.shape is None:
-        return cost
+        return cost + _UNCERTAIN
     if len(spec.shape) != len(wanted.shape):
         return None
     begin = 1 if sparse else 0
-    pairs = zip(spec.shape[begin:], wanted.shape[begin:], strict=True)
-    return None if any(given not in (None, expected) for given, expected in pairs) else cost
+    pairs = list(zip(spec.shape[begin:], wanted.shape[begin:], strict=True))
+    if any(given not in (None, expected) for given, expected in pairs):
+        return None
+    return cost + _UNCERTAIN if any(given is None for given, _ in pairs) else cost
 
 
 def _index_cost(spec: TensorSpec, variable: Variable) -> int | None:

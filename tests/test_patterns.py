@@ -1,0 +1,157 @@
+"""Every pattern adds up the values of all workers, whatever their number and the size."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caramel.errors import PlanError
+from caramel.patterns import (
+    CHUNK_ALIGNMENT_BYTES,
+    PATTERNS,
+    Gather,
+    Reduce,
+    Schedule,
+    Send,
+    chunk_sizes,
+    schedule,
+)
+
+WORKERS = range(1, 18)
+
+
+def carried_out(plan: Schedule, values: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
+    """What each worker (row) ends with, by the meaning that the steps are given."""
+    bounds = np.cumsum([0, *sizes])
+    held = [[row[a:b] for a, b in pairwise(bounds)] for row in values]
+    arrived: dict[tuple[int, int, int], np.ndarray] = {}
+    for step in plan.steps:
+        match step:
+            case Send(source, target, chunk):
+                assert (target, source, chunk) not in arrived
+                arrived[target, source, chunk] = held[source][chunk]
+            case Reduce(worker, chunk, order):
+                total = None
+                for member in order:
+                    if member == worker:
+                        value = held[worker][chunk]
+                    else:
+                        value = arrived.pop((worker, member, chunk))
+                    total = value if total is None else total + value
+                held[worker][chunk] = total
+            case Gather(source, target, chunk):
+                held[target][chunk] = held[source][chunk]
+    assert not arrived, "something was sent and never added"
+    return np.array([np.concatenate(row) for row in held])
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", WORKERS)
+def test_every_worker_ends_with_the_sum(workers, pattern):
+    random = np.random.RandomState(workers)
+    for depth in range(1, 9):
+        for elements in (0, 1, 7, workers - 1, 200):
+            values = random.randint(-1000, 1000, (workers, elements))
+            plan = schedule(pattern, workers, depth=depth, shift=depth)
+            sizes = chunk_sizes(elements, plan.chunks, 8)
+            expected = np.tile(values.sum(0), (workers, 1))
+            np.testing.assert_array_equal(carried_out(plan, values, sizes), expected)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    pattern=st.sampled_from(PATTERNS),
+    workers=st.integers(1, 17),
+    depth=st.integers(1, 8),
+    shift=st.integers(0, 40),
+    elements=st.integers(0, 300),
+    element_bytes=st.sampled_from([1, 2, 4, 8, 16]),
+    seed=st.integers(0, 1000),
+)
+def test_laws_of_every_pattern(pattern, workers, depth, shift, elements, element_bytes, seed):
+    plan = schedule(pattern, workers, depth=depth, shift=shift)
+    sizes = chunk_sizes(elements, plan.chunks, element_bytes)
+    assert sum(sizes) == elements
+    values = np.random.RandomState(seed).standard_normal((workers, elements))
+    ends = carried_out(plan, values, sizes)
+    for row in ends:  # the same bits on all workers, although additions round
+        np.testing.assert_array_equal(row, ends[0])
+    np.testing.assert_allclose(ends[0], values.sum(0), atol=1e-12)
+    # Every element leaves a worker at most once on the way there and once on the way back, and
+    # the fewest bytes that suffice are 2 (n - 1) / n of the data for each worker.
+    sent = plan.sent_elements(sizes)
+    assert all(a != b and 0 <= a < workers and 0 <= b < workers for a, b in sent)
+    assert sum(sent.values()) == 2 * (workers - 1) * elements
+
+
+@pytest.mark.parametrize("workers", range(1, 9))
+def test_shuffle_adds_in_the_order_of_the_workers(workers):
+    values = np.random.RandomState(0).standard_normal((workers, 1000)).astype(np.float32)
+    expected = values[0]
+    for row in values[1:]:
+        expected = expected + row
+    for depth in (1, 3):
+        for shift in range(workers):
+            plan = schedule("shuffle", workers, depth=depth, shift=shift)
+            ends = carried_out(plan, values, chunk_sizes(1000, plan.chunks, 4))
+            np.testing.assert_array_equal(ends[0], expected)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", WORKERS)
+def test_each_chunk_is_finished_on_one_worker(workers, pattern):
+    plan = schedule(pattern, workers, depth=2, shift=1)
+    reduces = [step for step in plan.steps if isinstance(step, Reduce)]
+    added = {(step.worker, step.chunk): 0 for step in reduces}
+    for finisher, chunk in zip(plan.finishers(), range(plan.chunks), strict=True):
+        gathered = [s.target for s in plan.steps if isinstance(s, Gather) and s.chunk == chunk]
+        assert sorted([*gathered, finisher]) == list(range(workers))
+        assert workers == 1 or (finisher, chunk) in added
+
+
+@pytest.mark.parametrize("pattern", ["shuffle", "ring"])
+@pytest.mark.parametrize("workers", [2, 3, 4, 8])
+def test_all_workers_send_the_same_amount(workers, pattern):
+    plan = schedule(pattern, workers)
+    sent = dict.fromkeys(range(workers), 0)
+    for (source, _), elements in plan.sent_elements((64,) * plan.chunks).items():
+        sent[source] += elements
+    assert set(sent.values()) == {2 * (workers - 1) * 64}
+
+
+@given(elements=st.integers(0, 5000), chunks=st.integers(1, 64), size=st.sampled_from([1, 2, 4, 8]))
+def test_chunks_are_even_and_begin_aligned(elements, chunks, size):
+    sizes = chunk_sizes(elements, chunks, size)
+    assert len(sizes) == chunks
+    assert sum(sizes) == elements
+    bounds = np.cumsum([0, *sizes])[:-1]
+    assert all(b * size % CHUNK_ALIGNMENT_BYTES == 0 for b in bounds if b < elements)
+    assert max(sizes) - min(sizes) <= 2 * CHUNK_ALIGNMENT_BYTES // size
+
+
+def test_a_tiny_tensor_is_one_chunk():
+    assert chunk_sizes(7, 4, 8) == (7, 0, 0, 0)
+    sent = schedule("ring", 4).sent_elements((7, 0, 0, 0))
+    assert sent == {(1, 2): 14, (2, 3): 14, (3, 0): 7, (0, 1): 7}
+
+
+def test_one_worker_sends_nothing():
+    for pattern in PATTERNS:
+        assert schedule(pattern, 1, depth=3).steps == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pattern": "tree", "workers": 2}, "unknown pattern 'tree'; there are shuffle, ring"),
+        ({"pattern": "ring", "workers": 0}, "ring over 0 workers"),
+        ({"pattern": "ring", "workers": 2, "depth": 0}, "with depth 0: both must be >= 1"),
+    ],
+)
+def test_mistakes_are_named(options, message):
+    with pytest.raises(PlanError, match=message):
+        schedule(**options)
