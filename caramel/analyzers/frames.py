@@ -15,20 +15,21 @@ def loop_frames(graph: OpGraph) -> LoopFrames:
     """The frame of each op, as a path of ``Enter`` ops' names; the root frame is ''.
 
     Ops of one loop need not carry the same name here: what matters is whether an op is inside a
-    loop, and how deep. The frame is named after the first ``Enter`` that leads into it.
+    loop, and how deep. The frame is named after one of the ``Enter`` ops that lead into it.
     """
     frame: dict[str, str] = {}
+    outside: dict[str, str] = {}  # each frame's surrounding frame
+
+    def depth(name: str) -> int:
+        return 1 + depth(outside[name]) if name else 0
+
     for name in graph.topological_order():
         op = graph[name]
-        around = max((frame.get(source, ROOT) for source in op.sources), key=_depth, default=ROOT)
+        around = max((frame.get(source, ROOT) for source in op.sources), key=depth, default=ROOT)
+        frame[name] = around
         if op.kind == "Enter":
             frame[name] = f"{around}/{name}" if around else name
+            outside[frame[name]] = around
         elif op.kind == "Exit":
-            frame[name] = ROOT
-        else:
-            frame[name] = around
+            frame[name] = outside.get(around, ROOT)
     return LoopFrames(frame)
-
-
-def _depth(frame: str) -> int:
-    return len(frame)
