@@ -61,7 +61,8 @@ class Analysis:
         analyzer = self._analyzers[fact]
         self._running.append(fact)
         try:
-            arguments = {name: self.get(kind) for name, kind in signature_of(analyzer)[0].items()}
+            wanted, _ = signature_of(analyzer)
+            arguments: dict[str, Any] = {name: self.get(kind) for name, kind in wanted.items()}
         finally:
             self._running.pop()
         return analyzer(**arguments)

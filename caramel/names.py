@@ -21,7 +21,7 @@ class TensorRef(NamedTuple):
     """An output of an op: its op's name and the output's index."""
 
     op: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]
 
     def __str__(self) -> str:
         return f"{self.op}:{self.index}"

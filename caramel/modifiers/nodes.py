@@ -7,7 +7,7 @@ which TensorFlow compares with its own inference when the graph is imported.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +16,7 @@ from caramel.graph import TensorSpec, dtype_number
 from caramel.names import TensorRef, control_string, input_string
 
 SCALAR = tf.TensorShape([])
-AttributeValue = bool | int | float | str | tf.TensorShape | np.ndarray | Sequence[int]
+AttributeValue: TypeAlias = bool | int | float | str | tf.TensorShape | np.ndarray | Sequence[int]
 
 
 class GraphWriter:
