@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from caramel.errors import ClusterError
 
+_NAME = re.compile(
+    r"(/(job:[^/:]+|(replica|task|cpu|gpu):(\d+|\*)|device:[^/:]+(:(\d+|\*))?))*", re.IGNORECASE
+)
 _PART = re.compile(r"/(job|replica|task|device|cpu|gpu):([^/]+)", re.IGNORECASE)
 
 
@@ -30,7 +33,7 @@ class Device:
             ClusterError: the name does not have TensorFlow's form.
         """
         job, task, kind, index = None, None, None, None
-        if "".join(match.group(0) for match in _PART.finditer(name)) != name:
+        if not _NAME.fullmatch(name):
             raise ClusterError(
                 f"'{name}' is not a device name; expected a form like "
                 "'/job:worker/task:0/device:CPU:0'"
@@ -40,12 +43,12 @@ class Device:
                 case "job":
                     job = value
                 case "task":
-                    task = int(value)
+                    task = _number(value)
                 case "device":
                     kind, _, number = value.upper().partition(":")
-                    index = int(number) if number not in ("", "*") else None
+                    index = _number(number)
                 case "cpu" | "gpu":
-                    kind, index = key.upper(), int(value)
+                    kind, index = key.upper(), _number(value)
         return cls(job, task, kind, index)
 
     def __str__(self) -> str:
@@ -63,6 +66,11 @@ class Device:
         if self.kind is None:
             return Device(host.job, host.task, host.kind, host.index)
         return Device(host.job, host.task, self.kind, self.index)
+
+
+def _number(text: str) -> int | None:
+    """The number in a device name; none, or any (``*``), leaves it open."""
+    return int(text) if text.isdigit() else None
 
 
 def merge(inner: str, replica_device: str) -> str:

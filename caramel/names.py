@@ -134,6 +134,16 @@ def in_group(group: str, worker: int, *parts: str) -> str:
     return "/".join((_CARAMEL, group, replica_prefix(worker), *parts))
 
 
+def inputs_read(worker: int) -> str:
+    """Runs when a worker's own input pipelines have given what the step reads from them."""
+    return added(worker, "inputs_read")
+
+
+def all_inputs_read(worker: int) -> str:
+    """Runs on a worker when the input pipelines of all workers have given theirs."""
+    return added(worker, "all_inputs_read")
+
+
 def is_added(op: str) -> bool:
     """Whether a node is Caramel's own, not a copy of one of the user's."""
     return op.startswith(f"{_CARAMEL}/")

@@ -1,19 +1,28 @@
 """The traffic audit: what crosses between tasks, from the graph's edges and from the plan.
 
-A tensor that several ops of one device read is sent there once, as TensorFlow does it. Sizes that
+A tensor that several ops of one task read is sent there once, as TensorFlow does it. Sizes that
 are known only at run time (rows of sparse gradients) are counted as transfers of open size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from caramel.devices import task_of
 from caramel.errors import TrafficError
 from caramel.graph import OpGraph, dtype_bytes
-from caramel.names import TensorRef, is_added
-from caramel.patterns import chunk_sizes, schedule
+from caramel.names import (
+    TensorRef,
+    all_inputs_read,
+    control_string,
+    inputs_read,
+    is_added,
+    worker_of,
+)
+from caramel.patterns import Gather, Reduce, chunk_sizes, schedule
 from caramel.plan import ALL_GATHER, Group, Plan
 
 _SHARE_BYTES = 8
@@ -37,62 +46,91 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """A tensor that is sent from one task to a device of another."""
+    """A tensor that is sent from one task to another.
 
-    tensor: TensorRef
+    `tensor` is None for a control edge, over which nothing but the fact that `source` has run
+    travels.
+    """
+
+    source: str
+    tensor: TensorRef | None
     consumer: str
     pair: tuple[str, str]
     bytes: int | None
+
+    def __str__(self) -> str:
+        what = control_string(self.source) if self.tensor is None else str(self.tensor)
+        return f"'{what}' -> '{self.consumer}' ({self.bytes} bytes)"
 
 
 def planned_traffic(plan: Plan) -> Traffic:
     """What one step sends between each pair of tasks, as the plan has it."""
     traffic = Traffic()
+    if plan.workers == 1:
+        return traffic
     tasks = [task_of(device) or device for device in plan.devices]
-
-    def add(source: int, target: int, size: int | None) -> None:
-        if tasks[source] != tasks[target]:
+    sent: set[tuple[Hashable, str]] = set()
+    for value, source, target, size in _planned_transfers(plan):
+        if tasks[source] != tasks[target] and (value, tasks[target]) not in sent:
+            sent.add((value, tasks[target]))
             traffic.add((tasks[source], tasks[target]), size)
-
-    workers = range(plan.workers) if plan.workers > 1 else range(0)
-    for group in plan.groups if plan.workers > 1 else ():
-        for (source, target), size in _group_traffic(plan, group):
-            add(source, target, size)
-    if plan.examples is not None and plan.reduction == "mean":
-        for source in workers:
-            for target in workers:
-                add(source, target, _SHARE_BYTES)
     return traffic
 
 
-def _group_traffic(plan: Plan, group: Group) -> Iterable[tuple[tuple[int, int], int | None]]:
-    """Transfers of one group's aggregation, summed up where their size is known."""
+# What is sent, from which worker, to which, and its size in bytes.
+_Transfer = tuple[Hashable, int, int, int | None]
+
+
+def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
+    """Every transfer between workers; equal values are sent to a task only once."""
+    workers = range(plan.workers)
+    for group in plan.groups:
+        yield from _group_transfers(plan, group)
+    if plan.examples is not None and plan.reduction == "mean":
+        yield from (
+            (("examples", source), source, target, _SHARE_BYTES)
+            for source in workers
+            for target in workers
+        )
+
+
+def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
     first = plan.gradient(group.members[0])
     if group.pattern == ALL_GATHER:
-        workers = range(plan.workers)
-        pairs = [(a, b) for a in workers for b in workers if a != b]
-        return [(pair, None) for pair in pairs for _ in ("values", "indices")]
+        for part, source, target in product(
+            ("values", "indices"), range(plan.workers), range(plan.workers)
+        ):
+            yield (group.name, part, source), source, target, None
+        return
     size = dtype_bytes(first.spec.dtype) or 1
-    sent = list(_pattern_traffic(plan, group, plan.elements(group), size))
+    yield from _pattern_transfers(plan, group, "values", plan.elements(group), size)
     if first.indices is not None:
         rows = (first.spec.shape or (0,))[0] or 0
-        sent += _pattern_traffic(plan, group, rows, _ROW_COUNT_BYTES)
-    return sent
+        yield from _pattern_transfers(plan, group, "rows", rows, _ROW_COUNT_BYTES)
 
 
-def _pattern_traffic(
-    plan: Plan, group: Group, elements: int, element_bytes: int
-) -> Iterable[tuple[tuple[int, int], int]]:
+def _pattern_transfers(
+    plan: Plan, group: Group, part: str, elements: int, element_bytes: int
+) -> Iterator[_Transfer]:
     steps = schedule(group.pattern, plan.workers, depth=group.depth, shift=group.shift)
     sizes = chunk_sizes(elements, steps.chunks, element_bytes)
-    for pair, count in steps.sent_elements(sizes).items():
-        yield pair, count * element_bytes
+    version: Counter[tuple[int, int]] = Counter()  # of each worker's value of each chunk
+    for step in steps.steps:
+        if isinstance(step, Reduce):
+            version[step.worker, step.chunk] += 1
+            continue
+        if sizes[step.chunk]:
+            key = (step.source, step.chunk)
+            value = (group.name, part, *key, version[key])
+            yield value, step.source, step.target, sizes[step.chunk] * element_bytes
+        if isinstance(step, Gather):
+            version[step.target, step.chunk] += 1
 
 
 def crossings(graph: OpGraph, ops: Iterable[str] | None = None) -> list[Crossing]:
     """The tensors that cross between tasks on the way to the given ops (default: all)."""
     tasks: dict[str, str] = {}
-    found: dict[tuple[TensorRef, str], Crossing] = {}
+    found: dict[tuple[TensorRef | str, str], Crossing] = {}
 
     def task(device: str) -> str:
         if device not in tasks:
@@ -102,12 +140,27 @@ def crossings(graph: OpGraph, ops: Iterable[str] | None = None) -> list[Crossing
     for name in graph.ops if ops is None else ops:
         op = graph[name]
         target = task(op.device)
-        for tensor in (*op.inputs, *(TensorRef(source, -1) for source in op.control_inputs)):
-            source = task(graph[tensor.op].device)
-            if source != target and (tensor, op.device) not in found:
-                size = graph.spec(tensor).bytes if tensor.index >= 0 else 0
-                found[tensor, op.device] = Crossing(tensor, name, (source, target), size)
+        for tensor in op.inputs:
+            pair = (task(graph[tensor.op].device), target)
+            if pair[0] != target and (tensor, target) not in found:
+                size = graph.spec(tensor).bytes
+                found[tensor, target] = Crossing(tensor.op, tensor, name, pair, size)
+        for source in op.control_inputs:
+            pair = (task(graph[source].device), target)
+            if pair[0] != target and (source, op.name) not in found:
+                found[source, op.name] = Crossing(source, None, name, pair, 0)
     return list(found.values())
+
+
+def _is_planned(crossing: Crossing) -> bool:
+    """Whether an edge is of a kind that may cross at all."""
+    source, consumer = crossing.source, crossing.consumer
+    if crossing.tensor is not None:
+        return is_added(source) and is_added(consumer)
+    sender, receiver = worker_of(source), worker_of(consumer)
+    if sender is None or receiver is None:
+        return False
+    return source == inputs_read(sender) and consumer == all_inputs_read(receiver)
 
 
 def audit(graph: OpGraph, plan: Plan, step: Iterable[str]) -> Traffic:
@@ -121,10 +174,10 @@ def audit(graph: OpGraph, plan: Plan, step: Iterable[str]) -> Traffic:
             pair of tasks are not what the plan says; names the edges.
     """
     for crossing in crossings(graph):
-        if not (is_added(crossing.tensor.op) and is_added(crossing.consumer)):
+        if not _is_planned(crossing):
             raise TrafficError(
-                f"'{crossing.tensor}' crosses from {crossing.pair[0]} to {crossing.pair[1]}, where "
-                f"'{crossing.consumer}' reads it; the plan has no such transfer"
+                f"{crossing} crosses from {crossing.pair[0]} to {crossing.pair[1]}; the plan has "
+                "no such transfer"
             )
     crossing_in_step = crossings(graph, sorted(graph.ancestors(step)))
     found, planned = Traffic(), planned_traffic(plan)
@@ -148,8 +201,8 @@ def _mismatch(
     crossings: list[Crossing],
 ) -> str:
     edges = [c for c in crossings if c.pair == pair]
-    edges.sort(key=lambda crossing: (-(crossing.bytes or 0), crossing.tensor))
-    listed = "; ".join(f"'{c.tensor}' -> '{c.consumer}' ({c.bytes} bytes)" for c in edges[:10])
+    edges.sort(key=lambda crossing: (-(crossing.bytes or 0), crossing.source, crossing.consumer))
+    listed = "; ".join(str(crossing) for crossing in edges[:10])
     return (
         f"{got.get(pair, 0)} {what} cross from {pair[0]} to {pair[1]}, the plan says "
         f"{wanted.get(pair, 0)}; the edges are: {listed or 'none'}"

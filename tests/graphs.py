@@ -17,6 +17,7 @@ from caramel.feeds import Feed, split_feeds
 from caramel.modifiers import synchronise as programs
 from caramel.names import in_replica, tensor_in_replica
 from caramel.servers import embedded_servers
+from caramel.traffic import Traffic
 
 _EDGE = re.compile(r"edge_\d+_(?P<op>\S+) from (?P<source>\S+) to (?P<target>\S+)$")
 _FEED = "_recv_"  # TensorFlow's nodes for what the client feeds, which enters on its task
@@ -91,14 +92,15 @@ def traced_step(
     return Trace(_sent(metadata), _received(metadata), _tasks(metadata))
 
 
-def sent_bytes(model: caramel.ARModel, trace: Trace) -> dict[Pair, int]:
-    """Bytes that each task sent to each other, with the sizes that TensorFlow infers."""
-    found: dict[Pair, int] = {}
+def sent_traffic(model: caramel.ARModel, trace: Trace) -> Traffic:
+    """What each task sent to each other, with the sizes that TensorFlow infers."""
+    found = Traffic()
     for (name, pair), times in trace.sent.items():
         if ":" in name:
             tensor = model.graph.get_tensor_by_name(name)
-            size = tensor.shape.num_elements() * tensor.dtype.size
-            found[pair] = found.get(pair, 0) + size * times
+            elements = tensor.shape.num_elements()
+            for _ in range(times):
+                found.add(pair, None if elements is None else elements * tensor.dtype.size)
     return found
 
 

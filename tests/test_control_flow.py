@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from graphs import sent_bytes, traced_step
+from graphs import sent_traffic, traced_step
 from networks import (
     CLASSES,
     FEATURES,
@@ -204,7 +204,7 @@ def test_stays_on_the_replicas_task(model, v2, control_flow):
     distributed = caramel.ARModel(job.context(), workers=2, check=True)
     trace = traced_step(distributed, job.feed)
     assert not [op for op, _ in trace.sent if not is_added(op)]
-    assert sent_bytes(distributed, trace) == distributed.traffic.bytes
+    assert sent_traffic(distributed, trace) == distributed.traffic
     for worker in range(2):
         tasks = {t for name, t in trace.tasks.items() if is_in_replica(worker, name)}
         assert tasks == {f"/job:worker/task:{worker}"}

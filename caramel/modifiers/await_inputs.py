@@ -21,8 +21,10 @@ from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.names import (
     TensorRef,
     added,
+    all_inputs_read,
     control_string,
     in_replica,
+    inputs_read,
     is_in_replica,
     without_prefix,
 )
@@ -39,15 +41,14 @@ def await_inputs(graph_def: Any, plan: Plan) -> Any:
     held = copy_of(graph_def)
     nodes = {node.name: node for node in held.node}
     writer = GraphWriter(held)
-    own, every = "inputs_read", "all_inputs_read"
     for worker, device in enumerate(plan.devices):
         controls = [in_replica(worker, read) for read in reads]
-        writer.add(added(worker, own), "NoOp", device=device, controls=controls)
+        writer.add(inputs_read(worker), "NoOp", device=device, controls=controls)
     for worker, device in enumerate(plan.devices):
-        controls = [added(source, own) for source in range(plan.workers)]
-        writer.add(added(worker, every), "NoOp", device=device, controls=controls)
+        controls = [inputs_read(source) for source in range(plan.workers)]
+        writer.add(all_inputs_read(worker), "NoOp", device=device, controls=controls)
         for update in updates:
-            nodes[in_replica(worker, update)].input.append(control_string(added(worker, every)))
+            nodes[in_replica(worker, update)].input.append(control_string(all_inputs_read(worker)))
     return held
 
 
