@@ -1,0 +1,31 @@
+# make train   trains a network on real data, on several workers of this machine
+# make test    runs all tests
+# make lint    checks style, format and types
+#
+# Each makes the virtual environment .venv and installs everything into it, if that is not done yet.
+
+PYTHON ?= python3
+WORKERS ?= 2
+
+VENV := .venv
+READY := $(VENV)/.ready
+
+.PHONY: train test lint
+
+train: $(READY)
+	@echo "Training on $(WORKERS) worker processes of this machine:"
+	@$(VENV)/bin/python examples/train_resnet.py --local --workers $(WORKERS)
+
+test: $(READY)
+	@$(VENV)/bin/python -m pytest -n 2
+
+lint: $(READY)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+$(READY): setup.cfg pyproject.toml
+	@echo "Installing Caramel, TensorFlow and the tools into $(VENV) (once; this takes minutes)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable ".[dev]"
+	@touch $@
