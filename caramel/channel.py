@@ -49,6 +49,7 @@ class Channel:
         self._cluster = cluster
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._failure: str | None = None
+        self._kept: Callable[[], Any] | None = None
         self._thread = threading.Thread(target=self._serve, name="caramel-channel", daemon=True)
         self._thread.start()
 
@@ -82,14 +83,23 @@ class Channel:
             raise WorkerLostError(message) from error
 
     def close(self, last: Callable[[], Any], *, timeout_s: float) -> None:
-        """Make one last call, without waiting longer than `timeout_s` for it to end."""
+        """Make one last call, without waiting longer than `timeout_s` for it to end.
+
+        After a failure it is not made but kept: TensorFlow closes a session also when it is
+        collected as garbage, and then waits for ever for a worker that is gone. The thread, which
+        is never ended then, holds on to it.
+        """
         if self._failure is None:
             future: Future[Any] = Future()
             self._jobs.put((last, future))
-            with contextlib.suppress(FutureTimeoutError, tf.errors.OpError):
-                future.result(timeout_s)
+            with contextlib.suppress(tf.errors.OpError):
+                try:
+                    future.result(timeout_s)
+                    self._jobs.put(None)
+                except FutureTimeoutError:
+                    _log.warning("closing the session did not end within %g s", timeout_s)
+        self._kept = last
         self._failure = self._failure or "it is closed"
-        self._jobs.put(None)
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -17,7 +17,15 @@ from caramel.channel import Channel
 from caramel.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
 from caramel.cluster import Cluster
 from caramel.context import Context
-from caramel.errors import CheckpointError, ClusterError, FeedError, SessionError
+from caramel.devices import task_of
+from caramel.errors import (
+    CheckpointError,
+    ClusterError,
+    FeedError,
+    SessionError,
+    StepTimeoutError,
+    WorkerStartError,
+)
 from caramel.facts import InputPipelines, ReplicaState, StateAccess, Variable
 from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
 from caramel.modifiers import synchronise as programs
@@ -70,7 +78,7 @@ class Session:
         report: called with the name and the seconds of each part of the opening.
 
     Raises:
-        WorkerStartError: a worker cannot be reached.
+        WorkerStartError: a worker cannot be reached, or is none of this cluster.
     """
 
     def __init__(
@@ -94,11 +102,8 @@ class Session:
         note("servers")
         self._channel = Channel(cluster)
         try:
-            self._session = self._call(
-                lambda: tf1.Session(target, graph=job.graph, config=_config(config)),
-                "connecting",
-                start_timeout_s,
-            )
+            self._greet(target, start_timeout_s)
+            self._session = tf1.Session(target, graph=job.graph, config=_config(config))
             note("connect")
             self._initialise()
             note("initialise")
@@ -494,6 +499,26 @@ class Session:
         own = own_server(cluster).target if cluster.task == 0 else None
         cluster.wait_until_reachable(start_timeout_s)
         return own or f"grpc://{cluster.tasks[0].address}"
+
+    def _greet(self, target: str, timeout_s: float) -> None:
+        """Let every worker run one op: whatever listens there must be a server of this cluster."""
+        graph = tf.Graph()
+        with graph.as_default():
+            greetings = []
+            for task in dict.fromkeys(task_of(device) for device in self._job.plan.devices):
+                with tf.device(task):
+                    greetings.append(tf.no_op())
+        session = tf1.Session(target, graph=graph, config=_config(None))
+        try:
+            self._call(lambda: session.run(greetings), "connecting", timeout_s)
+        except StepTimeoutError:
+            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
+            raise WorkerStartError(
+                f"what listens at {', '.join(str(t.address) for t in self._cluster.tasks)} did not "
+                f"answer within {timeout_s:g} s; is each a 'caramel worker' that was started with "
+                "this list of addresses?"
+            ) from None
+        self._call(session.close, "connecting", timeout_s)
 
     def _run(
         self,
