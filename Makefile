@@ -27,5 +27,5 @@ lint: $(READY)
 $(READY): setup.cfg pyproject.toml
 	@echo "Installing Caramel, TensorFlow and the tools into $(VENV) (once; this takes minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --editable ".[dev]"
+	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --editable ".[dev]"
 	@touch $@
