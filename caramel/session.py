@@ -13,19 +13,10 @@ import tensorflow as tf
 
 from caramel import names
 from caramel.access import handle_of
-from caramel.channel import Channel
 from caramel.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
 from caramel.cluster import Cluster
 from caramel.context import Context
-from caramel.devices import task_of
-from caramel.errors import (
-    CheckpointError,
-    ClusterError,
-    FeedError,
-    SessionError,
-    StepTimeoutError,
-    WorkerStartError,
-)
+from caramel.errors import CheckpointError, FeedError, SessionError
 from caramel.facts import InputPipelines, ReplicaState, StateAccess, Variable
 from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
 from caramel.modifiers import synchronise as programs
@@ -34,12 +25,9 @@ from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
 from caramel.plan import Plan
 from caramel.results import combine
-from caramel.servers import embedded_servers, own_server
-
-tf1 = tf.compat.v1
+from caramel.runner import Runner
 
 _CHUNK_BYTES = 256 * 2**20  # of variables that travel to or from the client in one call
-_CLOSE_TIMEOUT_S = 5.0
 _PLACEHOLDERS_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 
 
@@ -91,25 +79,28 @@ class Session:
         config: Any = None,
         report: Callable[[str], Any] | None = None,
     ) -> None:
-        self._job, self._cluster = job, cluster
-        self._timeout_s = step_timeout_s
+        self._job = job
         self._closed = False
         self._refreshed = True  # whether the evaluation copy has the mean of the local variables
-        self._callables: dict[Any, Callable[..., list[Any]]] = {}
+        self._checked: set[Any] = set()  # fetches and feeds that were found complete
+        self._by_handle = {variable.handle: variable for variable in job.plan.variables}
         self._aggregated = [aggregated_tensors(job.plan, w) for w in range(job.plan.workers)]
         note = report or (lambda part: None)
-        target = self._connect(start_timeout_s)
-        note("servers")
-        self._channel = Channel(cluster)
+        self._runner = Runner(
+            job.graph,
+            job.plan.devices,
+            cluster,
+            start_timeout_s=start_timeout_s,
+            call_timeout_s=step_timeout_s,
+            config=config,
+        )
+        note("connect")
         try:
-            self._greet(target, start_timeout_s)
-            self._session = tf1.Session(target, graph=job.graph, config=_config(config))
-            note("connect")
             self._initialise()
-            note("initialise")
         except BaseException:
             self.close()
             raise
+        note("initialise")
 
     # Training
 
@@ -455,8 +446,8 @@ class Session:
         if training:
             roots += [context.job.train_op, context.job.loss.op]
         given = frozenset(tensor.op for tensor in fed)
-        key = ("fed", tuple(roots), given)
-        if key not in self._callables:
+        key = (tuple(roots), given)
+        if key not in self._checked:
             needed = context.op_graph.ancestors(roots, stop=given) - given
             missing = [
                 name
@@ -467,7 +458,7 @@ class Session:
                 raise FeedError(
                     "nothing is fed for " + ", ".join(f"'{name}:0'" for name in missing)
                 )
-            self._callables[key] = list
+            self._checked.add(key)
 
     def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:
         """Where a tensor of the single-device graph is found on a worker."""
@@ -476,49 +467,12 @@ class Session:
 
     def _readable(self, prefix: str, tensor: TensorRef) -> TensorRef:
         """A tensor in a copy; in place of a variable's handle its value."""
-        for variable in self._job.plan.variables:
-            if variable.handle != tensor.op:
-                continue
-            if prefix == programs.source_prefix(self._job.plan):
-                return programs.source_value(variable)
-            return programs.value_on(names.worker_of(prefix) or 0, variable)
-        return TensorRef(f"{prefix}/{tensor.op}", tensor.index)
-
-    # TensorFlow
-
-    def _connect(self, start_timeout_s: float) -> str:
-        """Start or reach the servers; returns the session's target."""
-        cluster = self._cluster
-        if cluster.kind == "embedded":
-            return embedded_servers(cluster.size).target
-        if cluster.task:
-            raise ClusterError(
-                f"this process is {cluster.describe(cluster.task)}, but worker 0 drives the job; "
-                "run 'caramel worker' here instead"
-            )
-        own = own_server(cluster).target if cluster.task == 0 else None
-        cluster.wait_until_reachable(start_timeout_s)
-        return own or f"grpc://{cluster.tasks[0].address}"
-
-    def _greet(self, target: str, timeout_s: float) -> None:
-        """Let every worker run one op: whatever listens there must be a server of this cluster."""
-        graph = tf.Graph()
-        with graph.as_default():
-            greetings = []
-            for task in dict.fromkeys(task_of(device) for device in self._job.plan.devices):
-                with tf.device(task):
-                    greetings.append(tf.no_op())
-        session = tf1.Session(target, graph=graph, config=_config(None))
-        try:
-            self._call(lambda: session.run(greetings), "connecting", timeout_s)
-        except StepTimeoutError:
-            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
-            raise WorkerStartError(
-                f"what listens at {', '.join(str(t.address) for t in self._cluster.tasks)} did not "
-                f"answer within {timeout_s:g} s; is each a 'caramel worker' that was started with "
-                "this list of addresses?"
-            ) from None
-        self._call(session.close, "connecting", timeout_s)
+        variable = self._by_handle.get(tensor.op)
+        if variable is None:
+            return TensorRef(f"{prefix}/{tensor.op}", tensor.index)
+        if prefix == programs.source_prefix(self._job.plan):
+            return programs.source_value(variable)
+        return programs.value_on(names.worker_of(prefix) or 0, variable)
 
     def _run(
         self,
@@ -527,20 +481,7 @@ class Session:
         fed: Mapping[TensorRef, Any],
         what: str,
     ) -> list[Any]:
-        """Run part of the distributed graph; programs are compiled once."""
-        key = (tuple(tensors), tuple(targets), tuple(fed))
-        if key not in self._callables:
-            graph = self._job.graph
-            fetched = [graph.get_tensor_by_name(str(tensor)) for tensor in tensors]
-            fetched += [graph.get_operation_by_name(name) for name in targets]
-            feed_list = [graph.get_tensor_by_name(str(tensor)) for tensor in fed]
-            self._callables[key] = self._session.make_callable(fetched, feed_list)
-        function, values = self._callables[key], list(fed.values())
-        results = self._call(lambda: function(*values), what, self._timeout_s)
-        return list(results[: len(tensors)])
-
-    def _call(self, function: Callable[[], Any], what: str, timeout_s: float) -> Any:
-        return self._channel.call(function, what=what, timeout_s=timeout_s)
+        return self._runner.run(tensors, targets, fed, what)
 
     # Life
 
@@ -553,9 +494,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        session = getattr(self, "_session", None)
-        if session is not None:
-            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
+        self._runner.close()
 
     def __enter__(self) -> Session:
         return self
@@ -582,19 +521,3 @@ def _chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
         size += own
     if chunk:
         yield chunk
-
-
-def _config(config: Any) -> Any:
-    """The user's session options with ours: state of its own, and no graph optimizer.
-
-    The optimizer triples the time of the first step, makes later ones no faster, and may undo
-    planned edges. Soft placement lets ops without a kernel for a replica's device run on the CPU
-    of the same task.
-    """
-    own = tf1.ConfigProto()
-    if config is not None:
-        own.CopyFrom(config)
-    own.allow_soft_placement = True
-    own.isolate_session_state = True
-    own.graph_options.rewrite_options.disable_meta_optimizer = True
-    return own

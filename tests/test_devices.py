@@ -9,7 +9,6 @@ from graphs import sent_traffic, traced_step
 from networks import network, run_on_one_device, tf, tf1
 
 import caramel
-from caramel import servers, session
 from caramel.devices import Device, merge, task_of, without_task
 from caramel.errors import ClusterError
 from caramel.names import worker_of
@@ -113,21 +112,13 @@ def test_replicas_on_gpus_are_built_and_run_without_a_gpu():
     np.testing.assert_allclose(losses, run_on_one_device(job, initial, steps=3).losses, rtol=1e-12)
 
 
-@pytest.fixture
-def two_cpus_each(monkeypatch):
-    """Embedded workers with two CPU devices, which no option of a session asks for."""
-    monkeypatch.setattr(
-        session, "embedded_servers", lambda n: servers.embedded_servers(n, config=TWO_CPUS)
-    )
-
-
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_several_replicas_on_one_task(two_cpus_each, tasks):
+def test_several_replicas_on_one_task(tasks):
     devices = [f"/job:worker/task:{t}/device:CPU:{i}" for t in range(tasks) for i in range(2)]
     job = network("momentum", number=24)
     model = built(job, tasks, device_list=devices)
     assert model.plan.workers == 2 * tasks
-    with model.session() as running:
+    with model.session(config=TWO_CPUS) as running:
         initial = running.variables()
         losses = [running.step(job.feed) for _ in range(3)]
     np.testing.assert_allclose(losses, run_on_one_device(job, initial, steps=3).losses, rtol=1e-12)
@@ -136,7 +127,7 @@ def test_several_replicas_on_one_task(two_cpus_each, tasks):
     assert bool(model.traffic.bytes) == (tasks > 1)
 
 
-def test_a_device_without_a_task_is_on_the_only_one(two_cpus_each):
+def test_a_device_without_a_task_is_on_the_only_one():
     model = built(network(), 1, device_list=["/cpu:0", "/cpu:1"])
     assert model.plan.devices == (
         "/job:worker/task:0/device:CPU:0",

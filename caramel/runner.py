@@ -1,0 +1,139 @@
+"""Runs parts of the distributed graph on the cluster, each compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.channel import Channel
+from caramel.cluster import Cluster
+from caramel.devices import task_of
+from caramel.errors import ClusterError, StepTimeoutError, WorkerStartError
+from caramel.names import TensorRef
+from caramel.servers import embedded_servers, own_server
+
+tf1 = tf.compat.v1
+
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class Runner:
+    """A TensorFlow session over a cluster.
+
+    Args:
+        graph: the distributed graph.
+        devices: devices of the replicas.
+        cluster: the workers.
+        start_timeout_s: how long to wait for the workers, in seconds.
+        call_timeout_s: how long one call may take, in seconds.
+        config: options of the session and of servers in this process, such as thread counts.
+
+    Raises:
+        ClusterError: this process cannot drive the cluster.
+        WorkerStartError: a worker cannot be reached, or is none of this cluster.
+    """
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        devices: Sequence[str],
+        cluster: Cluster,
+        *,
+        start_timeout_s: float,
+        call_timeout_s: float,
+        config: Any = None,
+    ) -> None:
+        self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
+        self._callables: dict[Any, Callable[..., list[Any]]] = {}
+        target = self._connect(start_timeout_s, config)
+        self._channel = Channel(cluster)
+        self._greet(target, devices, start_timeout_s)
+        self._session = tf1.Session(target, graph=graph, config=_config(config))
+
+    def run(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        what: str,
+    ) -> list[Any]:
+        """The values of tensors, after running them and the target ops.
+
+        Args:
+            what: what is being done, for messages.
+
+        Raises:
+            WorkerLostError: a worker was lost.
+            StepTimeoutError: it took too long although every worker can be reached.
+            SessionError: an earlier call failed that way.
+            tf.errors.OpError: an op has failed.
+        """
+        key = (tuple(tensors), tuple(targets), tuple(fed))
+        if key not in self._callables:
+            fetched = [self._graph.get_tensor_by_name(str(tensor)) for tensor in tensors]
+            fetched += [self._graph.get_operation_by_name(name) for name in targets]
+            feed_list = [self._graph.get_tensor_by_name(str(tensor)) for tensor in fed]
+            self._callables[key] = self._session.make_callable(fetched, feed_list)
+        function, values = self._callables[key], list(fed.values())
+        results = self._channel.call(
+            lambda: function(*values), what=what, timeout_s=self._timeout_s
+        )
+        return list(results[: len(tensors)])
+
+    def close(self) -> None:
+        """End the session; what it held on the workers is gone."""
+        self._channel.close(self._session.close, timeout_s=_CLOSE_TIMEOUT_S)
+
+    def _connect(self, timeout_s: float, config: Any) -> str:
+        """Start or reach the servers; returns the session's target."""
+        cluster = self._cluster
+        if cluster.kind == "embedded":
+            return embedded_servers(cluster.size, config=config).target
+        if cluster.task:
+            raise ClusterError(
+                f"this process is {cluster.describe(cluster.task)}, but worker 0 drives the job; "
+                "run 'caramel worker' here instead"
+            )
+        own = own_server(cluster, config=config).target if cluster.task == 0 else None
+        cluster.wait_until_reachable(timeout_s)
+        return own or f"grpc://{cluster.tasks[0].address}"
+
+    def _greet(self, target: str, devices: Sequence[str], timeout_s: float) -> None:
+        """Let every worker run one op: whatever listens there must be a server of this cluster."""
+        graph = tf.Graph()
+        with graph.as_default():
+            greetings = []
+            for task in dict.fromkeys(task_of(device) for device in devices):
+                with tf.device(task):
+                    greetings.append(tf.no_op())
+        session = tf1.Session(target, graph=graph, config=_config(None))
+        try:
+            self._channel.call(
+                lambda: session.run(greetings), what="connecting", timeout_s=timeout_s
+            )
+        except StepTimeoutError:
+            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
+            raise WorkerStartError(
+                f"what listens at {', '.join(str(t.address) for t in self._cluster.tasks)} did not "
+                f"answer within {timeout_s:g} s; is each a 'caramel worker' that was started with "
+                "this list of addresses?"
+            ) from None
+        self._channel.call(session.close, what="connecting", timeout_s=timeout_s)
+
+
+def _config(config: Any) -> Any:
+    """The user's session options with ours: state of its own, and no graph optimizer.
+
+    The optimizer triples the time of the first step, makes later ones no faster, and may undo
+    planned edges. Soft placement lets ops without a kernel for a replica's device run on the CPU
+    of the same task.
+    """
+    own = tf1.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    own.allow_soft_placement = True
+    own.isolate_session_state = True
+    own.graph_options.rewrite_options.disable_meta_optimizer = True
+    return own
