@@ -171,4 +171,12 @@ BILINEAR = frozenset(
         "SelectV2",
     }
 )
+# Inputs in which these are not linear: divisors and conditions.
+NOT_LINEAR_IN: dict[str, tuple[int, ...]] = {
+    "DivNoNan": (1,),
+    "MulNoNan": (1,),
+    "RealDiv": (1,),
+    "Select": (0,),
+    "SelectV2": (0,),
+}
 ELEMENTWISE_PRODUCTS = frozenset({"Mul", "RealDiv", "DivNoNan", "MulNoNan"})

@@ -126,7 +126,9 @@ def _only_summed(graph: OpGraph, values: TensorRef, inside: set[str]) -> bool:
 class _Regions:
     """The step taken apart, by names of ops.
 
-    `differing`: values depend on the worker (variables taken to be equal). `forward`: what the
+    `differing`: values depend on the worker (variables taken to be equal). `by_value`: those that
+    do not depend only on the shapes of what differs, such as the number of entries by which
+    differentiation divides where the forward pass takes a mean. `forward`: what the
     loss is computed from. `core`: differentiation up to the last op that reads a forward value.
     `tail`: between the core and the updates. `sinks`: ops that write parameters, or variables
     that updates of parameters read (such as slots and accumulators). `serves`: the parameters
@@ -134,6 +136,7 @@ class _Regions:
     """
 
     differing: frozenset[str]
+    by_value: frozenset[str]
     forward: frozenset[str]
     core: frozenset[str]
     tail: frozenset[str]
@@ -146,6 +149,12 @@ def _regions(
 ) -> _Regions:
     step = graph.ancestors([job.train_op, job.loss.op])
     differing = frozenset(spread(graph, inputs.reasons, within=step).came_from)
+    by_value = spread(
+        graph,
+        inputs.reasons,
+        within=step,
+        is_cut=lambda tensor, consumer: graph[consumer].kind in kinds.SHAPE_ONLY,
+    )
     forward = _forward(graph, job, step)
     sinks, serves = _sinks(graph, job, access, step, forward)
     towards_updates = _data_ancestors(graph, sinks)
@@ -156,7 +165,15 @@ def _regions(
         if any(tensor.op in forward and tensor.op in differing for tensor in graph[name].inputs)
     ]
     core = frozenset(_data_ancestors(graph, readers) & backward)
-    return _Regions(differing, forward, core, backward - core, sinks, serves)
+    return _Regions(
+        differing,
+        frozenset(by_value.came_from),
+        forward,
+        core,
+        backward - core,
+        sinks,
+        serves,
+    )
 
 
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
@@ -378,8 +395,15 @@ class _Search:
         if all(_is_integer(spec) for spec in op.outputs):
             return
         values = [t for t in op.inputs if not _is_integer(graph.spec(t))]
-        differing = [t for t in values if t.op in self._regions.differing]
-        linear = op.kind in kinds.LINEAR or (op.kind in kinds.BILINEAR and len(differing) <= 1)
+        differing = [t for t in values if t.op in self._regions.by_value]
+        linear = op.kind in kinds.LINEAR or (
+            op.kind in kinds.BILINEAR
+            and len(differing) <= 1
+            and not any(
+                op.inputs[position].op in self._regions.by_value
+                for position in kinds.NOT_LINEAR_IN.get(op.kind, ())
+            )
+        )
         if not linear:
             raise AmbiguousGradientError(
                 f"cannot tell where the gradient ends that reaches '{cut}': '{name}' ({op.kind}) "
@@ -406,7 +430,12 @@ class _Search:
         gradient = [
             t for t in op.inputs if self._is_between(t) and self._graph.spec(t).shape == shape
         ]
-        local = [t for t in op.inputs if t.op in regions.forward and t.op in regions.differing]
+        local = [
+            t
+            for t in op.inputs
+            if t.op in regions.differing
+            and (t.op in regions.forward or t.op not in regions.by_value)
+        ]
         if gradient and local and not self._is_product_rule(cut, gradient[0], local[0]):
             raise AmbiguousGradientError(
                 f"cannot tell whether '{gradient[0]}' or '{cut}' is the raw gradient: the second "

@@ -27,6 +27,7 @@ from caramel.names import (
     in_group,
     in_replica,
     input_string,
+    is_added,
     parse_input,
     tensor_in_replica,
 )
@@ -235,14 +236,22 @@ class _Sum:
         """All members side by side in one flat tensor."""
         dtype = specs[0].dtype
         flat = [
-            tensor
-            if len(spec.shape or ()) == 1
-            else self._reshaped(
-                worker, ("flat", str(number)), tensor, spec, TensorSpec(dtype, (spec.elements,))
-            )
+            self._flat(worker, ("flat", str(number)), tensor, spec)
             for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True))
         ]
         return self._concatenate(worker, "group", flat, dtype, sum(s.elements or 0 for s in specs))
+
+    def _flat(
+        self, worker: int, parts: tuple[str, ...], tensor: TensorRef, spec: TensorSpec
+    ) -> TensorRef:
+        """A tensor as a vector, put out by an op of Caramel's own: only those may be sent."""
+        if len(spec.shape or ()) != 1:
+            return self._reshaped(
+                worker, parts, tensor, spec, TensorSpec(spec.dtype, (spec.elements,))
+            )
+        if is_added(tensor.op):
+            return tensor
+        return self._add(worker, parts, "Identity", [tensor], [spec], T=spec.dtype)
 
     def _split(
         self, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
@@ -295,15 +304,18 @@ class _Sum:
         *,
         finishes: bool,
     ) -> TensorRef:
-        total = self._add(
-            worker,
-            ("sum", str(number)),
-            "AddN",
-            [_present(operand) for operand in operands],
-            [spec],
-            T=spec.dtype,
-            N=len(operands),
-        )
+        """The operands added from left to right.
+
+        Two at a time: `AddN` begins with whichever operand's memory it can take over, which differs
+        from step to step, and adds more than eight in another order.
+        """
+        total = _present(operands[0])
+        for position, operand in enumerate(operands[1:], start=1):
+            is_last = position == len(operands) - 1
+            parts = ("sum", str(number)) if is_last else ("partial", str(number), str(position))
+            total = self._add(
+                worker, parts, "AddV2", [total, _present(operand)], [spec], T=spec.dtype
+            )
         if finishes and self._averages and spec.dtype not in _SMALL_FLOATS:
             return self._divided(worker, ("mean", str(number)), total, spec)
         return total
@@ -425,7 +437,13 @@ class _Rows:
             values, indices = self._local(worker, gradient)
             if gradient.merge_duplicates:
                 values, indices = self._merged(worker, values, indices, gradient)
-            sent.append((self._weighed(worker, values, row), indices))
+            values = self._weighed(worker, values, row)
+            sent.append(
+                (
+                    self._own(worker, "sent_values", values, gradient.spec.dtype),
+                    self._own(worker, "sent_indices", indices, gradient.index_dtype),
+                )
+            )
         gathered = []
         for worker in range(self._plan.workers):
             axis = self._desk.constant(worker, 0, "int32")
@@ -500,15 +518,15 @@ class _Rows:
         gradient: AggregatedGradient,
         row_dtype: str,
         number_dtype: str,
-        value_dtype: str | None = None,
+        result: TensorSpec | None = None,
     ) -> TensorRef:
         return self._add(
             worker,
             name,
             "UnsortedSegmentSum",
             [values, rows, number],
-            [],
-            T=value_dtype or gradient.spec.dtype,
+            [result] if result is not None else [],
+            T=result.dtype if result is not None else gradient.spec.dtype,
             Tindices=row_dtype,
             Tnumsegments=number_dtype,
         )
@@ -524,6 +542,12 @@ class _Rows:
                 worker, "factor/cast", "Cast", [factor], [], SrcT=SHARE_DTYPE, DstT=row.dtype
             )
         return self._add(worker, "weighed", "Mul", [values, factor], [], T=row.dtype)
+
+    def _own(self, worker: int, name: str, tensor: TensorRef, dtype: str) -> TensorRef:
+        """The tensor, put out by an op of Caramel's own: only those may be sent."""
+        if is_added(tensor.op):
+            return tensor
+        return self._add(worker, name, "Identity", [tensor], [], T=dtype)
 
     def _spread(
         self,
@@ -545,7 +569,7 @@ class _Rows:
             gradient,
             gradient.index_dtype,
             "int64",
-            spec.dtype,
+            spec,
         )
 
     def _ones(self, worker: int, indices: TensorRef, gradient: AggregatedGradient) -> TensorRef:

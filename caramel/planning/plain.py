@@ -31,7 +31,8 @@ def plain_plan(
     Args:
         devices: where the replica of each worker is.
         pattern: one of `caramel.patterns.PATTERNS`.
-        sparse: whether rows of sparse gradients are gathered, or whole matrices added up.
+        sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
+            that gives the same).
     """
     gradients = tuple(_aggregated(graph, job, cut) for cut in frontier.cuts)
     workers = len(devices)
@@ -39,7 +40,7 @@ def plain_plan(
         Group(
             name=f"group_{number}",
             members=(gradient.parameter,),
-            pattern=ALL_GATHER if gradient.indices and sparse == "gather" else pattern,
+            pattern=ALL_GATHER if _is_gathered(gradient, sparse) else pattern,
             shift=number % workers,
         )
         for number, gradient in enumerate(gradients)
@@ -58,6 +59,17 @@ def plain_plan(
         train_op=job.train_op,
         loss=job.loss.op,
     )
+
+
+def _is_gathered(gradient: AggregatedGradient, sparse: SparseMethod) -> bool:
+    """Whether the rows of a gradient are gathered.
+
+    Adding up whole matrices merges rows of equal number; where something tells them apart (a norm
+    over the rows, say), the result would not be that of one device.
+    """
+    if gradient.indices is None:
+        return False
+    return sparse == "gather" or not gradient.merge_duplicates
 
 
 def _aggregated(graph: OpGraph, job: TrainingJob, cut: Cut) -> AggregatedGradient:
