@@ -318,11 +318,23 @@ def _given_gradients(
         if found.name in seen:
             raise AmbiguousGradientError(f"gradients: '{found.name}' is given twice")
         seen.add(found.name)
-        if isinstance(gradient, tf.IndexedSlices):
-            yield RawGradient(
-                found.name,
-                parse_tensor(names.tensor(gradient.values, "gradients").name),
-                parse_tensor(names.tensor(gradient.indices, "gradients").name),
-            )
-        else:
-            yield RawGradient(found.name, parse_tensor(names.tensor(gradient, "gradients").name))
+        yield _given_gradient(names, gradient, found)
+
+
+def _given_gradient(names: GraphNames, gradient: Any, variable: Variable) -> RawGradient:
+    """One raw gradient that the user named, of the dtype and shape of its variable."""
+    sparse = isinstance(gradient, tf.IndexedSlices)
+    values = names.tensor(gradient.values if sparse else gradient, "gradients")
+    indices = names.tensor(gradient.indices, "gradients") if sparse else None
+    wanted = tf.TensorShape(variable.spec.shape)
+    expected = tf.TensorShape([None]).concatenate(wanted[1:]) if sparse else wanted
+    if values.dtype.name != variable.spec.dtype or not expected.is_compatible_with(values.shape):
+        raise GraphError(
+            f"gradients: '{values.name}' ({values.dtype.name} of shape {values.shape}) cannot be "
+            f"the gradient of '{variable.name}' ({variable.spec.dtype} of shape {wanted})"
+        )
+    return RawGradient(
+        variable.name,
+        parse_tensor(values.name),
+        parse_tensor(indices.name) if indices is not None else None,
+    )
