@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
+_LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+
 # What TensorFlow writes at every start whatever its log level, because its log is not set up yet.
 _NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|I\d{4} \d\d:\d\d:")
 
@@ -21,14 +23,15 @@ _NOISE = re.compile(rb"WARNING: All log messages before absl::InitializeLog\(\)|
 def quiet_start() -> Iterator[Callable[[], None]]:
     """Import TensorFlow inside it, and its start-up messages do not appear on standard error.
 
-    Does nothing where the user has set TF_CPP_MIN_LOG_LEVEL. Yields a function that ends it early.
-    A forked child does the filtering, so that what TensorFlow writes while it crashes still gets
-    through.
+    Does nothing where the user has set TF_CPP_MIN_LOG_LEVEL to 0, to see everything. Yields a
+    function that ends it early. A forked child does the filtering, so that what TensorFlow writes
+    while it crashes still gets through.
     """
-    if "TF_CPP_MIN_LOG_LEVEL" in os.environ:
+    given = os.environ.get(_LOG_LEVEL)
+    if given == "0":
         yield lambda: None
         return
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+    os.environ[_LOG_LEVEL] = given or "3"
     read_end, write_end = os.pipe()
     sys.stderr.flush()
     child = os.fork()
@@ -41,7 +44,8 @@ def quiet_start() -> Iterator[Callable[[], None]]:
     os.close(read_end)
 
     def restore() -> None:
-        os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)  # TensorFlow has read it; processes inherit it
+        if not given:  # TensorFlow has read it; what this process starts need not inherit it
+            os.environ.pop(_LOG_LEVEL, None)
         sys.stderr.flush()
         os.dup2(errors, 2)
         os.close(errors)
