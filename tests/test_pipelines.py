@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graphs import session_config
 from networks import relative_error, tf, tf1
 
 import caramel
 from caramel.errors import InputPipelineError, OneShotIteratorError
+from caramel.servers import embedded_servers
 
 Dataset = tf.data.Dataset
 FEATURES = 3
@@ -79,19 +81,17 @@ def epoch(session: Any, job: Job, feeds: Any = None) -> list[Any]:
     return until_the_end(lambda: session.step(fetches={"ids": job.ids, "loss": job.loss})["ids"])
 
 
-def shards(job: Job, workers: int, feeds: Any = None) -> list[list[int]]:
-    """What each worker reads until its own shard has ended, on the graph as it is."""
+def shards(job: Job, workers: int) -> list[list[int]]:
+    """What each worker reads until its own shard has ended, by a plain TensorFlow session."""
     model = job.model(workers)
-    with model.session() as session:
-        session.run(job.iterator.initializer, feeds)
-
-        def read(worker: int) -> list[int]:
-            # A user's session has no way to look at one worker's pipeline alone.
-            tensor = model.graph.get_tensor_by_name(f"worker_{worker}/{job.ids.name}")
-            return np.ravel(session._session.run(tensor)).tolist()
-
-        read_by_worker = [until_the_end(lambda w=w: read(w)) for w in range(workers)]
-    return [[number for batch in batches for number in batch] for batches in read_by_worker]
+    target = embedded_servers(workers).target
+    with tf1.Session(target, graph=model.graph, config=session_config()) as session:
+        found = []
+        for worker in range(workers):
+            session.run(f"worker_{worker}/{job.iterator.initializer.name}")
+            tensor = f"worker_{worker}/{job.ids.name}"
+            found.append(until_the_end(lambda name=tensor: session.run(name)))
+    return [[n for batch in batches for n in np.ravel(batch).tolist()] for batches in found]
 
 
 def assert_disjoint_and_complete(found: list[list[int]], expected: Any) -> None:
