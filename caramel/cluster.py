@@ -16,7 +16,6 @@ on a network you trust.
 
 from __future__ import annotations
 
-import json
 import numbers
 import os
 import re
@@ -24,14 +23,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import product
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from caramel import processes
 from caramel.devices import Device
 from caramel.errors import ClusterError, WorkerStartError
+from caramel.launchers import read_environment
 
 Kind = Literal["embedded", "local", "remote"]
 
@@ -42,7 +40,6 @@ _JOBS = ("chief", "worker")
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]):(?P<port>[0-9]+)")
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
 _PROBE_S = 2.0  # how long one attempt to connect may take
-_MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
 
 
 @runtime_checkable
@@ -191,19 +188,18 @@ class Cluster:
         Raises:
             ClusterError: there is no such description, or it contradicts itself.
         """
-        environ = os.environ if environ is None else environ
-        if environ.get("TF_CONFIG", "").strip():
-            return _from_tf_config(environ["TF_CONFIG"])
-        by_srun = "SLURM_PROCID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ
-        if by_srun and _slurm_nodes(environ):
-            return _from_slurm(environ, base_port)
-        if any(name in environ for name in _MPI_VARIABLES):
-            return _from_mpi(environ)
+        launch = read_environment(os.environ if environ is None else environ, base_port)
+        try:
+            cluster = cls.of(launch.workers)
+        except ClusterError as error:
+            raise ClusterError(f"{launch.source}: {error}") from None
+        names = [(task.job, task.index) for task in cluster.tasks]
+        if launch.own is None or launch.own in names:
+            own = None if launch.own is None else names.index(launch.own)
+            return cls("remote", cluster.tasks, task=own)
         raise ClusterError(
-            "the environment describes no cluster. Looked for: TF_CONFIG; Slurm (SLURM_PROCID "
-            "with SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, which srun sets); "
-            f"MPI ({', '.join(_MPI_VARIABLES)}). "
-            "Give the workers' addresses, or a number for workers on this machine"
+            f"{launch.source}: this process is task {launch.own[1]} of job {launch.own[0]}, which "
+            f"the cluster does not have: {', '.join(cluster.devices)}"
         )
 
     @classmethod
@@ -437,147 +433,6 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
             raise ClusterError(
                 f"the address '{task.address}' is given twice, for {other.device} and {task.device}"
             )
-
-
-# What launchers say -----------------------------------------------------------------------------
-
-
-def _from_tf_config(text: str) -> Cluster:
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ClusterError(f"TF_CONFIG is not valid JSON ({error}): {text}") from None
-    if not isinstance(config, dict) or not isinstance(config.get("cluster"), dict):
-        raise ClusterError(f"TF_CONFIG describes no cluster; expected a 'cluster' entry: {text}")
-    try:
-        cluster = Cluster.of(config["cluster"])
-    except ClusterError as error:
-        raise ClusterError(f"TF_CONFIG: {error}") from None
-    task = config.get("task") or {}
-    if not isinstance(task, dict):
-        raise ClusterError(f"TF_CONFIG: 'task' is {task!r}; expected a 'type' and an 'index'")
-    if task.get("type") not in config["cluster"]:
-        return cluster
-    own = (task["type"], str(task.get("index")))
-    names = [(each.job, str(each.index)) for each in cluster.tasks]
-    if own not in names:
-        raise ClusterError(
-            f"TF_CONFIG: this process is task {own[1]} of job {own[0]}, which the cluster does not "
-            f"have: {', '.join(cluster.devices)}"
-        )
-    return Cluster("remote", cluster.tasks, task=names.index(own))
-
-
-def _slurm_nodes(environ: Mapping[str, str]) -> str:
-    return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
-
-
-def _from_slurm(environ: Mapping[str, str], base_port: int) -> Cluster:
-    nodes = _expand_nodes(_slurm_nodes(environ))
-    task_counts = _slurm_task_counts(environ, len(nodes))
-    places = [
-        (node, local)
-        for node, count in zip(nodes, task_counts, strict=True)
-        for local in range(count)
-    ]
-    rank = _slurm_number(environ, "SLURM_PROCID")
-    cluster = Cluster.of([f"{node}:{base_port + local}" for node, local in places], task=rank)
-    here = environ.get("SLURMD_NODENAME", places[rank][0])
-    if here != places[rank][0]:
-        raise ClusterError(
-            f"Slurm runs task {rank} on {here}, where {places[rank][0]} was expected; Caramel "
-            "needs the distribution 'block' (srun --distribution=block)"
-        )
-    return cluster
-
-
-def _slurm_number(environ: Mapping[str, str], name: str) -> int:
-    if not environ[name].isdecimal():
-        raise ClusterError(f"{name} is '{environ[name]}'; expected a number")
-    return int(environ[name])
-
-
-def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]:
-    """How many tasks each node runs."""
-    names = [name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environ.get(name)]
-    total = _slurm_number(environ, names[0]) if names else None
-    given = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE")
-    if given:
-        counts = _expand_counts(given)
-    elif total is None or total % node_count == 0:
-        counts = [1 if total is None else total // node_count] * node_count
-    else:
-        raise ClusterError(
-            f"Slurm runs {total} tasks on {node_count} nodes; SLURM_TASKS_PER_NODE is needed "
-            "to know which runs where"
-        )
-    if len(counts) != node_count or total not in (None, sum(counts)):
-        raise ClusterError(
-            f"Slurm's variables contradict each other: {node_count} nodes, "
-            f"{'any number of' if total is None else total} tasks, '{given}' tasks per node"
-        )
-    return counts
-
-
-def _expand_counts(text: str) -> list[int]:
-    """Slurm's short form of a list of numbers: ``2(x3),1`` gives 2, 2, 2, 1."""
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if match is None:
-            raise ClusterError(f"SLURM_TASKS_PER_NODE is '{text}'; expected a form like '2(x3),1'")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
-
-
-def _expand_nodes(node_list: str) -> list[str]:
-    """The nodes of a Slurm node list: ``node[01-02],gpu5`` gives node01, node02 and gpu5."""
-    nodes: list[str] = []
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", node_list):
-        pieces = re.split(r"\[([^\]]*)\]", part)  # text, ranges, text, ranges, ..., text
-        choices = [
-            _expand_ranges(piece, node_list) if number % 2 else [piece]
-            for number, piece in enumerate(pieces)
-        ]
-        nodes += ["".join(choice) for choice in product(*choices)]
-    return nodes
-
-
-def _expand_ranges(ranges: str, node_list: str) -> list[str]:
-    texts: list[str] = []
-    for part in ranges.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None:
-            raise ClusterError(
-                f"Slurm's node list is '{node_list}'; expected a form like 'node[01-03,07],gpu5'"
-            )
-        first, last = match[1], match[2] or match[1]
-        texts += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
-    return texts
-
-
-def _from_mpi(environ: Mapping[str, str]) -> Cluster:
-    try:
-        from mpi4py import MPI
-    except ImportError as error:
-        raise ClusterError(
-            "this process was started by an MPI launcher, but mpi4py cannot be imported "
-            f"({error}); install it with: pip install 'caramel[mpi]'"
-        ) from None
-    world = MPI.COMM_WORLD
-    sizes = [environ[name] for name in _MPI_VARIABLES if name in environ and "SIZE" in name]
-    if sizes and str(world.Get_size()) != sizes[0]:
-        raise ClusterError(
-            f"the MPI launcher started {sizes[0]} processes, but mpi4py sees {world.Get_size()}; "
-            "mpi4py must be built for the MPI whose launcher is used"
-        )
-    with ExitStack() as stack:  # ports stay bound until all have chosen, so that they differ
-        chosen = stack.enter_context(socket.socket())
-        chosen.bind(("", 0))
-        places = world.allgather((socket.gethostname(), chosen.getsockname()[1]))
-    one_machine = len({host for host, _ in places}) == 1
-    addresses = [f"{'127.0.0.1' if one_machine else host}:{port}" for host, port in places]
-    return Cluster.of(addresses, task=world.Get_rank())
 
 
 # Who answers ------------------------------------------------------------------------------------

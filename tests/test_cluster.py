@@ -243,7 +243,7 @@ def test_a_slurm_step_goes_before_its_job():
         ),
         (
             slurm(JOB_NODELIST="n[1-2]", PROCID=2),
-            "task 2 does not exist: the cluster has 2 workers",
+            "SLURM_PROCID is 2, but there are 2 tasks",
         ),
         (
             {**slurm(JOB_NODELIST="n[1-2]", NTASKS=4, PROCID=1), "SLURMD_NODENAME": "n2"},

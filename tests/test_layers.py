@@ -26,8 +26,8 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 LAYERS = {
     0: {"devices", "errors", "kinds", "names", "quiet", "version"},
     1: {
-        *("access", "cluster", "facts", "feeds", "graph", "patterns", "plan", "processes"),
-        *("records", "results", "traffic"),
+        *("access", "cluster", "facts", "feeds", "graph", "launchers", "patterns", "plan"),
+        *("processes", "records", "results", "traffic"),
     },
     2: {"analysis", "analyzers.", "checks", "planning."},
     3: {"channel", "checkpoint", "context", "modifiers.", "runner", "servers", "session"},
@@ -40,7 +40,7 @@ LIBRARIES = {
     2: {"numpy", "networkx", "sklearn"},
     3: {"numpy", "tensorflow", "google"},
 }
-OPTIONAL = {"cluster": {"mpi4py"}}  # imported where it is used, and only by those who have it
+OPTIONAL = {"launchers": {"mpi4py"}}  # imported where it is used, and only by those who have it
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
