@@ -20,8 +20,8 @@ from networks import (
 )
 
 import caramel
-from caramel.modifiers.aggregate import TensorRef
-from caramel.names import in_group
+from caramel.names import TensorRef, in_group
+from caramel.servers import embedded_servers
 
 ROWS, WIDTH, CLASSES, WORDS = 12, 4, 3, 5
 METHODS = ("gather", "dense")
@@ -101,7 +101,7 @@ def test_ids_may_repeat_in_any_way(workers, pattern, lookup, sparse):
 
 
 @pytest.mark.parametrize("sparse", METHODS)
-@pytest.mark.parametrize("optimizer", ["gradient_descent", "adam", "adagrad"])
+@pytest.mark.parametrize("optimizer", ["gradient_descent", "adam"])
 @pytest.mark.parametrize("lookup", [looked_up_once, looked_up_twice])
 def test_global_norm_clipping_sees_the_rows_of_all_workers(lookup, optimizer, sparse):
     """One device clips by the norm of rows that repeat; merged rows have another norm."""
@@ -206,14 +206,13 @@ def test_only_rows_that_are_needed_are_gathered(process, rows):
     job = embedding("gradient_descent", process)
     model = caramel.ARModel(job.context(), workers=2, check=True)
     group = next(g.name for g in model.plan.groups if g.members == ("table",))
-    with model.session() as session:
-        name = TensorRef(in_group(group, 1, "gathered_indices"))
-        fed = {
-            f"worker_{worker}/{name}": value[worker * 7 : worker * 7 + 7]
-            for worker in range(2)
-            for name, value in job.feed.items()
-        }
-        gathered = session._session.run(str(name), fed)
+    fed = {
+        f"worker_{worker}/{name}": value[worker * 7 : worker * 7 + 7]
+        for worker in range(2)
+        for name, value in job.feed.items()
+    }
+    with tf1.Session(embedded_servers(2).target, graph=model.graph) as session:
+        gathered = session.run(str(TensorRef(in_group(group, 1, "gathered_indices"))), fed)
     assert gathered.shape == (rows,)
     if process != "unchanged":
         np.testing.assert_array_equal(gathered, np.ravel(job.feed["ids:0"]))

@@ -157,15 +157,16 @@ class _Programs:
         variable, plan = self._variable, self._plan
         spec = variable.spec
         device = self._home
-        total = self._writer.add(
-            added(0, "total", variable.name),
-            "AddN",
-            list(self._values()),
-            device=device,
-            outputs=[spec],
-            T=spec.dtype,
-            N=plan.workers,
-        )
+        total, *others = self._values()
+        for worker, value in enumerate(others, start=1):  # `AddN` has no fixed order
+            total = self._writer.add(
+                added(0, "total", str(worker), variable.name),
+                "AddV2",
+                [total, value],
+                device=device,
+                outputs=[spec],
+                T=spec.dtype,
+            )
         number = self._writer.constant(
             added(0, "mean", variable.name, "workers"),
             np.array(plan.workers, tf.as_dtype(spec.dtype).as_numpy_dtype),
