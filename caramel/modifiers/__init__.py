@@ -2,6 +2,7 @@
 
 ===================== ===========================================================================
 `replicate`           one copy of the user's graph on every worker
+`order_sums`          the user's sums in a fixed order
 `shard`               each worker's own shard of the input pipelines
 `await_inputs`        no update before every worker has read its inputs
 `weigh`               how much each worker's part of a batch counts
@@ -9,5 +10,6 @@
 `synchronise`         programs that read, broadcast and average variables
 ===================== ===========================================================================
 
-`rewrite` runs them in this order; `nodes` writes the nodes that they add.
+`rewrite` runs them in this order. `aggregate` is helped by `dense`, `sparse` and `desk`; `nodes`
+writes the nodes that all of them add.
 """

@@ -11,6 +11,7 @@ from typing import Any
 from caramel.errors import InvariantError
 from caramel.modifiers.aggregate import aggregate
 from caramel.modifiers.await_inputs import await_inputs
+from caramel.modifiers.order_sums import order_sums
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.shard import shard
 from caramel.modifiers.synchronise import synchronise
@@ -22,6 +23,7 @@ Check = Callable[[Any, Plan], None]
 
 MODIFIERS: tuple[Modifier, ...] = (
     replicate,
+    order_sums,
     shard,
     await_inputs,
     weigh,

@@ -1,0 +1,64 @@
+"""Writes the nodes of aggregations; what all groups of a worker need is written once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.graph import TensorSpec
+from caramel.modifiers.nodes import GraphWriter
+from caramel.modifiers.weigh import SHARE_DTYPE, share
+from caramel.names import TensorRef, added
+from caramel.plan import Plan
+
+
+class Desk:
+    """Writes nodes on workers; equal constants are one node."""
+
+    def __init__(self, writer: GraphWriter, plan: Plan) -> None:
+        self._writer, self._devices = writer, plan.devices
+        self._constants: dict[tuple[Any, ...], TensorRef] = {}
+        self._shares: dict[tuple[int, str], TensorRef] = {}
+
+    def add(
+        self,
+        name: str,
+        worker: int,
+        kind: str,
+        inputs: Sequence[TensorRef],
+        outputs: Sequence[TensorSpec],
+        **attributes: Any,
+    ) -> TensorRef:
+        """Add a node on a worker's device."""
+        return self._writer.add(
+            name, kind, inputs, device=self._devices[worker], outputs=outputs, **attributes
+        )
+
+    def constant(self, worker: int, value: Any, dtype: str) -> TensorRef:
+        """A constant on a worker; equal ones are one node."""
+        array = np.array(value, tf.as_dtype(dtype).as_numpy_dtype)
+        key = (worker, dtype, array.shape, array.tobytes())
+        if key not in self._constants:
+            name = added(worker, "constant", str(len(self._constants)))
+            self._constants[key] = self._writer.constant(name, array, device=self._devices[worker])
+        return self._constants[key]
+
+    def share(self, worker: int, dtype: str) -> TensorRef:
+        """The worker's share as a scalar of a dtype."""
+        if dtype == SHARE_DTYPE:
+            return share(worker)
+        key = (worker, dtype)
+        if key not in self._shares:
+            self._shares[key] = self.add(
+                added(worker, "share", dtype),
+                worker,
+                "Cast",
+                [share(worker)],
+                [TensorSpec(dtype, ())],
+                SrcT=SHARE_DTYPE,
+                DstT=dtype,
+            )
+        return self._shares[key]
