@@ -10,7 +10,6 @@ from caramel.quiet import quiet_start
 with quiet_start():  # hides what TensorFlow writes when it is imported for the first time
     import tensorflow  # noqa: F401
 
-# README: begin
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
@@ -32,6 +31,7 @@ with tf.Graph().as_default() as graph:  # ordinary single-device code
     accuracy = tf.reduce_mean(tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), y), tf.float32))
     train_op = tf1.train.AdamOptimizer(0.02).minimize(loss)
 
+# README: begin
 context = caramel.Context(graph, train_op=train_op, loss=loss)
 model = caramel.ARModel(context, workers=4, pattern="shuffle")
 with model.session() as session:
