@@ -1,0 +1,129 @@
+"""The networks of the benchmarks have the papers' parameters, and train."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import caramel
+from benchmarks import networks
+
+# Number of trainable variables and their size in MiB, from the papers' tables.
+PAPERS = {
+    "alexnet_v2": (16, 191.89),
+    "inception_v1": (116, 25.24),
+    "inception_v2": (141, 42.64),
+    "inception_v3": (196, 103.54),
+    "resnet_v1_50": (108, 97.39),
+    "resnet_v1_101": (210, 169.74),
+    "resnet_v2_50": (125, 97.45),
+    "resnet_v2_101": (244, 169.86),
+    "resnet_v2_152": (363, 229.51),
+    "vgg_16": (32, 527.79),
+    "vgg_19": (38, 548.05),
+    "seq_32": (32, 32.0),
+    "par_32": (32, 32.0),
+}
+
+
+@functools.cache
+def default_job(name):
+    return networks.build(name)
+
+
+def parameters(job):
+    """Name to number of entries of every trainable variable."""
+    with job.graph.as_default():
+        return {v.name: math.prod(v.shape) for v in tf.compat.v1.trainable_variables()}
+
+
+def mib(job):
+    return 4 * sum(parameters(job).values()) / 2**20
+
+
+@pytest.mark.parametrize("name", networks.NETWORKS)
+def test_a_network_has_the_papers_parameters(name):
+    job = default_job(name)
+    variables, size = PAPERS[name]
+    assert len(parameters(job)) == networks.NETWORKS[name].variables == variables
+    assert round(mib(job), 2) == size
+    assert networks.NETWORKS[name].mib == pytest.approx(size, abs=0.011)
+    assert len(job.gradients) == variables
+    assert all(gradient is not None for gradient, _ in job.gradients)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "alexnet_v2",
+        "inception_v1",
+        "inception_v2",
+        "inception_v3",
+        "resnet_v1_50",
+        "resnet_v2_50",
+        "vgg_16",
+    ],
+)
+def test_parameters_do_not_depend_on_the_size_of_images(name):
+    smallest = networks.NETWORKS[name].smallest_image
+    assert parameters(networks.build(name, image=smallest)) == parameters(default_job(name))
+
+
+def test_a_job_says_what_to_feed():
+    job = networks.build("resnet_v1_50", batch=3, image=16)
+    assert job.inputs == {"examples:0": (3, 16, 16, 3), "labels:0": (3,)}
+    feed = job.feed(seed=1)
+    assert {name: value.shape for name, value in feed.items()} == job.inputs
+    assert feed["examples:0"].dtype == np.float32
+
+
+def test_the_batches_are_the_papers():
+    assert default_job("alexnet_v2").inputs["labels:0"] == (512,)
+    assert default_job("inception_v3").inputs["examples:0"] == (32, 299, 299, 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "resnet"}, "there is no network 'resnet'; there are alexnet_v2, "),
+        ({"name": "vgg_16", "image": 31}, "vgg_16 needs images of at least 32 pixels, not 31"),
+        ({"name": "seq_32", "image": 32}, "seq_32 takes vectors of 512 numbers"),
+        ({"name": "seq_32", "optimizer": "magic"}, "there is no optimizer 'magic'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        networks.build(**options)
+
+
+def test_only_resnet_v2_updates_moving_averages():
+    job = networks.build("resnet_v2_50", batch=2, image=8)
+    model = caramel.ARModel(job.context(), workers=2)
+    assert len(model.plan.local) == 2 * 17  # a mean and a variance before each unit and at the end
+    job = networks.build("resnet_v1_50", batch=2, image=8)
+    assert not caramel.ARModel(job.context(), workers=2).plan.local
+
+
+def test_the_same_seed_gives_the_same_values():
+    def initial():
+        job = networks.build("inception_v1", batch=2, image=16)
+        with tf.compat.v1.Session(graph=job.graph) as session:
+            name = "Mixed_3b/Branch_1/Conv2d_1/weights"
+            session.run(f"{name}/Assign")
+            return session.run(f"{name}/Read/ReadVariableOp:0")
+
+    np.testing.assert_array_equal(initial(), initial())
+
+
+@pytest.mark.parametrize("name", ["inception_v1", "seq_32", "par_32"])
+def test_a_network_trains_on_two_workers(name):
+    image = networks.NETWORKS[name].image and 16
+    job = networks.build(name, batch=4, image=image, dropout=0, learning_rate=0.001)
+    with caramel.ARModel(job.context(), workers=2).session() as session:
+        losses = [session.step(job.feed()) for _ in range(3)]
+    assert np.all(np.isfinite(losses))
+    assert losses[2] < losses[0]
