@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -161,11 +162,17 @@ def _expand_ranges(ranges: str, node_list: str) -> list[str]:
 
 
 def _from_mpi(environ: Mapping[str, str]) -> Launch:
+    """The ranks' addresses, which they tell each other.
+
+    MPI is ended at once unless the program uses it itself: else a rank could not end before all
+    do, while the others wait for rank 0 to end.
+    """
+    used_by_program = "mpi4py.MPI" in sys.modules
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         raise ClusterError(
-            "this process was started by an MPI launcher, but mpi4py cannot be imported "
+            "this process was started by an MPI launcher, but mpi4py cannot be used "
             f"({error}); install it with: pip install 'caramel[mpi]'"
         ) from None
     world = MPI.COMM_WORLD
@@ -179,6 +186,9 @@ def _from_mpi(environ: Mapping[str, str]) -> Launch:
         chosen = stack.enter_context(socket.socket())
         chosen.bind(("", 0))
         places = world.allgather((socket.gethostname(), chosen.getsockname()[1]))
+    rank = world.Get_rank()
+    if not used_by_program:
+        MPI.Finalize()
     one_machine = len({host for host, _ in places}) == 1
     addresses = [f"{'127.0.0.1' if one_machine else host}:{port}" for host, port in places]
-    return Launch("MPI", addresses, ("worker", world.Get_rank()))
+    return Launch("MPI", addresses, ("worker", rank))

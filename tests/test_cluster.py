@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import socket
@@ -256,8 +257,9 @@ def test_wrong_slurm_variables_are_a_clear_error(variables, message):
         Cluster.from_environment(variables)
 
 
-def use_mpi(monkeypatch, places: list[tuple[str, int]], rank: int) -> None:
-    """Put in a fake mpi4py, in which the other ranks are at `places`."""
+def use_mpi(monkeypatch, places: list[tuple[str, int]], rank: int) -> list[str]:
+    """Put in a fake mpi4py, in which the other ranks are at `places`; returns what it ended."""
+    ended: list[str] = []
 
     class World:
         def Get_rank(self):  # noqa: N802
@@ -271,8 +273,10 @@ def use_mpi(monkeypatch, places: list[tuple[str, int]], rank: int) -> None:
             return places
 
     package = types.ModuleType("mpi4py")
-    package.MPI = types.SimpleNamespace(COMM_WORLD=World())
+    finalize = functools.partial(ended.append, "MPI")
+    package.MPI = types.SimpleNamespace(COMM_WORLD=World(), Finalize=finalize)
     monkeypatch.setitem(sys.modules, "mpi4py", package)
+    return ended
 
 
 def test_mpi_ranks_exchange_their_addresses(monkeypatch):
@@ -280,6 +284,15 @@ def test_mpi_ranks_exchange_their_addresses(monkeypatch):
     cluster = Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "3"})
     assert cluster.as_dict() == {"worker": ["a:5", "a:6", "b:5"]}
     assert cluster.task == 1
+
+
+def test_mpi_is_ended_unless_the_program_uses_it_itself(monkeypatch):
+    ended = use_mpi(monkeypatch, [("a", 5), ("a", 6)], rank=0)
+    Cluster.from_environment({"PMI_SIZE": "2"})
+    assert ended == ["MPI"]
+    monkeypatch.setitem(sys.modules, "mpi4py.MPI", sys.modules["mpi4py"].MPI)
+    Cluster.from_environment({"PMI_SIZE": "2"})
+    assert ended == ["MPI"]
 
 
 def test_mpi_on_one_machine_uses_loopback(monkeypatch):
