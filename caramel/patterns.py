@@ -216,13 +216,18 @@ def _moved(step: Step, workers: int, shift: int, offset: int) -> Step:
             )
 
 
-def chunk_sizes(elements: int, chunks: int, element_bytes: int) -> tuple[int, ...]:
+def chunk_sizes(
+    elements: int, chunks: int, element_bytes: int, *, smallest_bytes: int = CHUNK_ALIGNMENT_BYTES
+) -> tuple[int, ...]:
     """Elements in each chunk: as even as possible, every chunk beginning aligned.
 
-    Boundaries are multiples of `CHUNK_ALIGNMENT_BYTES`, so a tensor of a few bytes fills only the
-    first chunks, and the others are empty: nothing is sent for those.
+    Boundaries are multiples of `CHUNK_ALIGNMENT_BYTES`. A tensor that would give chunks of less
+    than `smallest_bytes` fills only the first chunks, and the others are empty: nothing is sent
+    for those.
     """
     unit = max(1, CHUNK_ALIGNMENT_BYTES // element_bytes)
     units = -(-elements // unit)
-    bounds = [min(elements, unit * -(-units * chunk // chunks)) for chunk in range(chunks + 1)]
-    return tuple(after - before for before, after in pairwise(bounds))
+    filled = max(1, min(chunks, elements * element_bytes // smallest_bytes))
+    bounds = [min(elements, unit * -(-units * chunk // filled)) for chunk in range(filled + 1)]
+    sizes = (after - before for before, after in pairwise(bounds))
+    return (*sizes, *[0] * (chunks - filled))

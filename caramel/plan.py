@@ -16,7 +16,7 @@ from caramel.errors import PlanError
 from caramel.facts import Pipeline, Reduction, Variable
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.names import TensorRef
-from caramel.patterns import check_pattern
+from caramel.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern
 from caramel.records import from_json_value, to_json_value
 
 FORMAT = 1
@@ -64,6 +64,7 @@ class Group:
         pattern: one of `caramel.patterns.PATTERNS`, or `all_gather` for one sparse gradient.
         depth: into how many parts the group is split that are aggregated side by side.
         shift: added to the workers' numbers in the pattern, to spread small groups over them.
+        smallest_chunk_bytes: a group that is small is split into fewer chunks, none smaller.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Group:
     pattern: str
     depth: int = 1
     shift: int = 0
+    smallest_chunk_bytes: int = CHUNK_ALIGNMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +139,11 @@ class Plan:
                 raise PlanError(f"group '{group.name}' gathers a dense gradient")
         else:
             check_pattern(group.pattern)
-        if group.depth < 1:
-            raise PlanError(f"group '{group.name}' has depth {group.depth}; it must be at least 1")
+        if group.depth < 1 or group.smallest_chunk_bytes < 1:
+            raise PlanError(
+                f"group '{group.name}' has depth {group.depth} and chunks of at least "
+                f"{group.smallest_chunk_bytes} bytes; both must be at least 1"
+            )
 
     @property
     def workers(self) -> int:

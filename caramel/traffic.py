@@ -113,7 +113,9 @@ def _pattern_transfers(
     plan: Plan, group: Group, part: str, elements: int, element_bytes: int
 ) -> Iterator[_Transfer]:
     steps = schedule(group.pattern, plan.workers, depth=group.depth, shift=group.shift)
-    sizes = chunk_sizes(elements, steps.chunks, element_bytes)
+    sizes = chunk_sizes(
+        elements, steps.chunks, element_bytes, smallest_bytes=group.smallest_chunk_bytes
+    )
     version: Counter[tuple[int, int]] = Counter()  # of each worker's value of each chunk
     for step in steps.steps:
         if isinstance(step, Reduce):

@@ -155,6 +155,13 @@ def perceptron(x: Any) -> Any:
     return tf.tanh(tf.nn.bias_add(x @ w1, b1)) @ w2 + b2
 
 
+def wide(x: Any) -> Any:
+    """Two dense layers large enough to be split over several workers."""
+    w1, b1 = parameter("w1", [FEATURES, 700], x.dtype), parameter("b1", [700], x.dtype)
+    w2, b2 = parameter("w2", [700, CLASSES], x.dtype), parameter("b2", [CLASSES], x.dtype)
+    return tf.tanh(tf.nn.bias_add(x @ w1, b1)) @ w2 + b2
+
+
 def tied(x: Any) -> Any:
     """An encoder and decoder with one matrix, read twice."""
     w1, b1 = parameter("w1", [FEATURES, WIDTH], x.dtype), parameter("b1", [WIDTH], x.dtype)

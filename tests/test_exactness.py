@@ -26,6 +26,7 @@ from networks import (
     tf,
     tf1,
     tied,
+    wide,
 )
 
 import caramel
@@ -51,10 +52,13 @@ def test_every_optimizer_trains_as_on_one_device(optimizer, workers, pattern):
     assert_equals_one_device(network(optimizer), workers, pattern)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(("optimizer", "model"), [("momentum", wide), ("adam", perceptron)])
 @pytest.mark.parametrize(("workers", "pattern"), EVERY_SETTING)
-def test_every_number_of_workers_and_pattern_trains_as_one_device(optimizer, workers, pattern):
-    assert_equals_one_device(network(optimizer, "clip_by_global_norm"), workers, pattern)
+def test_every_number_of_workers_and_pattern_trains_as_one_device(
+    optimizer, model, workers, pattern
+):
+    job = network(optimizer, "clip_by_global_norm", model=model)
+    assert_equals_one_device(job, workers, pattern)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

@@ -20,7 +20,7 @@ NUMBER = 24
 
 @pytest.fixture(scope="module")
 def job() -> Network:
-    return network("momentum", number=NUMBER)
+    return network("momentum", model=networks.wide, number=NUMBER)
 
 
 @pytest.fixture(scope="module")

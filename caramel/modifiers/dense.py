@@ -53,7 +53,12 @@ class DenseSum:
         elements = sum(spec.elements or 0 for spec in specs)
         if elements == 0:
             return [list(tensors) for tensors in parts]
-        sizes = chunk_sizes(elements, self._schedule.chunks, dtype_bytes(dtype) or 1)
+        sizes = chunk_sizes(
+            elements,
+            self._schedule.chunks,
+            dtype_bytes(dtype) or 1,
+            smallest_bytes=self._group.smallest_chunk_bytes,
+        )
         values = []
         for worker, tensors in enumerate(parts):
             weighed = [

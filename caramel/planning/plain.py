@@ -11,6 +11,9 @@ from caramel.facts import Cut, GradientFrontier, InputPipelines, ReplicaState, T
 from caramel.graph import OpGraph
 from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan, SparseMethod
 
+# A message costs more processor time than the wire needs for this much.
+SMALLEST_CHUNK_BYTES = 4096
+
 
 def plain_plan(
     graph: OpGraph,
@@ -42,6 +45,7 @@ def plain_plan(
             members=(gradient.parameter,),
             pattern=ALL_GATHER if _is_gathered(gradient, sparse) else pattern,
             shift=number % workers,
+            smallest_chunk_bytes=SMALLEST_CHUNK_BYTES,
         )
         for number, gradient in enumerate(gradients)
     )
