@@ -22,6 +22,7 @@ from caramel.modifiers.rewrite import rewrite
 from caramel.names import in_replica, is_added
 from caramel.patterns import check_pattern
 from caramel.plan import Plan, SparseMethod
+from caramel.planning.fit import check_fit
 from caramel.planning.plain import plain_plan
 from caramel.session import Job, Session
 from caramel.traffic import Traffic, audit
@@ -41,6 +42,8 @@ class ARModel:
             adds up whole matrices.
         device_list: a device for each replica, in place of one replica on each worker; several
             may be on one task.
+        plan: a plan to carry out in place of a new one, as `ARModel.plan` or `Plan.from_json` gave
+            it, perhaps with other groups; `pattern` and `sparse` are not looked at then.
         analyzers: functions from facts to a fact that replace or add to the built-in ones.
         verbose: print each part of the build with its time.
         check: look at the graph after every modifier, at some cost.
@@ -53,7 +56,7 @@ class ARModel:
     Raises:
         GraphError: the job cannot be distributed.
         ClusterError: the workers are described wrongly.
-        PlanError: an unknown pattern or method.
+        PlanError: an unknown pattern or method, or a plan that does not fit the job.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class ARModel:
         pattern: str = "shuffle",
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
+        plan: Plan | None = None,
         analyzers: Sequence[Analyzer] | None = None,
         verbose: bool = False,
         check: bool = False,
@@ -87,7 +91,7 @@ class ARModel:
         self._access = analysis.get(StateAccess)
         frontier = analysis.get(GradientFrontier)
         self._watch.note("analyse")
-        self.plan: Plan = plain_plan(
+        own_plan = plain_plan(
             context.op_graph,
             context.job,
             frontier,
@@ -97,6 +101,9 @@ class ARModel:
             pattern=pattern,
             sparse=sparse,
         )
+        if plan is not None:
+            check_fit(plan, own_plan)
+        self.plan: Plan = plan or own_plan
         self._watch.note("plan")
         rewritten = rewrite(context.graph_def, self.plan, check=check_graph if check else None)
         self._watch.add(rewritten.seconds)

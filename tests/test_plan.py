@@ -6,6 +6,7 @@ import dataclasses
 import json
 
 import networks
+import numpy as np
 import pytest
 
 import caramel
@@ -109,3 +110,41 @@ def test_text_that_is_not_json_is_refused():
 def test_a_plan_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan([], []).reduction = "sum"
+
+
+# Plans that are given ----------------------------------------------------------------------------
+
+
+def test_an_edited_plan_is_carried_out_and_gives_the_same_bits(tmp_path):
+    job = networks.network("momentum", model=networks.wide)
+    plain = caramel.ARModel(job.context(), workers=3)
+    joined = Group("all", tuple(g.parameter for g in plain.plan.gradients), "shuffle", depth=2)
+    edited = Plan.from_json(dataclasses.replace(plain.plan, groups=(joined,)).to_json())
+    planned = caramel.ARModel(job.context(), workers=3, plan=edited, check=True)
+    assert planned.plan == edited
+    with plain.session() as session:
+        start = session.save(tmp_path / "start")
+    results = []
+    for model in (plain, planned):
+        with model.session() as session:
+            session.restore(start)
+            for _ in range(5):
+                session.step(job.feed)
+            results.append(session.variables())
+    for name, value in results[0].items():
+        np.testing.assert_array_equal(results[1][name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"devices": ("/job:worker/task:0",)}, "devices are lacking /job:worker/task:1"),
+        ({"train_op": "other"}, "train_op are 'other', but the job's"),
+        ({"reduction": "sum"}, "reduction are 'sum', but the job's 'mean'"),
+    ],
+)
+def test_a_plan_for_another_job_is_refused_with_what_differs(change, message):
+    job = networks.network("momentum")
+    made = caramel.ARModel(job.context(), workers=2).plan
+    with pytest.raises(PlanError, match=message):
+        caramel.ARModel(job.context(), workers=2, plan=dataclasses.replace(made, **change))
