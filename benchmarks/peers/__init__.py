@@ -1,0 +1,49 @@
+"""The systems that Caramel is measured against, each on the hosts of one test bed.
+
+| file                | peer                                                                       |
+|---------------------|----------------------------------------------------------------------------|
+| `alone`             | one worker without aggregation                                             |
+| `plain`             | Caramel with one aggregation per gradient, and no plan                     |
+| `mirrored`          | MultiWorkerMirroredStrategy                                                |
+| `parameter_servers` | parameter servers with synchronous workers (`SyncReplicasOptimizer`)       |
+| `mpi`               | an MPI all-reduce of each gradient between computation and update          |
+| `torch_ddp`         | PyTorch DistributedDataParallel with Gloo                                  |
+| `horovod_gloo`      | Horovod with Gloo                                                          |
+| `base`, `data`      | what they share; `graph`: the network, for those that run TensorFlow       |
+| `validate`          | which results count                                                        |
+
+    with Testbed(2, "1gbit", pin_cores=True) as bed:
+        peer = get("mirrored")
+        result = peer.run(bed, Case("resnet_v1_50", batch=4, image=128), peer.settings()[0])
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from benchmarks.peers.base import Peer, PeerError, Result
+from benchmarks.peers.data import Case
+
+NAMES = (
+    "alone",
+    "plain",
+    "mirrored",
+    "parameter_servers",
+    "mpi",
+    "torch_ddp",
+    "horovod_gloo",
+)
+
+__all__ = ["NAMES", "Case", "Peer", "PeerError", "Result", "get"]
+
+
+def get(name: str) -> Peer:
+    """The peer of this name.
+
+    Raises:
+        PeerError: there is none.
+    """
+    if name not in NAMES:
+        raise PeerError(f"there is no peer '{name}'; there are {', '.join(NAMES)}")
+    peer: Peer = importlib.import_module(f"benchmarks.peers.{name}").PEER
+    return peer

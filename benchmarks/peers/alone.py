@@ -1,0 +1,95 @@
+"""One worker that trains alone: what a step costs without aggregation.
+
+Every host has such a worker at the same time, because they share the machine. The parameters that
+are compared are those of one device on the batches of all workers together: the truth for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.peers.base import (
+    CHECKED_STEPS,
+    Rank,
+    Result,
+    Run,
+    Setting,
+    leave,
+    measure,
+    versions_of,
+)
+from benchmarks.peers.data import Case
+
+if TYPE_CHECKING:
+    from benchmarks.testbed import Testbed
+
+
+class Alone:
+    """One worker without aggregation."""
+
+    name = "alone"
+
+    def versions(self) -> dict[str, str]:
+        """TensorFlow's."""
+        return versions_of("tensorflow")
+
+    def available(self) -> str | None:
+        """Always."""
+        return None
+
+    def settings(self) -> list[dict[str, Any]]:
+        """There is one."""
+        return [{}]
+
+    def expected_bytes(self, sizes: Sequence[int], workers: int, setting: Setting) -> list[float]:
+        """Nothing is sent."""
+        return [0.0] * workers
+
+    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
+        """Run a worker on each host."""
+
+        def start(run: Run) -> None:
+            for number, host in enumerate(bed.hosts):
+                run.start(host, run.command(number))
+
+        return measure(self, __name__, bed, case, setting, start)
+
+
+PEER = Alone()
+
+
+def _truth(rank: Rank) -> dict[str, np.ndarray]:
+    """The parameters after the checked steps of one device with the batches of all."""
+    from benchmarks.peers import graph
+
+    job = graph.build(rank.alone(), batch=rank.case.batch * rank.workers)
+    config = graph.config(rank.case)
+    with graph.tf1.Session(graph=job.graph, config=config) as session:
+        graph.initialise(session, job)
+        step = graph.step_of(session, job)
+        for _ in range(CHECKED_STEPS):
+            step()
+        values: dict[str, np.ndarray] = session.run(job.parameters)
+        return values
+
+
+def main() -> None:
+    """One worker."""
+    from benchmarks.peers import graph
+
+    rank = Rank.read()
+    if rank.number == 0:
+        np.savez(Path(rank.directory) / "parameters.npz", **_truth(rank))
+    job = graph.build(rank)
+    session = graph.tf1.Session(graph=job.graph, config=graph.config(rank.case))
+    graph.initialise(session, job)
+    rank.measure(graph.step_of(session, job), None)
+    leave()
+
+
+if __name__ == "__main__":
+    main()

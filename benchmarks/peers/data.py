@@ -1,0 +1,163 @@
+"""Cases, and what is prepared for them: examples and initial values that are equal for all peers.
+
+Examples are random numbers drawn by NumPy from the case's seed and written to a file, one record
+for each: float32 pixels and an int32 label. Worker w of N reads records w, w + N, w + 2N, ...,
+`batch` at a time, over and over. Initial values are those of the network built for one device with
+the case's seed; a process of its own makes them, so that this file imports no TensorFlow:
+
+    python -m benchmarks.peers.data DIRECTORY CASE WORKERS
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+BATCHES = 5
+"""Batches of all workers that the file has, unless it would be too large."""
+
+LARGEST_FILE_BYTES = 2**29
+INITIAL, EXAMPLES, FACTS = "initial.npz", "examples.bin", "facts.json"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, and how often.
+
+    Attributes:
+        network: one of `benchmarks.networks.NETWORKS`, or "tiny".
+        batch: examples per worker and step.
+        image: height and width of the images in pixels; None for the network's own.
+        steps: timed steps.
+        warm_up: steps before them, not timed.
+        threads: threads of each worker, for one op and for all.
+        learning_rate: of momentum, with 0.9, which all peers use.
+        seed: of initial values and examples.
+        timeout_s: how long each part of a run may take, in seconds.
+    """
+
+    network: str
+    batch: int
+    image: int | None = None
+    steps: int = 10
+    warm_up: int = 2
+    threads: int = 1
+    learning_rate: float = 0.01
+    seed: int = 1
+    timeout_s: float = 600.0
+
+
+MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What was prepared for a case.
+
+    Attributes:
+        directory: where it is.
+        sizes: bytes of each parameter, in the order of the network.
+    """
+
+    directory: Path
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of a case.
+
+    Attributes:
+        shape: of one example's inputs.
+        classes: labels are below this.
+        path: the file.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    path: str
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of one record."""
+        return 4 * math.prod(self.shape) + 4
+
+    def read(self, worker: int, workers: int, batch: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The batches of one worker: inputs and labels."""
+        records = np.fromfile(self.path, np.uint8).reshape(-1, self.record_bytes)
+        own = np.ascontiguousarray(records[worker::workers])
+        labels = own[:, -4:].copy().view(np.int32)[:, 0]
+        inputs = own[:, :-4].copy().view(np.float32).reshape(-1, *self.shape)
+        starts = range(0, len(own), batch)
+        return [(inputs[i : i + batch], labels[i : i + batch]) for i in starts]
+
+
+def examples_of(directory: str | Path) -> Examples:
+    """The examples that were prepared in a directory."""
+    facts = json.loads((Path(directory) / FACTS).read_text())
+    path = str(Path(directory) / EXAMPLES)
+    return Examples(tuple(facts["shape"]), facts["classes"], path)
+
+
+def initial_values(directory: str | Path) -> dict[str, np.ndarray]:
+    """The initial values that were prepared in a directory, by variable names."""
+    with np.load(Path(directory) / INITIAL) as file:
+        return {name: file[name] for name in file.files}
+
+
+@functools.cache
+def _root() -> Path:
+    """A directory for this process; removed at its end, by itself and not by a fork."""
+    path, owner = tempfile.mkdtemp(prefix="peers-"), os.getpid()
+    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(path, ignore_errors=True))
+    return Path(path)
+
+
+@functools.cache
+def prepared(case: Case, workers: int) -> Prepared:
+    """Examples and initial values for a case; made once and kept while this process lives."""
+    directory = Path(tempfile.mkdtemp(prefix=f"{case.network}-", dir=_root()))
+    made = subprocess.run(
+        [sys.executable, "-m", __name__, str(directory), json.dumps(asdict(case)), str(workers)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        raise RuntimeError(f"nothing could be prepared for {case}: {made.stderr[-2000:]}")
+    facts = json.loads((directory / FACTS).read_text())
+    return Prepared(directory, tuple(facts["sizes"]))
+
+
+def _prepare(directory: Path, case: Case, workers: int) -> None:
+    from benchmarks.peers import graph
+
+    network = graph.network(case.network)
+    shape = graph.example_shape(case)
+    initial = graph.draw_initial_values(case)
+    np.savez(directory / INITIAL, **initial)
+    random = np.random.default_rng(case.seed)
+    share = case.batch * workers
+    batches = max(1, min(BATCHES, LARGEST_FILE_BYTES // (4 * math.prod(shape) * share)))
+    with (directory / EXAMPLES).open("wb") as file:
+        for label in random.integers(0, network.classes, share * batches).astype(np.int32):
+            file.write(random.standard_normal(shape, np.float32).tobytes() + label.tobytes())
+    sizes = [value.nbytes for value in initial.values()]
+    facts = {"shape": shape, "classes": network.classes, "sizes": sizes}
+    (directory / FACTS).write_text(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    _prepare(Path(sys.argv[1]), Case(**json.loads(sys.argv[2])), int(sys.argv[3]))
