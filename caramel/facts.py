@@ -157,6 +157,8 @@ class ReplicaState:
         scalar_only: placeholders of unknown rank for which equality depends on scalar feeds.
         worker_dependent: ops of the whole graph whose values differ between workers.
         generators: variables that hold a random generator's state.
+        constant: variables whose initial value only hands out constants; it is the same wherever
+            it is made.
     """
 
     parameters: tuple[str, ...]
@@ -165,6 +167,7 @@ class ReplicaState:
     scalar_only: frozenset[str] = frozenset()
     worker_dependent: frozenset[str] = frozenset()
     generators: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,21 @@ STACK = "StackV2"
 STACK_PUSH = "StackPushV2"
 STACK_POP = "StackPopV2"
 
+# Ops that hand out constants without computing anything that could be rounded.
+CONSTANT = frozenset(
+    {
+        "BroadcastTo",
+        "Cast",
+        "Const",
+        "Fill",
+        "Identity",
+        "OnesLike",
+        "Pack",
+        "Reshape",
+        "ZerosLike",
+    }
+)
+
 # Ops that say something of a tensor's shape and nothing of its value.
 SHAPE_ONLY = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 

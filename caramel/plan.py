@@ -85,6 +85,8 @@ class Plan:
         variables: all variables of the graph.
         local: names of variables that may differ between workers.
         generators: names of variables that hold a random generator's state.
+        constant: names of variables whose initial value each worker makes itself, from constants;
+            the others' are made once and broadcast.
         gradients: what is aggregated.
         groups: how; every gradient is in exactly one group.
         pipelines: where input pipelines are sharded.
@@ -103,6 +105,7 @@ class Plan:
     groups: tuple[Group, ...]
     local: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
+    constant: tuple[str, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()
     examples: TensorRef | None = None
     evaluation: bool = False

@@ -379,8 +379,14 @@ class Session:
         if tables:
             self._run([], tables, {}, "filling lookup tables")
         initial = [f"{prefix}/{variable.initializer}" for variable in plan.variables]
+        initial += [
+            names.in_replica(worker, variable.initializer)
+            for variable in plan.variables
+            if variable.name in plan.constant
+            for worker in programs.broadcast_targets(variable, plan)
+        ]
         self._run([], initial, {}, "initialising variables")
-        self._broadcast(plan.variables)
+        self._broadcast(v for v in plan.variables if v.name not in plan.constant)
 
     def _broadcast(self, variables: Iterable[Variable]) -> None:
         """Send variables from their source to all workers."""

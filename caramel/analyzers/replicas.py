@@ -11,7 +11,14 @@ from caramel import kinds
 from caramel.access import handle_of
 from caramel.analyzers.dependence import Spread, spread
 from caramel.errors import DriftError
-from caramel.facts import GradientFrontier, ReplicaState, StateAccess, TrainingJob, WorkerInputs
+from caramel.facts import (
+    GradientFrontier,
+    ReplicaState,
+    StateAccess,
+    TrainingJob,
+    Variable,
+    WorkerInputs,
+)
 from caramel.graph import OpGraph
 from caramel.names import TensorRef
 
@@ -64,7 +71,14 @@ def replica_state(
         scalar_only=scalar_only,
         worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),
+        constant=tuple(v.name for v in job.variables if _is_constant(graph, v)),
     )
+
+
+def _is_constant(graph: OpGraph, variable: Variable) -> bool:
+    """Whether a variable's initial value is made of constants only."""
+    made_of = graph.ancestors([variable.initializer]) - {variable.initializer, variable.handle}
+    return all(graph[name].kind in kinds.CONSTANT for name in made_of)
 
 
 def _generators(graph: OpGraph, job: TrainingJob, step: set[str]) -> tuple[str, ...]:

@@ -43,8 +43,8 @@ class _Copy:
 def replicate(graph_def: Any, plan: Plan) -> Any:
     """The graph with a copy of everything on every worker.
 
-    Variables are initialised and restored in one copy only, so the others go without initial
-    values.
+    Most variables are initialised and restored in one copy only, so the others go without their
+    initial values.
     """
     copied = tf.compat.v1.GraphDef()
     copied.versions.CopyFrom(graph_def.versions)
@@ -66,7 +66,9 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
     wiring = _Wiring(graph_def)
     handles = {variable.handle for variable in plan.variables}
     idle = wiring.idle()
-    initial = wiring.only_for(variable.initializer for variable in plan.variables) - handles
+    broadcast = [v.initializer for v in plan.variables if v.name not in plan.constant]
+    kept = wiring.ancestors(v.initializer for v in plan.variables if v.name in plan.constant)
+    initial = wiring.only_for(broadcast) - handles - kept
     for worker, device in enumerate(plan.devices):
         prefix = names.replica_prefix(worker)
         is_source = worker == 0 and not plan.evaluation

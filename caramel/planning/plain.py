@@ -57,6 +57,7 @@ def plain_plan(
         groups=groups if workers > 1 else (),
         local=state.local,
         generators=state.generators,
+        constant=tuple(name for name in state.constant if name not in state.generators),
         pipelines=pipelines.pipelines,
         examples=pipelines.examples,
         evaluation=workers > 1 and bool(state.local or pipelines.iterators),
