@@ -127,8 +127,8 @@ def _config(config: Any) -> Any:
     """The user's session options with ours: state of its own, and no graph optimizers.
 
     The optimizers triple the time of the first step, make later ones no faster, and may undo
-    planned edges; constant folding would turn initial zeros into megabytes of graph. Soft placement lets ops without a kernel for a replica's device run on the CPU
-    of the same task.
+    planned edges; constant folding would turn initial zeros into megabytes of graph. Soft placement
+    lets ops without a kernel for a replica's device run on the CPU of the same task.
     """
     own = tf1.ConfigProto()
     if config is not None:

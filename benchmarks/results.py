@@ -1,0 +1,124 @@
+"""What a benchmark measured: samples, statistics, and a file that says where they come from."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+_PACKAGES = ("caramel", "tensorflow", "numpy", "torch", "mpi4py", "horovod")
+_BUSY_LOAD_PER_CORE = 0.3  # of other programs, from which on a machine counts as loaded
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of a benchmark: what was measured, and all samples in seconds."""
+
+    what: Mapping[str, Any]
+    samples_s: tuple[float, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    invalid: str | None = None
+
+    @property
+    def median_s(self) -> float:
+        """The median of the samples."""
+        return float(np.median(self.samples_s))
+
+    @property
+    def best_s(self) -> float:
+        """The smallest sample."""
+        return float(np.min(self.samples_s))
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio with its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
+
+
+def ratio_of_medians(
+    numerator: Sequence[float], denominator: Sequence[float], *, draws: int = 2000, seed: int = 0
+) -> Interval:
+    """How many times larger one median is, with a bootstrap interval over rounds.
+
+    Samples with the same number were taken right after each other and are drawn together, so what
+    slowed down a whole round does not widen the interval.
+    """
+    top, bottom = np.asarray(numerator), np.asarray(denominator)
+    rounds = min(len(top), len(bottom))
+    picks = np.random.default_rng(seed).integers(0, rounds, (draws, rounds))
+    ratios = np.median(top[:rounds][picks], axis=1) / np.median(bottom[:rounds][picks], axis=1)
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return Interval(float(np.median(top) / np.median(bottom)), float(low), float(high))
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions of what is installed."""
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def load_of_others() -> float:
+    """The load of the last minute for each core, to be asked before a benchmark begins."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
+
+
+def is_loaded(load_per_core: float) -> bool:
+    """Whether a machine was too busy with other things for its numbers to be trusted."""
+    return load_per_core > _BUSY_LOAD_PER_CORE
+
+
+def write(
+    name: str, settings: Mapping[str, Any], rows: Sequence[Row], *, load: float, directory: Path
+) -> Path:
+    """Write a result file; returns its path.
+
+    Args:
+        load: what `load_of_others` said before the benchmark began.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.json"
+    content = {
+        "benchmark": name,
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": settings.get("command"),
+        "machine": machine(),
+        "load_before_per_core": round(load, 2),
+        "settings": dict(settings),
+        "rows": [asdict(row) for row in rows],
+    }
+    path.write_text(json.dumps(content, indent=1, default=float) + "\n")
+    return path
