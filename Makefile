@@ -2,7 +2,11 @@
 # make test    runs all tests
 # make lint    checks style, format and types
 #
-# Each makes the virtual environment .venv and installs everything into it, if that is not done yet.
+# make bench-torch     installs PyTorch, to be measured beside Caramel, into .venv-torch
+# make bench-horovod   builds Horovod (minutes; needs g++ and cmake) into .venv-horovod
+#
+# Each of the first three makes the virtual environment .venv and installs everything into it, if
+# that is not done yet.
 
 PYTHON ?= python3
 WORKERS ?= 2
@@ -10,7 +14,7 @@ WORKERS ?= 2
 VENV := .venv
 READY := $(VENV)/.ready
 
-.PHONY: train test lint
+.PHONY: train test lint bench-torch bench-horovod
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
@@ -29,3 +33,12 @@ $(READY): setup.cfg pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --editable ".[dev]"
 	@touch $@
+
+# This version exactly: others bring gigabytes of CUDA.
+bench-torch:
+	@$(PYTHON) -m venv .venv-torch
+	@.venv-torch/bin/python -m pip --disable-pip-version-check install --quiet torch==2.13.0 numpy
+
+bench-horovod:
+	@$(PYTHON) -m venv .venv-horovod
+	@sh benchmarks/peers/build_horovod.sh .venv-horovod

@@ -22,7 +22,7 @@ from benchmarks.peers.base import (
     measure,
     versions_of,
 )
-from benchmarks.peers.data import Case
+from benchmarks.peers.data import Case, write_values
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
@@ -83,7 +83,7 @@ def main() -> None:
 
     rank = Rank.read()
     if rank.number == 0:
-        np.savez(Path(rank.directory) / "parameters.npz", **_truth(rank))
+        write_values(Path(rank.directory) / "parameters.npz", _truth(rank))
     job = graph.build(rank)
     session = graph.tf1.Session(graph=job.graph, config=graph.config(rank.case))
     graph.initialise(session, job)

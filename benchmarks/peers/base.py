@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from benchmarks.peers.data import Case, Prepared, prepared
+from benchmarks.peers.data import Case, Prepared, prepared, write_values
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Host, Testbed
@@ -44,10 +45,11 @@ POINTS = ("checked", "begin", "end", "over")
 POLL_S = 0.01
 SETTLE_S = 0.2  # for packets and acknowledgements on their way when the counters are read
 FIRST_PORT, LAST_PORT = 20000, 30000  # the hosts of a bed have ports of their own
-HIDDEN = {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": "-1"}
+HIDDEN = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 _ports = itertools.cycle(range(FIRST_PORT, LAST_PORT))
 TAIL_CHARACTERS = 3000
+NOISE = re.compile(r"[IE]0000 |WARNING: All log messages before")  # TensorFlow's, at its start
 
 Setting = Mapping[str, Any]
 
@@ -239,7 +241,8 @@ class Run:
             process.wait()
 
     def _tail(self, number: int) -> str:
-        text = (self.directory / f"process{number}.log").read_text(errors="replace")
+        lines = (self.directory / f"process{number}.log").read_text(errors="replace").splitlines()
+        text = "\n".join(line for line in lines if not NOISE.match(line))
         return text[-TAIL_CHARACTERS:].strip() or "(no output)"
 
 
@@ -405,13 +408,13 @@ class Rank:
             step()
         self.meet("checked")
         if self.number == 0 and parameters is not None:
-            np.savez(Path(self.directory) / "parameters.npz", **parameters())
+            write_values(Path(self.directory) / "parameters.npz", parameters())
         timed(step, 0, self.case.warm_up)
         self.meet("begin")
         step_s = timed(step, 0, self.case.steps)
         self.meet("end")
         if self.number == 0:
-            measured = {"step_s": step_s}
+            measured: dict[str, Any] = {"step_s": step_s}
             if own_s is not None:
                 measured["own_computation_s"] = float(np.median(own_s))
             (Path(self.directory) / "measured.json").write_text(json.dumps(measured))

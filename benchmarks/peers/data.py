@@ -19,8 +19,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,11 +118,21 @@ def initial_values(directory: str | Path) -> dict[str, np.ndarray]:
         return {name: file[name] for name in file.files}
 
 
+def write_values(path: Path, values: Mapping[str, Any]) -> None:
+    """Write values by name, as an npz file."""
+    np.savez(path, **values)
+
+
 @functools.cache
 def _root() -> Path:
     """A directory for this process; removed at its end, by itself and not by a fork."""
     path, owner = tempfile.mkdtemp(prefix="peers-"), os.getpid()
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(path, ignore_errors=True))
+
+    def remove() -> None:
+        if os.getpid() == owner:
+            shutil.rmtree(path, ignore_errors=True)
+
+    atexit.register(remove)
     return Path(path)
 
 
@@ -146,7 +158,7 @@ def _prepare(directory: Path, case: Case, workers: int) -> None:
     network = graph.network(case.network)
     shape = graph.example_shape(case)
     initial = graph.draw_initial_values(case)
-    np.savez(directory / INITIAL, **initial)
+    write_values(directory / INITIAL, initial)
     random = np.random.default_rng(case.seed)
     share = case.batch * workers
     batches = max(1, min(BATCHES, LARGEST_FILE_BYTES // (4 * math.prod(shape) * share)))

@@ -142,12 +142,12 @@ def build(
     values = initial_values(rank.prepared)
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(case.seed)
-        with tf.device(task):
+        with tf1.device(task):
             examples = examples_of(rank.prepared)
             own = dataset(examples, rank.number, rank.workers, batch or case.batch)
             iterator = tf1.data.make_initializable_iterator(own)
             inputs, labels = iterator.get_next()
-        with tf.device(device):
+        with tf1.device(device):
             step = tf1.train.get_or_create_global_step()
             loss = forward(case, inputs, labels)
             update = optimizer_of(case)

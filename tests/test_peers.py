@@ -1,0 +1,182 @@
+"""Peers train one network on the same data, over the wire; what does not count is marked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import peers, testbed
+from benchmarks.peers import validate as validation
+from benchmarks.peers.base import PeerError, Result, evenly
+from benchmarks.peers.data import Case, Examples
+from benchmarks.peers.parameter_servers import Spread
+from benchmarks.peers.validate import validate
+
+LACKING = testbed.missing()
+CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=60)
+
+needs_namespaces = pytest.mark.skipif(
+    bool(LACKING), reason=f"network namespaces need {', '.join(LACKING)}"
+)
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with testbed.Testbed(2, "200mbit") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain(bed):
+    peer = peers.get("plain")
+    return peer.run(bed, CASE, peer.settings()[0])
+
+
+def run(bed, name, setting=0):
+    peer = peers.get(name)
+    if reason := peer.available():
+        assert reason == "not installed"
+        pytest.skip(f"{name}: {reason}")
+    return peer.run(bed, CASE, peer.settings()[setting])
+
+
+# On two hosts ------------------------------------------------------------------------------------
+
+
+@needs_namespaces
+@pytest.mark.namespaces
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("alone", 0),
+        ("mirrored", 2),
+        ("parameter_servers", 0),
+        ("parameter_servers", 1),
+        ("mpi", 0),
+        ("torch_ddp", 0),
+        ("horovod_gloo", 0),
+    ],
+)
+def test_a_peer_trains_as_plain_caramel_does_and_over_the_wire(bed, plain, name, setting):
+    result = run(bed, name, setting)
+    assert [each.problems for each in validate([plain, result])] == [(), ()]
+    assert len(result.step_s) == CASE.steps
+    assert (result.own_computation_s is not None) == (name == "torch_ddp")
+    assert result.versions
+    if name != "alone":
+        assert result.median_s > 0.9 * sum(result.expected_bytes) / 2 * 8 / 200e6
+
+
+@needs_namespaces
+@pytest.mark.namespaces
+@pytest.mark.processes
+def test_a_process_that_fails_says_why(bed):
+    with pytest.raises(PeerError, match="unknown pattern|no pattern|'unheard of'"):
+        peers.get("plain").run(bed, CASE, {"pattern": "unheard of"})
+
+
+# What counts -------------------------------------------------------------------------------------
+
+
+def result_of(tmp_path, name, values, sent=(1e6, 1e6), case=CASE):
+    path = tmp_path / f"{name}.npz"
+    np.savez(path, **values)
+    return Result(
+        peer=name,
+        setting={},
+        case=case,
+        step_s=(0.3, 0.1, 0.2),
+        own_computation_s=None,
+        tx_bytes=sent,
+        expected_bytes=(1e6, 1e6),
+        parameters=str(path),
+        versions={},
+        load=0.0,
+    )
+
+
+def problems(*results):
+    return [each.problems for each in validate(results)]
+
+
+def test_equal_parameters_and_bytes_count(tmp_path):
+    reference = result_of(tmp_path, "plain", {"w": np.array([1.0, -2.0])})
+    rounded = result_of(tmp_path, "mpi", {"w": np.array([1.0, -2.0001])})
+    assert problems(reference, rounded) == [(), ()]
+
+
+def test_other_parameters_are_invalid(tmp_path):
+    reference = result_of(tmp_path, "plain", {"w": np.array([1.0, -2.0])})
+    other = result_of(tmp_path, "mpi", {"w": np.array([1.0, -2.001])})
+    assert problems(reference, other) == [(), ("invalid: parameters differ by 5.0e-04",)]
+    for values in ({"v": np.zeros(2)}, {"w": np.array([1.0, np.nan])}, {"w": np.zeros(3)}):
+        bad = result_of(tmp_path, "mpi", values)
+        assert problems(reference, bad)[1] == ("invalid: parameters differ by inf",)
+
+
+def test_without_plain_caramel_parameters_prove_nothing(tmp_path):
+    values = {"w": np.ones(2)}
+    elsewhere = result_of(tmp_path, "plain", values, case=replace(CASE, seed=2))
+    lonely = result_of(tmp_path, "mpi", values)
+    expected = ("invalid: no result of plain Caramel to compare with",)
+    assert problems(elsewhere, lonely) == [(), expected]
+    assert problems(replace(lonely, parameters=None)) == [()]
+
+
+def test_bytes_that_did_not_cross_the_wire_do_not_count(tmp_path):
+    values = {"w": np.ones(2)}
+    reference = result_of(tmp_path, "plain", values)
+    shared_memory = result_of(tmp_path, "mpi", values, sent=(1e6, 2e3))
+    expected = "bytes do not match: host 1 sent 2,000 per step, not 1,000,000"
+    assert problems(reference, shared_memory)[1] == (expected,)
+    twice = result_of(tmp_path, "mpi", values, sent=(2e6, 2e6))
+    assert "host 0 sent 2,000,000" in problems(reference, twice)[1][0]
+    headers = 1e6 * (1 + 0.9 * validation.BYTES_TOLERANCE)
+    within = result_of(tmp_path, "mpi", values, sent=(headers, headers))
+    assert problems(reference, within)[1] == ()
+
+
+# Parts -------------------------------------------------------------------------------------------
+
+
+def test_expected_bytes_of_an_all_reduce_and_of_servers():
+    assert evenly([600, 300], 3) == [1200.0] * 3
+    servers = peers.get("parameter_servers")
+    assert servers.expected_bytes([600, 300], 3, {"servers": "one"}) == [1800.0, 900.0, 900.0]
+    assert servers.expected_bytes([600, 300], 3, {"servers": "all"}) == [1500.0, 1200.0, 900.0]
+
+
+def test_parameters_go_where_the_least_bytes_are():
+    spread = Spread(2)
+    assert [spread.place(size) for size in (5, 3, 1, 2, 4)] == [0, 1, 1, 1, 0]
+    assert spread.loads == [9, 6]
+
+
+def test_workers_read_every_second_example(tmp_path):
+    path = tmp_path / "examples.bin"
+    with path.open("wb") as file:
+        for number in range(8):
+            file.write(np.float32([number, -number]).tobytes() + np.int32(number).tobytes())
+    batches = Examples((2,), 10, str(path)).read(1, 2, 2)
+    assert [labels.tolist() for _, labels in batches] == [[1, 3], [5, 7]]
+    assert batches[1][0].tolist() == [[5, -5], [7, -7]]
+
+
+def test_a_result_is_json_and_has_a_median(tmp_path):
+    result = result_of(tmp_path, "plain", {"w": np.ones(1)})
+    assert result.to_json()["median_s"] == result.median_s == 0.2
+    assert result.to_json()["case"]["network"] == "tiny"
+
+
+def test_a_peer_that_is_not_there_says_so(monkeypatch, tmp_path):
+    for name in ("torch_ddp", "horovod_gloo"):
+        peer = peers.get(name)
+        monkeypatch.setattr(f"benchmarks.peers.{name}.PYTHON", tmp_path / "python")
+        assert peer.available() == "not installed"
+        with pytest.raises(PeerError, match=f"{name} cannot run: not installed"):
+            peer.run(None, CASE, peer.settings()[0])
+    with pytest.raises(PeerError, match="there is no peer 'nccl'; there are alone, plain"):
+        peers.get("nccl")
