@@ -95,9 +95,24 @@ def replica_prefix(worker: int) -> str:
     return f"worker_{worker}"
 
 
+def in_copy(prefix: str, op: str) -> str:
+    """The op of the user's graph called `op`, in the copy with `prefix`."""
+    return f"{prefix}/{op}"
+
+
+def tensor_in_copy(prefix: str, tensor: TensorRef) -> TensorRef:
+    """The tensor of the user's graph called `tensor`, in the copy with `prefix`."""
+    return TensorRef(in_copy(prefix, tensor.op), tensor.index)
+
+
+def partial_sum(op: str, number: int) -> str:
+    """A partial sum that stands before the sum `op` of the user's graph."""
+    return f"{op}/ordered_{number}"
+
+
 def in_replica(worker: int, op: str) -> str:
     """The op of the user's graph called `op`, in the replica on `worker`."""
-    return f"{replica_prefix(worker)}/{op}"
+    return in_copy(replica_prefix(worker), op)
 
 
 def is_in_replica(worker: int, op: str) -> bool:

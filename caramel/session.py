@@ -226,8 +226,8 @@ class Session:
         self._refresh()
         prefix = programs.source_prefix(self._job.plan)
         tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
-        targets = [f"{prefix}/{fetch.op}" for fetch in flat if fetch.tensor is None]
-        fed = {TensorRef(f"{prefix}/{t.op}", t.index): value for t, value in feeds.items()}
+        targets = [names.in_copy(prefix, fetch.op) for fetch in flat if fetch.tensor is None]
+        fed = {names.tensor_in_copy(prefix, t): value for t, value in feeds.items()}
         results = iter(self._run(tensors, targets, fed, "session.run"))
         self._repeat_on_workers(flat, feeds)
         self._broadcast(self._written(closure))
@@ -244,7 +244,7 @@ class Session:
             )
         consumers = {name for g in self._job.plan.gradients for name in g.consumers}
         for fetch in flat:
-            name = f"{programs.source_prefix(self._job.plan)}/{fetch.op}"
+            name = names.in_copy(programs.source_prefix(self._job.plan), fetch.op)
             of_training = not self._exists(name) or (
                 self._job.plan.workers > 1 and closure.intersection(consumers)
             )
@@ -268,10 +268,10 @@ class Session:
         prefix = programs.source_prefix(self._job.plan)
         prefixes = [names.replica_prefix(worker) for worker in range(self._job.plan.workers)]
         ops = [fetch.op for fetch in flat if self._prepares_workers(fetch.op)]
-        targets = [f"{p}/{op}" for op in ops for p in prefixes if p != prefix]
+        targets = [names.in_copy(p, op) for op in ops for p in prefixes if p != prefix]
         if targets:
             fed = {
-                TensorRef(f"{p}/{tensor.op}", tensor.index): value
+                names.tensor_in_copy(p, tensor): value
                 for p in prefixes
                 for tensor, value in feeds.items()
                 if p != prefix
@@ -375,10 +375,10 @@ class Session:
         plan, job = self._job.plan, self._job.context.job
         prefix = programs.source_prefix(plan)
         prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
-        tables = [f"{p}/{op}" for op in job.table_initializers for p in sorted(prefixes)]
+        tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
         if tables:
             self._run([], tables, {}, "filling lookup tables")
-        initial = [f"{prefix}/{variable.initializer}" for variable in plan.variables]
+        initial = [names.in_copy(prefix, variable.initializer) for variable in plan.variables]
         initial += [
             names.in_replica(worker, variable.initializer)
             for variable in plan.variables
@@ -475,7 +475,7 @@ class Session:
         """A tensor in a copy; in place of a variable's handle its value."""
         variable = self._by_handle.get(tensor.op)
         if variable is None:
-            return TensorRef(f"{prefix}/{tensor.op}", tensor.index)
+            return names.tensor_in_copy(prefix, tensor)
         if prefix == programs.source_prefix(self._job.plan):
             return programs.source_value(variable)
         return programs.value_on(names.worker_of(prefix) or 0, variable)

@@ -12,6 +12,7 @@ from typing import Any
 
 from caramel.graph import dtype_number
 from caramel.modifiers.nodes import copy_of
+from caramel.names import partial_sum
 from caramel.plan import Plan
 
 _OUTPUT_BEFORE, _OUTPUT_AFTER = "sum", "z"  # what functions call the outputs of AddN and AddV2
@@ -62,7 +63,7 @@ def _order(nodes: Any, *, suffix: str) -> list[str]:
         controls = [text for text in node.input if text.startswith("^")]
         total = operands[0]
         for number, operand in enumerate(operands[1:-1]):
-            partial = nodes.add(name=f"{node.name}/ordered_{number}", op="AddV2")
+            partial = nodes.add(name=partial_sum(node.name, number), op="AddV2")
             partial.device = node.device
             partial.input.extend([total, operand])
             partial.attr["T"].CopyFrom(node.attr["T"])

@@ -87,7 +87,7 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
 def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str, str]) -> None:
     """Fill `target` with `node` as it stands in the copy."""
     target.CopyFrom(node)
-    target.name = f"{copy.prefix}/{node.name}"
+    target.name = names.in_copy(copy.prefix, node.name)
     target.device = merge(node.device, copy.device)
     del target.input[:]
     target.input.extend(names.with_prefix(copy.prefix, text) for text in node.input)
@@ -97,7 +97,7 @@ def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str,
     if "shared_name" in target.attr:
         owner = copy.shared_prefix.get(node.name, copy.prefix)
         shared = target.attr["shared_name"].s.decode() or node.name
-        target.attr["shared_name"].s = f"{owner}/{shared}".encode()
+        target.attr["shared_name"].s = names.in_copy(owner, shared).encode()
     if "frame_name" in target.attr:  # TensorFlow takes loops of equal name for one loop
         target.attr["frame_name"].s = b"%s/%s" % (copy.prefix.encode(), node.attr["frame_name"].s)
     if copy.seed_offset and node.op in kinds.SEEDED_RANDOM:

@@ -95,11 +95,11 @@ class _Programs:
         self, writer: GraphWriter, plan: Plan, variable: Variable, devices: dict[str, str]
     ) -> None:
         self._writer, self._plan, self._variable, self._devices = writer, plan, variable, devices
-        self._home = devices[f"{source_prefix(plan)}/{variable.handle}"]
+        self._home = devices[names.in_copy(source_prefix(plan), variable.handle)]
 
     def write(self) -> None:
         variable, plan = self._variable, self._plan
-        source_handle = TensorRef(f"{source_prefix(plan)}/{variable.handle}")
+        source_handle = TensorRef(names.in_copy(source_prefix(plan), variable.handle))
         source = self._read(source_value(variable).op, source_handle, self._home)
         for worker in broadcast_targets(variable, plan):
             self._write_broadcast(worker, source)
