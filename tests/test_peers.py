@@ -117,6 +117,15 @@ def test_other_parameters_are_invalid(tmp_path):
         assert problems(reference, bad)[1] == ("invalid: parameters differ by inf",)
 
 
+def test_a_row_may_agree_with_one_device_instead(tmp_path):
+    reference = result_of(tmp_path, "plain", {"w": np.array([1.0, -2.0])})
+    truth = result_of(tmp_path, "alone", {"w": np.array([1.0, -2.01])})
+    ring = replace(truth, peer="plain")
+    assert problems(reference, truth) == [(), ("invalid: parameters differ by 5.0e-03",)]
+    assert problems(reference, ring) == [(), ("invalid: parameters differ by 5.0e-03",)]
+    assert problems(reference, ring, truth) == [(), (), ()]
+
+
 def test_without_plain_caramel_parameters_prove_nothing(tmp_path):
     values = {"w": np.ones(2)}
     elsewhere = result_of(tmp_path, "plain", values, case=replace(CASE, seed=2))
@@ -144,6 +153,9 @@ def test_bytes_that_did_not_cross_the_wire_do_not_count(tmp_path):
 
 def test_expected_bytes_of_an_all_reduce_and_of_servers():
     assert evenly([600, 300], 3) == [1200.0] * 3
+    mpi = peers.get("mpi")
+    assert mpi.expected_bytes([600, 300], 2, {}) == [900.0] * 2
+    assert mpi.expected_bytes([600, 300], 3, {}) == [900.0, 1800.0, 900.0]
     servers = peers.get("parameter_servers")
     assert servers.expected_bytes([600, 300], 3, {"servers": "one"}) == [1800.0, 900.0, 900.0]
     assert servers.expected_bytes([600, 300], 3, {"servers": "all"}) == [1500.0, 1200.0, 900.0]

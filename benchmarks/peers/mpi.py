@@ -59,11 +59,16 @@ class Mpi:
         return [{}]
 
     def expected_bytes(self, sizes: Sequence[int], workers: int, setting: Setting) -> list[float]:
-        """What an all-reduce must send.
+        """What recursive halving and doubling sends, MPICH's way for large arrays.
 
-        MPICH halves and doubles large arrays; small ones, which it sends whole, are a small part.
+        With P the largest power of two up to N, each even rank below 2 (N - P) first gives its
+        gradients to the next one, which takes part for both and gives the sums back
+        (Thakur, Rabenseifner & Gropp, 2005). Small arrays, sent whole, are a small part.
         """
-        return evenly(sizes, workers)
+        total, power = sum(sizes), 1 << (workers.bit_length() - 1)
+        halving = evenly(sizes, power)[0]
+        paired = [float(total), halving + total] * (workers - power)
+        return paired + [halving] * (workers - len(paired))
 
     def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
         """Run a rank on each host."""

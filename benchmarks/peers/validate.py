@@ -2,7 +2,10 @@
 
 Two float32 runs that add the same numbers in another order differ by rounding, some 1e-7 of a
 value for each of the few sums and steps; `TOLERANCE` of the largest entry of a parameter leaves
-room for networks that magnify it.
+room for networks that magnify it. Where rounding puts the input of a ReLU on the other side of
+zero, deep networks on few examples take another path, and entries differ by 1e-3 (Seq-32 on 12
+examples did, among correct runs). Therefore a row also counts if it agrees with another pattern of
+plain Caramel, or with one device on the batches of all workers (`alone`).
 
 Interfaces count headers and acknowledgements: 66 bytes for each packet that the kernel handles at
 once (up to 64 KB), and gRPC's or MPI's own messages. That is a few per cent, so bytes may differ by
@@ -22,13 +25,13 @@ from benchmarks.peers.base import Result
 TOLERANCE = 1e-4
 BYTES_TOLERANCE = 0.1
 SMALL_BYTES = 30_000
-REFERENCE = "plain"
+REFERENCE, TRUTH = "plain", "alone"
 
 
 def validate(results: Sequence[Result]) -> list[Result]:
     """The results, each with the reasons why it does not count (`Result.problems`).
 
-    Parameters are compared with the first result of plain Caramel for the same case.
+    The first result of plain Caramel for a case is what the others are compared with.
     """
     return [
         replace(each, problems=(*_parameters(each, results), *_bytes(each))) for each in results
@@ -52,17 +55,23 @@ def difference(result: Result, reference: Result) -> float:
 def _parameters(result: Result, results: Sequence[Result]) -> list[str]:
     if result.parameters is None:
         return []
-    references = [
+    same = [
         each
         for each in results
-        if each.peer == REFERENCE
-        and each.case == result.case
-        and len(each.tx_bytes) == len(result.tx_bytes)
+        if each.parameters and each.case == result.case and _workers(each) == _workers(result)
     ]
-    if not references:
+    plain = [each for each in same if each.peer == REFERENCE]
+    if not plain:
         return ["invalid: no result of plain Caramel to compare with"]
-    worst = difference(result, references[0])
-    return [] if worst <= TOLERANCE else [f"invalid: parameters differ by {worst:.1e}"]
+    if result is plain[0]:
+        return []
+    references = [*plain, *(each for each in same if each.peer == TRUTH)]
+    least = min(difference(result, each) for each in references if each is not result)
+    return [] if least <= TOLERANCE else [f"invalid: parameters differ by {least:.1e}"]
+
+
+def _workers(result: Result) -> int:
+    return len(result.tx_bytes)
 
 
 def _bytes(result: Result) -> list[str]:
