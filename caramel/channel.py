@@ -89,17 +89,27 @@ class Channel:
         collected as garbage, and then waits for ever for a worker that is gone. The thread, which
         is never ended then, holds on to it.
         """
-        if self._failure is None:
-            future: Future[Any] = Future()
-            self._jobs.put((last, future))
-            with contextlib.suppress(tf.errors.OpError):
-                try:
-                    future.result(timeout_s)
-                    self._jobs.put(None)
-                except FutureTimeoutError:
-                    _log.warning("closing the session did not end within %g s", timeout_s)
-        self._kept = last
+        if self._failure is None and self._ends(last, timeout_s):
+            # The thread must be gone before the interpreter ends, which kills threads that are
+            # inside TensorFlow, and the process with them.
+            self._jobs.put(None)
+            self._thread.join(timeout_s)
+        else:
+            self._kept = last
         self._failure = self._failure or "it is closed"
+
+    def _ends(self, last: Callable[[], Any], timeout_s: float) -> bool:
+        """Make the last call; whether it ended in time."""
+        future: Future[Any] = Future()
+        self._jobs.put((last, future))
+        try:
+            future.result(timeout_s)
+        except tf.errors.OpError:
+            return True
+        except FutureTimeoutError:
+            _log.warning("closing the session did not end within %g s", timeout_s)
+            return False
+        return True
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
