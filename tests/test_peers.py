@@ -31,7 +31,7 @@ def bed():
 @pytest.fixture(scope="module")
 def plain(bed):
     peer = peers.get("plain")
-    return peer.run(bed, CASE, peer.settings()[0])
+    return peers.run(peer, bed, CASE, peer.settings()[0])
 
 
 def run(bed, name, setting=0):
@@ -39,7 +39,7 @@ def run(bed, name, setting=0):
     if reason := peer.available():
         assert reason == "not installed"
         pytest.skip(f"{name}: {reason}")
-    return peer.run(bed, CASE, peer.settings()[setting])
+    return peers.run(peer, bed, CASE, peer.settings()[setting])
 
 
 # On two hosts ------------------------------------------------------------------------------------
@@ -73,9 +73,26 @@ def test_a_peer_trains_as_plain_caramel_does_and_over_the_wire(bed, plain, name,
 @needs_namespaces
 @pytest.mark.namespaces
 @pytest.mark.processes
+def test_blocks_of_two_peers_alternate(bed, plain):
+    alone, mpi = peers.get("alone"), peers.get("mpi")
+    if reason := mpi.available():
+        pytest.skip(f"mpi: {reason}")
+    with alone.start(bed, CASE, {}) as first, mpi.start(bed, CASE, {}) as second:
+        for number in range(1, 3):
+            assert len(first.block(2)) == len(second.block(3, warm_up=0)) - 1 == 2
+            assert [len(each.step_s) for each in (first, second)] == [2 * number, 3 * number]
+        results = [first.result(), second.result()]
+    assert [each.problems for each in validate([plain, *results])] == [()] * 3
+    assert all(each.processor_s > 0 for each in results)
+    assert all(each.poll() is not None for each in first.run.processes)
+
+
+@needs_namespaces
+@pytest.mark.namespaces
+@pytest.mark.processes
 def test_a_process_that_fails_says_why(bed):
     with pytest.raises(PeerError, match="unknown pattern|no pattern|'unheard of'"):
-        peers.get("plain").run(bed, CASE, {"pattern": "unheard of"})
+        peers.run(peers.get("plain"), bed, CASE, {"pattern": "unheard of"})
 
 
 # What counts -------------------------------------------------------------------------------------
@@ -91,6 +108,7 @@ def result_of(tmp_path, name, values, sent=(1e6, 1e6), case=CASE):
         step_s=(0.3, 0.1, 0.2),
         own_computation_s=None,
         tx_bytes=sent,
+        processor_s=0.1,
         expected_bytes=(1e6, 1e6),
         parameters=str(path),
         versions={},
@@ -189,6 +207,6 @@ def test_a_peer_that_is_not_there_says_so(monkeypatch, tmp_path):
         monkeypatch.setattr(f"benchmarks.peers.{name}.PYTHON", tmp_path / "python")
         assert peer.available() == "not installed"
         with pytest.raises(PeerError, match=f"{name} cannot run: not installed"):
-            peer.run(None, CASE, peer.settings()[0])
+            peers.run(peer, None, CASE, peer.settings()[0])
     with pytest.raises(PeerError, match="there is no peer 'nccl'; there are alone, plain"):
         peers.get("nccl")

@@ -14,14 +14,17 @@
 
     with Testbed(2, "1gbit", pin_cores=True) as bed:
         peer = get("mirrored")
-        result = peer.run(bed, Case("resnet_v1_50", batch=4, image=128), peer.settings()[0])
+        result = run(peer, bed, Case("resnet_v1_50", batch=4, image=128), peer.settings()[0])
+
+`run` runs one peer alone; `Peer.start` gives a `Running`, whose blocks of steps can alternate with
+those of other peers.
 """
 
 from __future__ import annotations
 
 import importlib
 
-from benchmarks.peers.base import Peer, PeerError, Result
+from benchmarks.peers.base import Peer, PeerError, Result, Running, run
 from benchmarks.peers.data import Case
 
 NAMES = (
@@ -34,7 +37,7 @@ NAMES = (
     "horovod_gloo",
 )
 
-__all__ = ["NAMES", "Case", "Peer", "PeerError", "Result", "get"]
+__all__ = ["NAMES", "Case", "Peer", "PeerError", "Result", "Running", "get", "run"]
 
 
 def get(name: str) -> Peer:

@@ -15,11 +15,11 @@ import numpy as np
 from benchmarks.peers.base import (
     CHECKED_STEPS,
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import Case, write_values
@@ -49,14 +49,14 @@ class Alone:
         """Nothing is sent."""
         return [0.0] * workers
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a worker on each host."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a worker on each host."""
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             for number, host in enumerate(bed.hosts):
                 run.start(host, run.command(number))
 
-        return measure(self, __name__, bed, case, setting, start)
+        return launch(self, __name__, bed, case, setting, start_all)
 
 
 PEER = Alone()

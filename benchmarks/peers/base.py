@@ -1,25 +1,29 @@
 """What all peers share: the case they run, how their processes are started, what they report.
 
 A peer is one process per rank, each started as ``python -m MODULE JSON`` on a host of a test bed
-(`Rank.read` reads that JSON). All ranks and the measuring process meet at four points, by files
-in a directory of the run, so that the counters are read while nothing is under way:
+(`Rank.read` reads that JSON). `launch` starts them and returns a `Running`, which takes samples a
+block of steps at a time, so that blocks of several peers can alternate. All ranks and the measuring
+process meet, by files in a directory of the run, so that counters are read while nothing is under
+way:
 
-========= =======================================================================================
-`checked` the initial values and `CHECKED_STEPS` steps are done; rank 0 writes the parameters
-`begin`   the warm-up is done; the counters are read
-`end`     the timed steps are done; the counters are read again
-`over`    every rank has written what it measured and may end
-========= =======================================================================================
+============ ====================================================================================
+`checked`    the initial values and `CHECKED_STEPS` steps are done; rank 0 writes the parameters
+`begin0`     the warm-up of the first block is done; the counters are read
+`end0`       its timed steps are done; the counters are read again
+`begin1` ... the same for further blocks
+============ ====================================================================================
 
 This file imports no TensorFlow: the processes of some peers have none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,8 +45,9 @@ CHECKED_STEPS = 5
 """Steps from the initial values after which parameters are compared."""
 
 REPOSITORY = Path(__file__).parents[2]
-POINTS = ("checked", "begin", "end", "over")
 POLL_S = 0.01
+IDLE_POLL_S = 0.05
+OVER = "over"
 SETTLE_S = 0.2  # for packets and acknowledgements on their way when the counters are read
 FIRST_PORT, LAST_PORT = 20000, 30000  # the hosts of a bed have ports of their own
 HIDDEN = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -70,6 +75,7 @@ class Result:
         own_computation_s: seconds of the same step without aggregation, in the same processes,
             of a peer whose computation is not that of plain TensorFlow; else None.
         tx_bytes: what each host's interface sent, per timed step, headers included.
+        processor_s: seconds of processor that the whole machine spent, per timed step.
         expected_bytes: the bytes of tensors that each host must send per step.
         parameters: file (npz) with the parameters after `CHECKED_STEPS` steps, by variable names;
             None if the peer's are not comparable.
@@ -84,6 +90,7 @@ class Result:
     step_s: tuple[float, ...]
     own_computation_s: float | None
     tx_bytes: tuple[float, ...]
+    processor_s: float
     expected_bytes: tuple[float, ...]
     parameters: str | None
     versions: Mapping[str, str]
@@ -136,8 +143,8 @@ class Peer(Protocol):
             setting: one of `settings()`.
         """
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a case with one worker on each host of the bed.
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a case with one worker on each host of the bed.
 
         Raises:
             PeerError: it cannot run this case, or failed.
@@ -228,15 +235,22 @@ class Run:
                 )
             time.sleep(POLL_S)
 
-    def release(self, point: str) -> None:
-        """Let the ranks go on."""
-        (self.directory / f"{point}.go").touch()
+    def release(self, point: str, order: Mapping[str, Any] | None = None) -> None:
+        """Let the ranks go on, with an order of what to do."""
+        written = self.directory / f"{point}.new"
+        written.write_text(json.dumps(order))
+        written.rename(self.directory / f"{point}.go")
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all processes."""
+        for process in (each for each in self.processes if each.poll() is None):
+            for pid in _tree(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
     def end(self) -> None:
         """End all processes."""
-        for process in self.processes:
-            if process.poll() is None:
-                process.kill()
+        self.signal(signal.SIGKILL)
         for process in self.processes:
             process.wait()
 
@@ -246,7 +260,101 @@ class Run:
         return text[-TAIL_CHARACTERS:].strip() or "(no output)"
 
 
-def measure(
+@dataclass
+class Running:
+    """A peer whose processes run and have done the checked steps.
+
+    Use it as a context manager: its processes end with it.
+    """
+
+    peer: Peer
+    run: Run
+    load: float
+    restless: bool
+    compared: bool
+    step_s: list[float] = field(default_factory=list)
+    own_computation_s: float | None = None
+    _blocks: int = 0
+    _sent: list[int] = field(default_factory=list)
+    _processor_s: float = 0.0
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def block(self, steps: int, *, warm_up: int = 1) -> tuple[float, ...]:
+        """Do `warm_up` steps and then `steps` that are timed; returns their seconds.
+
+        Raises:
+            PeerError: a process failed.
+        """
+        number, run = self._blocks, self.run
+        self._blocks += 1
+        if self.restless:
+            run.signal(signal.SIGCONT)
+        run.release(f"block{number}", {"warm_up": warm_up, "steps": steps})
+        counted: list[tuple[list[int], float]] = []
+        for point in (f"begin{number}", f"end{number}"):
+            run.meet(point, run.case.timeout_s)
+            time.sleep(SETTLE_S)
+            tx_bytes = [counters.tx_bytes for counters in run.bed.counters()]
+            counted.append((tx_bytes, _processor_s()))
+            run.release(point)
+        (before, begin_s), (after, end_s) = counted
+        sent = [last - first for first, last in zip(before, after, strict=True)]
+        self._sent = [sum(pair) for pair in zip(self._sent or [0] * len(sent), sent, strict=True)]
+        self._processor_s += end_s - begin_s
+        measured = json.loads((run.directory / f"measured{number}.json").read_text())
+        self.step_s += measured["step_s"]
+        self.own_computation_s = measured["own_computation_s"]
+        self.pause()
+        return tuple(measured["step_s"])
+
+    def pause(self) -> None:
+        """Stop the processes between blocks, if they do not idle by themselves."""
+        if self.restless:
+            self.run.signal(signal.SIGSTOP)
+
+    def result(self) -> Result:
+        """What all blocks so far have shown."""
+        run, steps = self.run, len(self.step_s)
+        workers = len(run.bed.hosts)
+        return Result(
+            peer=self.peer.name,
+            setting=run.setting,
+            case=run.case,
+            step_s=tuple(self.step_s),
+            own_computation_s=self.own_computation_s,
+            tx_bytes=tuple(count / steps for count in self._sent),
+            processor_s=self._processor_s / steps,
+            expected_bytes=tuple(
+                self.peer.expected_bytes(run.prepared.sizes, workers, run.setting)
+            ),
+            parameters=str(run.directory / "parameters.npz") if self.compared else None,
+            versions=self.peer.versions(),
+            load=self.load,
+        )
+
+    def close(self) -> None:
+        """End the processes."""
+        self.run.release(OVER)
+        self.run.end()
+
+
+def run(peer: Peer, bed: Testbed, case: Case, setting: Setting) -> Result:
+    """Run a case with one worker on each host of the bed, alone.
+
+    Raises:
+        PeerError: it cannot run this case, or failed.
+    """
+    with peer.start(bed, case, setting) as running:
+        running.block(case.steps, warm_up=case.warm_up)
+        return running.result()
+
+
+def launch(
     peer: Peer,
     module: str,
     bed: Testbed,
@@ -256,8 +364,9 @@ def measure(
     *,
     ranks: int | None = None,
     compared: bool = True,
-) -> Result:
-    """Run a case and return what it showed.
+    restless: bool = False,
+) -> Running:
+    """Start the processes of a peer and let them do the checked steps.
 
     Args:
         peer: which peer.
@@ -268,6 +377,8 @@ def measure(
         start: starts the processes.
         ranks: how many of them meet; one per host by default.
         compared: whether its parameters are comparable.
+        restless: whether its processes use processor or network while no step is to be done; they
+            are then stopped between blocks.
 
     Raises:
         PeerError: it is not available, or failed.
@@ -277,40 +388,34 @@ def measure(
     load = os.getloadavg()[0]
     ready = prepared(case, len(bed.hosts))
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=ready.directory))
-    run = Run(module, bed, case, setting, ranks or len(bed.hosts), ready, directory)
+    started = Run(module, bed, case, setting, ranks or len(bed.hosts), ready, directory)
+    running = Running(peer, started, load, restless, compared)
     try:
-        start(run)
-        run.meet("checked", case.timeout_s)
-        run.release("checked")
-        sent = _sent(run)
-        run.meet("over", case.timeout_s)
-        measured = json.loads((directory / "measured.json").read_text())
-        run.release("over")
-    finally:
-        run.end()
-    return Result(
-        peer=peer.name,
-        setting=setting,
-        case=case,
-        step_s=tuple(measured["step_s"]),
-        own_computation_s=measured.get("own_computation_s"),
-        tx_bytes=tuple(count / case.steps for count in sent),
-        expected_bytes=tuple(peer.expected_bytes(ready.sizes, len(bed.hosts), setting)),
-        parameters=str(directory / "parameters.npz") if compared else None,
-        versions=peer.versions(),
-        load=load,
-    )
+        start(started)
+        started.meet("checked", case.timeout_s)
+        started.release("checked")
+        started.meet("written", case.timeout_s)
+        running.pause()
+    except BaseException:
+        running.close()
+        raise
+    return running
 
 
-def _sent(run: Run) -> list[int]:
-    """What each host has sent between the points `begin` and `end`."""
-    counts = []
-    for point in ("begin", "end"):
-        run.meet(point, run.case.timeout_s)
-        time.sleep(SETTLE_S)
-        counts.append([counters.tx_bytes for counters in run.bed.counters()])
-        run.release(point)
-    return [after - before for before, after in zip(*counts, strict=True)]
+def _processor_s() -> float:
+    """Seconds that the processors of this machine have worked."""
+    user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split()[1:9]
+    ticks = sum(int(count) for count in (user, nice, system, irq, softirq))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return [pid]
+    return [pid, *(each for child in children for each in _tree(int(child)))]
 
 
 def port() -> int:
@@ -383,11 +488,21 @@ class Rank:
 
     def meet(self, point: str) -> None:
         """Wait at a point until all are there and the measuring process lets them go on."""
-        assert point in POINTS
         directory = Path(self.directory)
         (directory / f"{point}.{self.number}").touch()
         while not (directory / f"{point}.go").exists():
             time.sleep(POLL_S)
+
+    def order(self, number: int) -> dict[str, int] | None:
+        """The next block of steps to do; None if there is none any more."""
+        directory = Path(self.directory)
+        wanted, over = directory / f"block{number}.go", directory / f"{OVER}.go"
+        while not wanted.exists():
+            if over.exists():
+                return None
+            time.sleep(IDLE_POLL_S)
+        order: dict[str, int] = json.loads(wanted.read_text())
+        return order
 
     def measure(
         self,
@@ -396,29 +511,32 @@ class Rank:
         *,
         own_step: Callable[[], Any] | None = None,
     ) -> None:
-        """Do the steps of the case, meet where all meet, and report.
+        """Do the checked steps, and blocks of steps until it is over.
 
         Args:
             step: does one step and returns when it is done.
             parameters: reads the parameters; called at rank 0.
             own_step: does the computation of one step alone; timed before everything else.
         """
+        directory = Path(self.directory)
         own_s = timed(own_step, self.case.warm_up, self.case.steps) if own_step else None
         for _ in range(CHECKED_STEPS):
             step()
         self.meet("checked")
         if self.number == 0 and parameters is not None:
-            write_values(Path(self.directory) / "parameters.npz", parameters())
-        timed(step, 0, self.case.warm_up)
-        self.meet("begin")
-        step_s = timed(step, 0, self.case.steps)
-        self.meet("end")
-        if self.number == 0:
-            measured: dict[str, Any] = {"step_s": step_s}
-            if own_s is not None:
-                measured["own_computation_s"] = float(np.median(own_s))
-            (Path(self.directory) / "measured.json").write_text(json.dumps(measured))
-        self.meet("over")
+            write_values(directory / "parameters.npz", parameters())
+        (directory / f"written.{self.number}").touch()
+        number = 0
+        while (order := self.order(number)) is not None:
+            timed(step, 0, order["warm_up"])
+            self.meet(f"begin{number}")
+            step_s = timed(step, 0, order["steps"])
+            if self.number == 0:
+                own = float(np.median(own_s)) if own_s else None
+                measured = {"step_s": step_s, "own_computation_s": own}
+                (directory / f"measured{number}.json").write_text(json.dumps(measured))
+            self.meet(f"end{number}")
+            number += 1
 
 
 def timed(step: Callable[[], Any], warm_up: int, steps: int) -> list[float]:

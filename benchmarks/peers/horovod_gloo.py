@@ -21,12 +21,12 @@ from benchmarks.peers.base import (
     REPOSITORY,
     PeerError,
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
     evenly,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import Case
@@ -62,10 +62,10 @@ class HorovodGloo:
         """What a ring all-reduce sends."""
         return evenly(sizes, workers)
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a rank on each host."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a rank on each host."""
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             python, file = str(PYTHON), run.directory / "rendezvous"
             server = run.command(0, python=python, rendezvous=[h.address for h in bed.hosts])
             run.start(bed.hosts[0], server)
@@ -77,7 +77,7 @@ class HorovodGloo:
                 rename = ["sh", "-c", 'hostname "$0" && exec "$@"', host.address]
                 run.start(host, [*rename, *run.command(number, python=python)], env)
 
-        return measure(self, __name__, bed, case, setting, start)
+        return launch(self, __name__, bed, case, setting, start_all)
 
 
 PEER = HorovodGloo()

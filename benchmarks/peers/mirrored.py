@@ -15,12 +15,12 @@ import numpy as np
 
 from benchmarks.peers.base import (
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
     evenly,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import MOMENTUM, Case, examples_of, initial_values
@@ -50,17 +50,17 @@ class Mirrored:
         """What a ring all-reduce sends."""
         return evenly(sizes, workers)
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a worker on each host."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a worker on each host."""
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             cluster = {"worker": run.addresses()}
             for number, host in enumerate(bed.hosts):
                 task = {"type": "worker", "index": number}
                 env = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": task})}
                 run.start(host, run.command(number), env)
 
-        return measure(self, __name__, bed, case, setting, start)
+        return launch(self, __name__, bed, case, setting, start_all)
 
 
 PEER = Mirrored()

@@ -18,12 +18,12 @@ import numpy as np
 
 from benchmarks.peers.base import (
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
     evenly,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import Case
@@ -70,17 +70,17 @@ class Mpi:
         paired = [float(total), halving + total] * (workers - power)
         return paired + [halving] * (workers - len(paired))
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a rank on each host."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a rank on each host."""
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             command = [str(_mpiexec())]
             for number, host in enumerate(bed.hosts):
                 command += [":"] if number else []
                 command += ["-n", "1", *_on_host(host), *run.command(number)]
             run.start(None, command, TRANSPORT)
 
-        return measure(self, __name__, bed, case, setting, start)
+        return launch(self, __name__, bed, case, setting, start_all)
 
 
 PEER = Mpi()

@@ -17,11 +17,11 @@ import numpy as np
 from benchmarks.peers.base import (
     POLL_S,
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import Case
@@ -57,10 +57,10 @@ class ParameterServers:
         loads = [*spread.loads, *[0] * (workers - len(spread.loads))]
         return [float((workers - 1) * load + sum(sizes) - load) for load in loads]
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a worker on each host, and the servers."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a worker on each host, and the servers."""
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             servers = run.addresses(_servers(len(bed.hosts), setting))
             cluster = {SERVER: servers, WORKER: run.addresses()}
             for number in range(len(servers)):
@@ -68,7 +68,7 @@ class ParameterServers:
             for number, host in enumerate(bed.hosts):
                 run.start(host, run.command(number, cluster=cluster, job=WORKER))
 
-        return measure(self, __name__, bed, case, setting, start)
+        return launch(self, __name__, bed, case, setting, start_all)
 
 
 PEER = ParameterServers()

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.base import (
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
     evenly,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import Case
@@ -48,16 +48,16 @@ class Plain:
         """What an all-reduce must send; halving-doubling sends more if N is no power of two."""
         return evenly(sizes, workers)
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a worker on each host."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a worker on each host."""
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             addresses = run.addresses()
             for number, host in enumerate(bed.hosts[1:], 1):
                 run.start(host, _worker(addresses, number, case.threads))
             run.start(bed.hosts[0], run.command(0, addresses=addresses))
 
-        return measure(self, __name__, bed, case, setting, start, ranks=1)
+        return launch(self, __name__, bed, case, setting, start_all, ranks=1)
 
 
 PEER = Plain()

@@ -17,12 +17,12 @@ from benchmarks.peers.base import (
     REPOSITORY,
     PeerError,
     Rank,
-    Result,
     Run,
+    Running,
     Setting,
     evenly,
+    launch,
     leave,
-    measure,
     versions_of,
 )
 from benchmarks.peers.data import MOMENTUM, Case, examples_of
@@ -58,19 +58,19 @@ class TorchDdp:
         """What a ring all-reduce sends."""
         return evenly(sizes, workers)
 
-    def run(self, bed: Testbed, case: Case, setting: Setting) -> Result:
-        """Run a worker on each host."""
+    def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
+        """Start a worker on each host."""
         if case.network not in NETWORKS:
             raise PeerError(f"torch_ddp has no '{case.network}'; it has {', '.join(NETWORKS)}")
 
-        def start(run: Run) -> None:
+        def start_all(run: Run) -> None:
             address = run.addresses(1)[0]
             threads = str(case.threads)
             env = {"GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": threads}
             for number, host in enumerate(bed.hosts):
                 run.start(host, run.command(number, python=str(PYTHON), address=address), env)
 
-        return measure(self, __name__, bed, case, setting, start, compared=False)
+        return launch(self, __name__, bed, case, setting, start_all, compared=False)
 
 
 PEER = TorchDdp()
