@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from benchmarks import allreduce as allreduce_benchmark
+from benchmarks.allreduce import driver as allreduce_driver
+from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS
 from benchmarks.testbed import BedError
 
@@ -24,15 +26,25 @@ def _root() -> None:
 @app.command()
 def allreduce(
     quick: Annotated[
-        bool, typer.Option(help="A few small cells, for less than two minutes.")
+        bool, typer.Option("--quick", help="A few small cells, for less than two minutes.")
     ] = False,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(help="Only this number of workers; the result file keeps the others."),
+    ] = None,
     results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
 ) -> None:
-    """Time to aggregate one tensor, by size, pattern and depth."""
-    settings = allreduce_benchmark.QUICK if quick else allreduce_benchmark.FULL
+    """Time to aggregate one tensor, by size, pattern, depth and number of workers, with peers."""
+    settings = QUICK if quick else FULL
+    known = [network.workers for network in settings.networks]
+    if unknown := set(workers or ()).difference(known):
+        raise typer.BadParameter(f"{min(unknown)} workers: there are {known}")
+    networks = tuple(n for n in settings.networks if not workers or n.workers in workers)
     name = "allreduce-quick" if quick else "allreduce"
     try:
-        allreduce_benchmark.run(settings, name, results, Console())
+        allreduce_driver.run(
+            replace(settings, networks=networks), name, results, Console(), add=bool(workers)
+        )
     except BedError as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None

@@ -1,0 +1,99 @@
+"""The table: for each number of workers and size, Caramel beside its limit and its peers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.results import Row, ratio_of_medians
+
+CARAMEL = "caramel"
+BURST_BYTES = 256 * 2**10  # of a link of the test bed
+
+
+def valid(rows: Sequence[Row]) -> list[Row]:
+    """The rows that count."""
+    return [row for row in rows if row.invalid is None]
+
+
+def fastest(rows: Sequence[Row], **what: Any) -> Row | None:
+    """The row with the least median among those of which `what` is true; the first of equals."""
+    return min(select(rows, **what), key=lambda row: row.median_s, default=None)
+
+
+def select(rows: Sequence[Row], **what: Any) -> list[Row]:
+    """The rows of which `what` is true."""
+    return [row for row in rows if all(row.what[key] == value for key, value in what.items())]
+
+
+def values(rows: Sequence[Row], key: str) -> list[Any]:
+    """The different values of a key, in the order of the rows."""
+    return list(dict.fromkeys(row.what[key] for row in rows if row.what[key] is not None))
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as people write it."""
+    for unit, size in (("MB", 2**20), ("KB", 2**10)):
+        if size_bytes % size == 0:
+            return f"{size_bytes // size} {unit}"
+    return f"{size_bytes / 1e6:.0f}e6 B" if size_bytes >= 1e6 else f"{size_bytes} B"
+
+
+def table(rows: Sequence[Row], name: str) -> Table:
+    """Medians in milliseconds; in brackets, how busy the processors were."""
+    shown = Table(title=f"{name}: one tensor aggregated, ms (processors busy)")
+    peers = [system for system in values(rows, "system") if system != CARAMEL]
+    columns = ["workers", "size", "limit", "caramel, best", "/ limit", "shuffle 1", *peers]
+    for column in [*columns, "best peer / caramel"]:
+        shown.add_column(column, justify="right")
+    for count in values(rows, "workers"):
+        own = select(rows, workers=count)
+        absent = {row.what["system"]: row for row in own if row.what["size_bytes"] is None}
+        for size in values(own, "size_bytes"):
+            shown.add_row(*_line(select(own, size_bytes=size), peers, absent))
+        shown.add_section()
+    return shown
+
+
+def _line(rows: Sequence[Row], peers: Sequence[str], absent: Mapping[str, Row]) -> list[str]:
+    """The line of one number of workers and one size."""
+    what, good = rows[0].what, valid(rows)
+    best, plain = fastest(good, system=CARAMEL), select(rows, pattern="shuffle", depth=1)
+    peer = min(
+        (row for row in good if row.what["system"] != CARAMEL),
+        key=lambda row: row.median_s,
+        default=None,
+    )
+    line = [str(what["workers"]), size_text(what["size_bytes"])]
+    if best is None:
+        line += ["", "none", ""]
+    else:
+        limit_s = best.facts["wire_limit_s"]
+        line += [
+            f"{limit_s * 1e3:.2f}",
+            f"{_cell([best])} {best.what['pattern']} {best.what['depth']}",
+            # Less than a link's burst: it may take less time than the limit.
+            "" if what["size_bytes"] < BURST_BYTES else _ratio(best, limit_s),
+        ]
+    line.append(_cell(plain))
+    for system in peers:
+        line.append(_cell(select(rows, system=system) or [absent[system]]))
+    if best is None or peer is None:
+        return [*line, ""]
+    compared = ratio_of_medians(peer.samples_s, best.samples_s)
+    return [*line, f"{compared} {peer.what['system']}"]
+
+
+def _ratio(row: Row, limit_s: float) -> str:
+    return str(ratio_of_medians(row.samples_s, [limit_s] * len(row.samples_s)))
+
+
+def _cell(rows: Sequence[Row]) -> str:
+    if not rows:
+        return ""
+    if rows[0].invalid:
+        return rows[0].invalid.partition(":")[0]
+    busy = rows[0].facts["processors_busy"]
+    return f"{rows[0].median_s * 1e3:.2f}" + ("" if busy is None else f" ({busy:.0%})")

@@ -1,0 +1,98 @@
+"""What is measured, and the least time in which it could be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.testbed import PAYLOAD_SHARE
+from caramel.patterns import PATTERNS
+
+KB, MB = 1024, 2**20
+
+
+@dataclass(frozen=True)
+class Network:
+    """How many workers on which links; `rate` as tc takes it, and the same in bits per second."""
+
+    workers: int
+    rate: str
+    rate_bits_per_s: float
+    sizes_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        networks: one after another.
+        depths: of Caramel's patterns.
+        patterns: Caramel's.
+        peers: names of systems; of those with variants, ``name:variant``.
+        rounds: how often each system gets its turn, at most.
+    """
+
+    networks: tuple[Network, ...]
+    depths: tuple[int, ...]
+    patterns: tuple[str, ...]
+    peers: tuple[str, ...]
+    rounds: int
+
+
+_SIZES = (64, 4 * KB, 64 * KB, MB, 4 * MB, 16 * MB)
+
+# Two cores can fill the links of 2 hosts at 1 Gbit/s, not those of 8.
+FULL = Settings(
+    networks=(
+        Network(2, "1gbit", 1e9, (*_SIZES, 64 * MB, 100_000_000)),
+        Network(4, "200mbit", 2e8, _SIZES),
+        Network(8, "200mbit", 2e8, _SIZES),
+    ),
+    depths=(1, 2, 4, 8),
+    patterns=PATTERNS,
+    peers=(
+        "horovod_gloo:1.0",
+        "horovod_gloo:0.1",
+        "torch_gloo",
+        "mpi",
+        "mirrored",
+        "parameter_server",
+    ),
+    rounds=10,
+)
+QUICK = Settings(
+    networks=(Network(2, "200mbit", 2e8, (64, 64 * KB, MB)),),
+    depths=(1, 4),
+    patterns=PATTERNS,
+    peers=("mpi", "mirrored", "parameter_server"),
+    rounds=4,
+)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How a size is measured: in `rounds`, each system does `untimed` and then `timed` ones."""
+
+    rounds: int
+    untimed: int
+    timed: int
+
+
+def turns(limit_s: float, most_rounds: int) -> Turns:
+    """Many samples of what is fast, few of what takes a second."""
+    if limit_s < 0.01:
+        return Turns(most_rounds, 1, 5)
+    if limit_s < 0.1:
+        return Turns(min(most_rounds, 8), 1, 2)
+    # Nothing untimed: that the ranks do not start at the same moment is a small part of this.
+    return Turns(min(most_rounds, 5 if limit_s < 0.7 else 4), 0, 1)
+
+
+def wire_limit_s(size_bytes: int, network: Network) -> float:
+    """The least time in which a worker can send what an aggregation needs of it.
+
+    Every worker has to send ``2 (N - 1) / N`` times the tensor, at the payload rate of a TCP
+    stream on its link. Tensors smaller than a link's burst of 256 KB may be faster.
+    """
+    sent_bytes = 2 * (network.workers - 1) / network.workers * size_bytes
+    return sent_bytes * 8 / (network.rate_bits_per_s * PAYLOAD_SHARE)

@@ -1,0 +1,129 @@
+"""The allreduce benchmark: what it needs of each row, and that a quick run gives valid rows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.allreduce import drawing, driver, report, validity
+from benchmarks.allreduce.settings import FULL, QUICK, Network, turns, wire_limit_s
+from benchmarks.results import Row
+from benchmarks.testbed import missing
+
+ROOT = Path(__file__).parents[1]
+LINK = Network(2, "1gbit", 1e9, ())
+
+
+def row(system, ms, *, workers=2, size=2**20, pattern=None, depth=None, invalid=None):
+    what = {"workers": workers, "size_bytes": size, "system": system}
+    facts = {"wire_limit_s": 1e-3, "processors_busy": 0.5}
+    samples = () if invalid else (ms * 1e-3,) * 3
+    return Row({**what, "pattern": pattern, "depth": depth}, samples, facts, invalid)
+
+
+def test_the_wire_limit_is_what_a_worker_must_send_at_the_payload_rate():
+    limit_s = wire_limit_s(2**20, LINK)
+    assert limit_s == pytest.approx(2**20 * 8 / (1e9 * 1448 / 1514))
+    assert wire_limit_s(2**20, Network(4, "1gbit", 1e9, ())) == pytest.approx(1.5 * limit_s)
+
+
+@pytest.mark.parametrize("limit_s", [1e-6, 0.05, 0.2, 2.0])
+def test_no_size_gets_more_rounds_than_asked_for(limit_s):
+    assert 1 <= turns(limit_s, 3).rounds <= 3
+
+
+def test_a_parameter_server_needs_as_many_bytes_in_all_as_an_all_reduce_but_on_one_link():
+    server = validity.needed_bytes("parameter_server", 1000, 4)
+    assert server == [3000, 1000, 1000, 1000]
+    assert sum(server) == sum(validity.needed_bytes("caramel", 1000, 4)) == 6000
+
+
+@pytest.mark.parametrize(
+    ("error", "sent", "message"),
+    [
+        (0.0, [1e6, 1e6], None),
+        (0.0, [1.09e6, 1e6], None),
+        (0.0, [0.9e6, 1e6], "1,900,000 bytes crossed the wire; 2,000,000 are needed"),
+        (0.0, [1.2e6, 1e6], "host 0 sent 1,200,000 bytes, more than"),
+        (0.1, [1e6, 1e6], "the mean is wrong by 1.0e-01"),
+        (float("nan"), [1e6, 1e6], "the mean is wrong by nan"),
+    ],
+)
+def test_a_row_counts_if_the_mean_is_right_and_its_bytes_crossed_the_wire(error, sent, message):
+    found = validity.problem(error=error, sent_bytes=sent, needed=[1e6, 1e6])
+    assert (found is None) == (message is None)
+    assert message is None or found.startswith(message)
+
+
+def test_the_best_cell_is_the_one_with_the_least_median_among_those_that_count():
+    rows = [
+        row("caramel", 3, pattern="ring", depth=1),
+        row("caramel", 2, pattern="shuffle", depth=1),
+        row("mpi", 1),
+        row("mirrored", 0, invalid="the mean is wrong by 1.0e-01"),
+    ]
+    assert report.fastest(report.valid(rows), system="caramel").what["pattern"] == "shuffle"
+    assert report.fastest(report.valid(rows), system="mirrored") is None
+
+
+def test_the_table_and_the_figures_can_do_with_rows_that_do_not_count(tmp_path):
+    rows = [
+        *(
+            row("caramel", workers + depth, workers=workers, pattern=pattern, depth=depth)
+            for workers in (2, 4)
+            for pattern in FULL.patterns
+            for depth in FULL.depths
+        ),
+        row("mpi", 5),
+        row("mpi", 0, workers=4, invalid="mpi has ended: a long story"),
+        row("torch_gloo", 0, size=None, invalid="not installed"),
+        row("torch_gloo", 0, size=None, workers=4, invalid="not installed"),
+    ]
+    assert report.table(rows, "x").row_count == 2
+    for figure in drawing.draw(rows, tmp_path / "x.json"):
+        assert figure.stat().st_size > 1000
+
+
+def test_a_run_with_some_numbers_of_workers_keeps_the_rows_of_the_others():
+    def settings(*counts):
+        run = {"workers": list(counts), "date": f"day {sum(counts)}"}
+        return {"networks": [{"workers": count} for count in counts], "runs": [run]}
+
+    old = [row("mpi", 1, workers=2), row("mpi", 1, workers=4)]
+    before = {"rows": [each.__dict__ for each in old], "settings": settings(2, 4)}
+    rows, described = driver.merged(before, [row("mpi", 7, workers=4)], settings(4))
+    assert [(each.what["workers"], each.median_s) for each in rows] == [(2, 0.001), (4, 0.007)]
+    assert [network["workers"] for network in described["networks"]] == [2, 4]
+    assert [run["workers"] for run in described["runs"]] == [[2], [4]]
+
+
+@pytest.mark.namespaces
+@pytest.mark.processes
+@pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")
+def test_the_quick_allreduce_benchmark_gives_valid_numbers(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "allreduce", "--quick", "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    content = json.loads((tmp_path / "allreduce-quick.json").read_text())
+    cells = len(QUICK.patterns) * len(QUICK.depths)
+    sizes = QUICK.networks[0].sizes_bytes
+    measured = [row for row in content["rows"] if row["invalid"] != "not installed"]
+    for each in measured:
+        assert each["invalid"] is None
+        assert min(each["samples_s"]) > 0
+        assert each["facts"]["error"] <= validity.TOLERANCE
+    for system, count in (("caramel", cells), ("mirrored", 1), ("parameter_server", 1)):
+        found = [row for row in measured if row["what"]["system"] == system]
+        assert len(found) == count * len(sizes)
+    for figure in ("allreduce-quick.png", "allreduce-quick-depth.png"):
+        assert (tmp_path / figure).stat().st_size > 1000
