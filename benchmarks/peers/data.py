@@ -6,6 +6,8 @@ for each: float32 pixels and an int32 label. Worker w of N reads records w, w + 
 the case's seed; a process of its own makes them, so that this file imports no TensorFlow:
 
     python -m benchmarks.peers.data DIRECTORY CASE WORKERS
+
+A case with an accelerator has emulated computation instead of examples (`emulated`, `kernels`).
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -31,6 +33,9 @@ BATCHES = 5
 
 LARGEST_FILE_BYTES = 2**29
 INITIAL, EXAMPLES, FACTS = "initial.npz", "examples.bin", "facts.json"
+KERNELS = "kernels.json"
+
+Updates = Literal["real", "none"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,15 @@ class Case:
         learning_rate: of momentum, with 0.9, which all peers use.
         seed: of initial values and examples.
         timeout_s: how long each part of a run may take, in seconds.
+        accelerator: one of `benchmarks.emulate.DEVICES` if the computation is emulated; None if it
+            is real.
+        slowdown: emulated times are multiplied by it, for a network slower than the one it stands
+            for.
+        updates: "none" if a step assigns gradients to parameters instead of updating them, which
+            costs nothing; only with an accelerator.
+
+    Raises:
+        ValueError: these do not go together.
     """
 
     network: str
@@ -58,9 +72,23 @@ class Case:
     learning_rate: float = 0.01
     seed: int = 1
     timeout_s: float = 600.0
+    accelerator: str | None = None
+    slowdown: float = 1.0
+    updates: Updates = "real"
+
+    def __post_init__(self) -> None:
+        """Refuse what has no meaning."""
+        if self.updates not in get_args(Updates):
+            raise ValueError(f"updates are 'real' or 'none', not {self.updates!r}")
+        if not (self.slowdown > 0 and math.isfinite(self.slowdown)):
+            raise ValueError(f"a slowdown of {self.slowdown} means nothing")
+        if self.accelerator is None and (self.updates, self.slowdown) != ("real", 1.0):
+            raise ValueError("slowdown and updates are for emulated accelerators; name one")
 
 
 MOMENTUM = 0.9
+RUN = ("steps", "warm_up", "threads", "learning_rate", "timeout_s", "updates")
+"""The fields of a case that nothing prepared depends on."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,21 @@ class Prepared:
 
     directory: Path
     sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What an emulated accelerator does for one layer.
+
+    Attributes:
+        shapes: of the layer's parameters.
+        forward_s: seconds of the forward pass, up to the end of this layer.
+        backward_s: seconds of the backward pass, from the layer behind it to its gradients.
+    """
+
+    shapes: tuple[tuple[int, ...], ...]
+    forward_s: float
+    backward_s: float
 
 
 @dataclass(frozen=True)
@@ -112,6 +155,14 @@ def examples_of(directory: str | Path) -> Examples:
     return Examples(tuple(facts["shape"]), facts["classes"], path)
 
 
+def kernels_of(directory: str | Path) -> list[Kernel]:
+    """The layers of the emulated computation prepared in a directory, in forward order."""
+    return [
+        Kernel(tuple(map(tuple, each["shapes"])), each["forward_s"], each["backward_s"])
+        for each in json.loads((Path(directory) / KERNELS).read_text())
+    ]
+
+
 def initial_values(directory: str | Path) -> dict[str, np.ndarray]:
     """The initial values that were prepared in a directory, by variable names."""
     with np.load(Path(directory) / INITIAL) as file:
@@ -136,9 +187,17 @@ def _root() -> Path:
     return Path(path)
 
 
-@functools.cache
 def prepared(case: Case, workers: int) -> Prepared:
-    """Examples and initial values for a case; made once and kept while this process lives."""
+    """What a case needs before it runs; made once and kept while this process lives.
+
+    Cases that differ only in how they are run share it.
+    """
+    standard = Case(case.network, case.batch)
+    return _prepared(replace(case, **{key: getattr(standard, key) for key in RUN}), workers)
+
+
+@functools.cache
+def _prepared(case: Case, workers: int) -> Prepared:
     directory = Path(tempfile.mkdtemp(prefix=f"{case.network}-", dir=_root()))
     made = subprocess.run(
         [sys.executable, "-m", __name__, str(directory), json.dumps(asdict(case)), str(workers)],
@@ -159,15 +218,26 @@ def _prepare(directory: Path, case: Case, workers: int) -> None:
     shape = graph.example_shape(case)
     initial = graph.draw_initial_values(case)
     write_values(directory / INITIAL, initial)
-    random = np.random.default_rng(case.seed)
-    share = case.batch * workers
-    batches = max(1, min(BATCHES, LARGEST_FILE_BYTES // (4 * math.prod(shape) * share)))
-    with (directory / EXAMPLES).open("wb") as file:
-        for label in random.integers(0, network.classes, share * batches).astype(np.int32):
-            file.write(random.standard_normal(shape, np.float32).tobytes() + label.tobytes())
+    if case.accelerator is None:
+        _write_examples(directory / EXAMPLES, case, shape, network.classes, workers)
+    else:
+        from benchmarks.peers import emulated
+
+        emulated.write(directory, case, graph.context_of(case))
     sizes = [value.nbytes for value in initial.values()]
     facts = {"shape": shape, "classes": network.classes, "sizes": sizes}
     (directory / FACTS).write_text(json.dumps(facts))
+
+
+def _write_examples(
+    path: Path, case: Case, shape: tuple[int, ...], classes: int, workers: int
+) -> None:
+    random = np.random.default_rng(case.seed)
+    share = case.batch * workers
+    batches = max(1, min(BATCHES, LARGEST_FILE_BYTES // (4 * math.prod(shape) * share)))
+    with path.open("wb") as file:
+        for label in random.integers(0, classes, share * batches).astype(np.int32):
+            file.write(random.standard_normal(shape, np.float32).tobytes() + label.tobytes())
 
 
 if __name__ == "__main__":

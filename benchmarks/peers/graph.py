@@ -1,7 +1,8 @@
 """The network of a case as a TensorFlow graph: the one definition that all TensorFlow peers use.
 
 `forward` is the network up to its loss. `build` adds the input pipeline, the raw gradients and the
-optimizer; what a peer does to gradients or optimizer it passes in as a function.
+optimizer; what a peer does to gradients or optimizer it passes in as a function. For a case with an
+accelerator, gradients come from the emulated computation (`emulated`), which reads no inputs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tensorflow as tf
 from benchmarks.networks import NETWORKS, Network, layers
 from benchmarks.peers.base import Rank
 from benchmarks.peers.data import MOMENTUM, Case, Examples, examples_of, initial_values
+from benchmarks.peers.emulated import Emulated
+from caramel import Context
 
 tf1 = tf.compat.v1
 
@@ -67,9 +70,35 @@ def forward(case: Case, examples: Any, labels: Any) -> Any:
     return first + 0.4 * tf.add_n(others) if others else first
 
 
+class Assignment(tf1.train.Optimizer):  # type: ignore[name-defined]
+    """In place of an optimizer: assigns each gradient to its parameter."""
+
+    def __init__(self) -> None:
+        super().__init__(use_locking=False, name="Assignment")
+
+    def _resource_apply_dense(self, grad: Any, handle: Any) -> Any:
+        return tf.raw_ops.AssignVariableOp(resource=handle.handle, value=grad)
+
+
 def optimizer(case: Case) -> Any:
     """The optimizer that all peers use."""
+    if case.updates == "none":
+        return Assignment()
     return tf1.train.MomentumOptimizer(case.learning_rate, MOMENTUM)
+
+
+def update(case: Case, variable: Any, accumulator: Any, gradient: Any) -> None:
+    """What `optimizer` does to one variable, where v1 optimizers do not work."""
+    if case.updates == "none":
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=gradient)
+        return
+    tf.raw_ops.ResourceApplyMomentum(
+        var=variable.handle,
+        accum=accumulator.handle,
+        lr=case.learning_rate,
+        grad=gradient,
+        momentum=MOMENTUM,
+    )
 
 
 def dataset(examples: Examples, worker: int, workers: int, batch: int) -> Any:
@@ -98,7 +127,7 @@ class Job:
         apply: updates the parameters.
         averages: updates moving averages.
         gradients: the raw gradients and their variables.
-        start: starts the input pipeline.
+        start: starts the input pipeline, if there is one.
         assign: puts the initial values into the parameters.
         fed: what `assign` is fed.
     """
@@ -142,16 +171,22 @@ def build(
     values = initial_values(rank.prepared)
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(case.seed)
-        with tf1.device(task):
-            examples = examples_of(rank.prepared)
-            own = dataset(examples, rank.number, rank.workers, batch or case.batch)
-            iterator = tf1.data.make_initializable_iterator(own)
-            inputs, labels = iterator.get_next()
+        if case.accelerator is None:
+            with tf1.device(task):
+                examples = examples_of(rank.prepared)
+                own = dataset(examples, rank.number, rank.workers, batch or case.batch)
+                iterator = tf1.data.make_initializable_iterator(own)
+                inputs, start = iterator.get_next(), iterator.initializer
+        else:
+            start = tf.no_op("start")
         with tf1.device(device):
             step = tf1.train.get_or_create_global_step()
-            loss = forward(case, inputs, labels)
             update = optimizer_of(case)
-            pairs = tuple(update.compute_gradients(loss))
+            if case.accelerator is None:
+                loss = forward(case, *inputs)
+                pairs = tuple(update.compute_gradients(loss))
+            else:
+                loss, pairs = _emulated(rank, task)
             apply = update.apply_gradients(aggregate(pairs), global_step=step)
             averages = tuple(tf1.get_collection(tf1.GraphKeys.UPDATE_OPS))
             train_op = tf.group(apply, *averages, name="train")
@@ -161,8 +196,32 @@ def build(
                 fed[value] = values[variable.op.name]
                 assigns.append(variable.assign(value, read_value=False))
             assign = tf.group(*assigns, name="assign")
-    start = iterator.initializer
     return Job(graph, loss, train_op, apply, averages, pairs, start, assign, fed)
+
+
+def _emulated(rank: Rank, task: str | None) -> tuple[Any, tuple[tuple[Any, Any], ...]]:
+    """The emulated loss and raw gradients, on the device `task`, with variables of the case."""
+    variables = {
+        name: tf1.get_variable(
+            name, value.shape, value.dtype, tf1.zeros_initializer(), use_resource=True
+        )
+        for name, value in initial_values(rank.prepared).items()
+    }
+    reads = {name: tf.convert_to_tensor(variable) for name, variable in variables.items()}
+    with tf1.device(None), tf1.device(task):
+        loss, gradients = Emulated.read(rank.prepared).gradients(reads)
+    return loss, tuple((gradients[name], variable) for name, variable in variables.items())
+
+
+def context_of(case: Case) -> Context:
+    """The job of a case for one device, its inputs fed; computation that is to be emulated."""
+    with tf.Graph().as_default() as graph:
+        examples = tf1.placeholder(tf.float32, [None, *example_shape(case)])
+        loss = forward(case, examples, tf1.placeholder(tf.int32, [None]))
+        made = optimizer(case)
+        pairs = made.compute_gradients(loss)
+        train_op = made.apply_gradients(pairs)
+        return Context(graph, train_op=train_op, loss=loss, gradients=pairs)
 
 
 def draw_initial_values(case: Case, *, trained: bool = True) -> dict[str, np.ndarray]:

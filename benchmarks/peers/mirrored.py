@@ -6,9 +6,10 @@ are added up by one call, so that the strategy may pack them (`bytes_per_pack`, 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from benchmarks.peers.base import (
     leave,
     versions_of,
 )
-from benchmarks.peers.data import MOMENTUM, Case, examples_of, initial_values
+from benchmarks.peers.data import Case, examples_of, initial_values
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
@@ -74,6 +75,7 @@ def main() -> None:
     import tensorflow as tf
 
     from benchmarks.peers import graph
+    from benchmarks.peers.emulated import Emulated
 
     tf.config.threading.set_intra_op_parallelism_threads(rank.case.threads)
     tf.config.threading.set_inter_op_parallelism_threads(rank.case.threads)
@@ -105,31 +107,35 @@ def main() -> None:
     def look_up(getter: Any, name: str, *args: Any, **options: Any) -> Any:
         return variables[name]
 
-    def replica_step(inputs: Any, labels: Any) -> Any:
+    def differentiated(inputs: Any, labels: Any) -> tuple[Any, list[Any]]:
         with (
             tf.GradientTape() as tape,
             graph.tf1.variable_scope("", custom_getter=look_up),
         ):
             loss = graph.forward(rank.case, inputs, labels)
-        gradients = tape.gradient(loss, list(trained.values()))
+        return loss, tape.gradient(loss, list(trained.values()))
+
+    def emulated() -> tuple[Any, list[Any]]:
+        reads = {name: tf.convert_to_tensor(variable) for name, variable in trained.items()}
+        loss, gradients = Emulated.read(rank.prepared).gradients(reads)
+        return loss, [gradients[name] for name in trained]
+
+    def replica_step(*batch: Any) -> Any:
+        loss, gradients = (differentiated if rank.case.accelerator is None else emulated)(*batch)
         replica = tf.distribute.get_replica_context()
         sums = replica.all_reduce(tf.distribute.ReduceOp.SUM, gradients, options=options)
         for variable, accumulator, total in zip(trained.values(), accumulators, sums, strict=True):
-            tf.raw_ops.ResourceApplyMomentum(
-                var=variable.handle,
-                accum=accumulator.handle,
-                lr=rank.case.learning_rate,
-                grad=total / rank.workers,
-                momentum=MOMENTUM,
-            )
+            graph.update(rank.case, variable, accumulator, total / rank.workers)
         return loss
 
     @tf.function(autograph=False)
-    def distributed_step(inputs: Any, labels: Any) -> Any:
-        return strategy.run(replica_step, (inputs, labels))
+    def distributed_step(*batch: Any) -> Any:
+        return strategy.run(replica_step, batch)
 
-    examples = examples_of(rank.prepared)
-    batches = iter(graph.dataset(examples, rank.number, rank.workers, rank.case.batch))
+    batches: Iterator[Any] = itertools.repeat(())
+    if rank.case.accelerator is None:
+        examples = examples_of(rank.prepared)
+        batches = iter(graph.dataset(examples, rank.number, rank.workers, rank.case.batch))
 
     def step() -> float:
         return float(distributed_step(*next(batches)))

@@ -78,7 +78,9 @@ def main() -> None:
 
     rank = Rank.read()
     job = graph.build(rank.alone())  # Caramel itself gives each worker its shard
-    context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss)
+    emulated = rank.case.accelerator is not None  # nothing in the graph shows what is a gradient
+    gradients = job.gradients if emulated else None
+    context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
     model = caramel.ARModel(context, cluster, pattern=rank.setting["pattern"])
     session = model.session(config=graph.config(rank.case))

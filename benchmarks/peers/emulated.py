@@ -1,0 +1,132 @@
+"""The emulated computation of a case: written once, imported by every peer that runs TensorFlow.
+
+`write` emulates one worker's step and keeps what its raw gradients and loss need: waits, locks,
+constants, but no variable of the job. `Emulated.gradients` puts that into the default graph. Its
+nodes get the device of the scope they are imported in, so its locks are each worker's own.
+
+Moving averages are left out: nothing that is timed depends on them.
+
+Inside a `tf.function`, TensorFlow orders ops that share a resource, so kernels there run in the
+order of the graph instead of any that their inputs allow.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.emulate import emulate, flops_times
+from benchmarks.peers.data import KERNELS, Case
+from benchmarks.peers.kernels import layers_of
+from caramel import Context
+
+tf1 = tf.compat.v1
+
+GRAPH, NAMES = "emulated.pb", "emulated.json"
+SCOPE = "emulation"
+SHORTEST_PART = 1e-6  # what rounding may lose of a step's time
+
+
+@dataclass(frozen=True)
+class Emulated:
+    """One worker's emulated step.
+
+    Attributes:
+        graph_def: waits and constants.
+        loss: the tensor of the loss.
+        gradients_of: each parameter's raw gradient.
+        reads: what each tensor that the graph takes from outside is: the value of a parameter.
+    """
+
+    graph_def: Any
+    loss: str
+    gradients_of: Mapping[str, str]
+    reads: Mapping[str, str]
+
+    @staticmethod
+    def read(directory: str | Path) -> Emulated:
+        """What was prepared in a directory."""
+        graph_def = tf1.GraphDef.FromString((Path(directory) / GRAPH).read_bytes())
+        return Emulated(graph_def, **json.loads((Path(directory) / NAMES).read_text()))
+
+    def gradients(self, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The loss, and the raw gradient of each parameter.
+
+        Args:
+            parameters: their values, as tensors of the graph that this goes into.
+        """
+        wanted = [self.loss, *self.gradients_of.values()]
+        loss, *gradients = tf.graph_util.import_graph_def(
+            self.graph_def,
+            input_map={tensor: parameters[name] for tensor, name in self.reads.items()},
+            return_elements=wanted,
+            name=SCOPE,
+        )
+        return loss, dict(zip(self.gradients_of, gradients, strict=True))
+
+
+def write(directory: Path, case: Case, context: Context) -> None:
+    """Write the emulated step of a case, and its layers.
+
+    Args:
+        directory: where to.
+        case: which accelerator is emulated, and for what batch.
+        context: the case's job for one device.
+
+    Raises:
+        EmulationError: the computation cannot be emulated.
+    """
+    times = flops_times(context, device=str(case.accelerator), batch=case.batch)
+    times = {name: seconds * case.slowdown for name, seconds in times.items()}
+    made = _computation(emulate(context, times, batch=case.batch))
+    layers = layers_of(context, times)
+    sums = [sum(times.values()), _waits_s(made.graph_def)]
+    sums.append(sum(layer.forward_s + layer.backward_s for layer in layers))
+    assert np.allclose(sums, sums[0], rtol=SHORTEST_PART), f"times differ: {sums}"
+    (directory / GRAPH).write_bytes(made.graph_def.SerializeToString())
+    names = {"loss": made.loss, "gradients_of": made.gradients_of, "reads": made.reads}
+    (directory / NAMES).write_text(json.dumps(names))
+    kernels = [
+        {"shapes": layer.shapes, "forward_s": layer.forward_s, "backward_s": layer.backward_s}
+        for layer in layers
+    ]
+    (directory / KERNELS).write_text(json.dumps(kernels))
+
+
+def _computation(emulated: Context) -> Emulated:
+    """What the raw gradients and the loss need, without the job's variables."""
+    graph, job = emulated.op_graph, emulated.job
+    handles = {variable.handle for variable in job.variables}
+    gradients = {
+        job.variable(each.parameter).handle: str(each.values) for each in job.given_gradients
+    }
+    ends = [job.loss.op, *(each.values.op for each in job.given_gradients)]
+    needed = graph.ancestors(ends) - handles
+    reads = {
+        f"{name}:0": graph[name].inputs[0].op
+        for name in sorted(needed)
+        if graph[name].kind == "ReadVariableOp" and graph[name].inputs[0].op in handles
+    }
+    graph_def = tf1.GraphDef(versions=emulated.graph_def.versions)
+    graph_def.library.CopyFrom(emulated.graph_def.library)
+    for node in emulated.graph_def.node:
+        if node.name in needed and f"{node.name}:0" not in reads:
+            added = graph_def.node.add()
+            added.CopyFrom(node)
+            for key in ("_class", "_output_shapes"):
+                added.attr.pop(key, None)
+    return Emulated(graph_def, str(job.loss), gradients, reads)
+
+
+def _waits_s(graph_def: Any) -> float:
+    return sum(
+        node.attr["value"].tensor.double_val[0]
+        for node in graph_def.node
+        if node.name.endswith("/emulated/seconds")
+    )

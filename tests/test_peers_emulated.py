@@ -1,0 +1,183 @@
+"""Peers whose computation is emulated: the same waits for all, each worker's its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import peers, testbed
+from benchmarks.peers import data
+from benchmarks.peers.base import Rank
+from benchmarks.peers.data import Case, Kernel, initial_values, kernels_of, prepared
+from benchmarks.peers.validate import validate
+from caramel.processes import free_ports
+
+LACKING = testbed.missing()
+# 14.4 microseconds on a K80 become some 50 ms.
+CASE = Case("tiny", 4, steps=5, warm_up=1, timeout_s=60, accelerator="K80", slowdown=3500.0)
+ASSIGNED = replace(CASE, updates="none")
+EARLY_S = 1e-3  # what a wait may end before its time
+
+pytestmark = pytest.mark.processes
+needs_namespaces = pytest.mark.skipif(
+    bool(LACKING), reason=f"network namespaces need {', '.join(LACKING)}"
+)
+
+
+@pytest.fixture(scope="module")
+def bed():
+    with testbed.Testbed(2, "200mbit") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def plain(bed):
+    """Plain Caramel's result for a case."""
+    results = {}
+
+    def result_of(case):
+        if case not in results:
+            peer = peers.get("plain")
+            results[case] = peers.run(peer, bed, case, peer.settings()[0])
+        return results[case]
+
+    return result_of
+
+
+def computation_s():
+    kernels = kernels_of(prepared(CASE, 2).directory)
+    return sum(kernel.forward_s + kernel.backward_s for kernel in kernels)
+
+
+# On two hosts ------------------------------------------------------------------------------------
+
+
+@needs_namespaces
+@pytest.mark.namespaces
+@pytest.mark.parametrize(
+    ("name", "setting", "case"),
+    [
+        ("alone", 0, CASE),
+        ("mirrored", 2, CASE),
+        ("parameter_servers", 0, CASE),
+        ("parameter_servers", 1, CASE),
+        ("mpi", 0, CASE),
+        ("mirrored", 2, ASSIGNED),
+    ],
+)
+def test_an_emulated_step_counts_and_takes_its_kernels_time(bed, plain, name, setting, case):
+    peer = peers.get(name)
+    if peer.available():
+        pytest.skip(f"{name}: {peer.available()}")
+    results = [plain(case), peers.run(peer, bed, case, peer.settings()[setting])]
+    assert [each.problems for each in validate(results)] == [(), ()]
+    for result in results:
+        assert min(result.step_s) > computation_s() - EARLY_S
+        initial = initial_values(prepared(case, 2).directory)
+        for parameter, value in result.read_parameters().items():
+            assert not np.array_equal(value, initial[parameter])
+
+
+# What is prepared --------------------------------------------------------------------------------
+
+
+def test_cases_that_differ_in_how_they_are_run_share_what_is_prepared():
+    assert prepared(ASSIGNED, 2) is prepared(replace(CASE, steps=7, warm_up=3), 2)
+
+
+def test_layers_are_in_forward_order_and_have_all_the_time():
+    kernels = kernels_of(prepared(CASE, 2).directory)
+    assert [kernel.shapes for kernel in kernels] == [
+        ((3, 3, 3, 8), (8,)),
+        ((512, 512), (512,)),
+        ((512, 10), (10,)),
+    ]
+    assert all(0 < kernel.forward_s < kernel.backward_s for kernel in kernels)
+    assert 0.03 < computation_s() < 0.1
+
+
+def test_layers_are_read_without_tensorflow(tmp_path):
+    text = '[{"shapes": [[2, 3], [3]], "forward_s": 0.1, "backward_s": 0.2}]'
+    (tmp_path / data.KERNELS).write_text(text)
+    assert kernels_of(tmp_path) == [Kernel(((2, 3), (3,)), 0.1, 0.2)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"updates": "some"}, "updates are 'real' or 'none', not 'some'"),
+        ({"slowdown": 0.0}, "a slowdown of 0.0 means nothing"),
+        ({"accelerator": None}, "are for emulated accelerators; name one"),
+    ],
+)
+def test_a_case_that_means_nothing_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        replace(CASE, **fields)
+
+
+# Workers -----------------------------------------------------------------------------------------
+
+
+def rank_of(case, number, workers):
+    return Rank(case, {}, number, workers, "", str(prepared(case, 2).directory), {})
+
+
+def test_a_step_without_updates_assigns_the_gradients():
+    import tensorflow as tf
+
+    from benchmarks.peers import graph
+
+    job = graph.build(rank_of(ASSIGNED, 0, 1))
+    with tf.compat.v1.Session(graph=job.graph) as session:
+        graph.initialise(session, job)
+        gradients = session.run([gradient for gradient, _ in job.gradients])
+        graph.step_of(session, job)()
+        for gradient, value in zip(gradients, session.run(job.parameters).values(), strict=True):
+            np.testing.assert_array_equal(value, gradient)
+
+
+def step_of(number, cluster, server):
+    """One worker's step on a parameter server's variables."""
+    import tensorflow as tf
+
+    from benchmarks.peers import graph
+
+    task = f"/job:worker/task:{number}"
+    place = tf.compat.v1.train.replica_device_setter(cluster=cluster, worker_device=task)
+    job = graph.build(rank_of(CASE, number, 2), task=task, device=place)
+    session = tf.compat.v1.Session(server.target, graph=job.graph)
+    return job, session, session.make_callable([gradient for gradient, _ in job.gradients])
+
+
+def test_workers_of_parameter_servers_compute_at_the_same_time():
+    import tensorflow as tf
+
+    from benchmarks.peers import graph
+
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
+    tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
+    servers = [tf.distribute.Server(cluster, job_name=job, task_index=i) for job, i in tasks]
+    made = [step_of(number, cluster, servers[number + 1]) for number in range(2)]
+    for number, (job, session, _) in enumerate(made):
+        graph.initialise(session, job, chief=number == 0)
+        emulation = [op for op in job.graph.get_operations() if op.name.startswith("emulation/")]
+        assert {op.device for op in emulation} == {f"/job:worker/task:{number}"}
+        assert {v.device for v in job.parameters.values()} == {"/job:ps/task:0"}
+
+    def steps(step):
+        for _ in range(5):
+            step()
+
+    steps(made[0][2])
+    threads = [threading.Thread(target=steps, args=[step]) for _, _, step in made]
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.perf_counter() - begin < 1.7 * 5 * computation_s()
