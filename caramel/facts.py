@@ -195,3 +195,106 @@ class InputPipelines:
     examples: TensorRef | None = None
     fixed_examples: int | None = None
     iterators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TimingTable:
+    """How long does each op of a step take on a worker's device?
+
+    Attributes:
+        seconds: the least time of each op that takes any, by name (section 4.1 of the Caramel
+            paper: the minimum over traced steps).
+        steps: how many steps were traced; 0 for times that were given, not measured.
+        error: how much the sum of the minima over the first half of the steps is larger than that
+            over all, relative; None if not measured.
+    """
+
+    seconds: Mapping[str, float]
+    steps: int = 0
+    error: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCost:
+    """What does one aggregation by one pattern take? ``latency_s + bytes * s_per_byte``.
+
+    Attributes:
+        latency_s: of an aggregation of nothing.
+        s_per_byte: for each byte of the aggregated tensor (not of what is sent).
+        residual: the largest difference of a measurement from the line, relative to the
+            measurement; None if the line was given, not fitted.
+    """
+
+    latency_s: float
+    s_per_byte: float
+    residual: float | None = None
+
+    def seconds(self, size_bytes: float) -> float:
+        """Time to aggregate `size_bytes`."""
+        return self.latency_s + self.s_per_byte * size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What can one worker send to another? Payload rate in bytes per second, latency one way."""
+
+    source: int
+    target: int
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkModel:
+    """How long do aggregations take on this cluster?
+
+    Attributes:
+        workers: how many workers it holds for.
+        costs: of one aggregation at a time, by pattern.
+        bytes_per_s: payload a worker can send per second, over its slowest link.
+        threshold_bytes: aggregations below it are dominated by latency (section 4.2).
+        links: pairs of workers, where they were measured one by one.
+    """
+
+    workers: int
+    costs: Mapping[str, TransferCost]
+    bytes_per_s: float
+    threshold_bytes: int
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ActivationOrder:
+    """In which order do raw gradients get ready? Parameters, first to last."""
+
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When can a parameter's gradient be aggregated (section 3.3.1 of the Caramel paper)?
+
+    Attributes:
+        ready_s: start boundary: when its raw gradient is complete, in seconds from the begin of
+            the step.
+        needed_s: end boundary: when the next step first reads the parameter, in seconds from the
+            begin of that step.
+    """
+
+    ready_s: float
+    needed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TransferWindows:
+    """When can each parameter's gradient be aggregated, if nothing but computation takes time?
+
+    Attributes:
+        windows: by parameter.
+        computation_s: C, the computation of one step.
+        forward_s: when the last op of the forward pass ends.
+    """
+
+    windows: Mapping[str, Window]
+    computation_s: float
+    forward_s: float

@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 from caramel.errors import PlanError
@@ -65,6 +66,8 @@ class Group:
         depth: into how many parts the group is split that are aggregated side by side.
         shift: added to the workers' numbers in the pattern, to spread small groups over them.
         smallest_chunk_bytes: a group that is small is split into fewer chunks, none smaller.
+        deferred: whether it is aggregated at the start of the next step.
+        reason: why it is as it is, for people.
     """
 
     name: str
@@ -73,6 +76,73 @@ class Group:
     depth: int = 1
     shift: int = 0
     smallest_chunk_bytes: int = CHUNK_ALIGNMENT_BYTES
+    deferred: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A worker's transfers of `group` start when `after` has arrived there, aggregated.
+
+    Both are names of groups, and either both are deferred or neither is.
+    """
+
+    group: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A control edge between two ops of the single-device graph: `after` waits for `before`."""
+
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detour:
+    """An op stays in its step although it waited for ops that move into the next one.
+
+    Attributes:
+        op: the op.
+        moved: the control inputs that it loses.
+        before: what those waited for in the step; it waits for these ops instead.
+    """
+
+    op: str
+    moved: tuple[str, ...]
+    before: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """An op touches variables that moved ops touch, and so waits for these in the next step."""
+
+    op: str
+    after: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """What moves into the next step with the deferred groups; ops of the single-device graph.
+
+    It follows from the job and from which gradients are deferred (`caramel.planning.deferral`).
+
+    Attributes:
+        moved: ops that run at the start of the next step.
+        kept: tensors that they read from the step before; each is kept in a variable.
+        updates: moved ops that write variables.
+        results: moved ops that no other moved op waits for: running them runs all.
+        detours: ops that stay although they waited for moved ones.
+        barriers: ops that wait, in the next step, until moved ones are done.
+    """
+
+    moved: tuple[str, ...] = ()
+    kept: tuple[TensorRef, ...] = ()
+    updates: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    detours: tuple[Detour, ...] = ()
+    barriers: tuple[Barrier, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +159,9 @@ class Plan:
             the others' are made once and broadcast.
         gradients: what is aggregated.
         groups: how; every gradient is in exactly one group.
+        edges: control edges that are added to every replica.
+        gates: in which order transfers go, and how many at a time.
+        deferral: what moves into the next step with the deferred groups.
         pipelines: where input pipelines are sharded.
         examples: the tensor whose first dimension is a worker's number of examples, or None if the
             client decides how many examples each worker gets.
@@ -103,6 +176,9 @@ class Plan:
     variables: tuple[Variable, ...]
     gradients: tuple[AggregatedGradient, ...]
     groups: tuple[Group, ...]
+    edges: tuple[Edge, ...] = ()
+    gates: tuple[Gate, ...] = ()
+    deferral: Deferral = Deferral()
     local: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
@@ -127,6 +203,7 @@ class Plan:
             raise PlanError("two groups of the plan have the same name")
         for group in self.groups:
             self._check_group(group)
+        self._check_gates()
 
     def _check_group(self, group: Group) -> None:
         members = [self.gradient(name) for name in group.members]
@@ -147,6 +224,23 @@ class Plan:
                 f"group '{group.name}' has depth {group.depth} and chunks of at least "
                 f"{group.smallest_chunk_bytes} bytes; both must be at least 1"
             )
+
+    def _check_gates(self) -> None:
+        deferred = {group.name: group.deferred for group in self.groups}
+        after: dict[str, list[str]] = {}
+        for gate in self.gates:
+            for name in (gate.group, gate.after):
+                if name not in deferred:
+                    raise PlanError(f"a gate of the plan names group '{name}', which is not in it")
+            if deferred[gate.group] != deferred[gate.after]:
+                raise PlanError(
+                    f"group '{gate.group}' cannot wait for '{gate.after}': one of them is deferred"
+                )
+            after.setdefault(gate.group, []).append(gate.after)
+        try:
+            tuple(TopologicalSorter(after).static_order())
+        except CycleError as error:
+            raise PlanError(f"gates of the plan wait for each other: {error.args[1]}") from None
 
     @property
     def workers(self) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 from caramel.errors import PlanError
 from caramel.plan import Plan
 
-_FREE = ("groups",)  # what a plan may decide; everything else follows from the job and the workers
+_FREE = ("groups", "edges", "gates")  # a plan decides these; all else follows from the job
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:
