@@ -23,19 +23,25 @@ def addresses(bed: Testbed) -> list[str]:
 
 
 @contextmanager
-def workers(bed: Testbed, *, threads: int = 1) -> Iterator[list[str]]:
+def workers(
+    bed: Testbed, *, threads: int = 1, inter_op_threads: int | None = None
+) -> Iterator[list[str]]:
     """One worker process on each host, ended in the end; gives their addresses.
 
     Args:
         threads: intra-op threads of each worker.
+        inter_op_threads: ops that each may run at once; by default as many as its host has cores.
     """
     listed = addresses(bed)
+    options = ["--intra-op-threads", str(threads)]
+    if inter_op_threads is not None:
+        options += ["--inter-op-threads", str(inter_op_threads)]
     started = [
         bed.popen(
             host,
             [
                 *(sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(listed)),
-                *("--task", str(task), "--intra-op-threads", str(threads)),
+                *("--task", str(task), *options),
             ],
             env=_QUIET,
             stdout=subprocess.DEVNULL,

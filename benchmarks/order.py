@@ -1,0 +1,241 @@
+"""In how many orders do transfers arrive, and how much do step times spread?
+
+TicTac (section 2.2) found another order of the parameters' arrivals in each of 1000 steps of
+ResNet-v2-50 and Inception-v3 with a parameter server, and 493 orders in VGG-16. Counted here for a
+parameter server and for Caramel without a planned order, on two hosts. Orders come from traced
+steps, times from steps without a trace between them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from benchmarks.pieces import COMPACT, piece, warn
+from benchmarks.results import Row, write
+from benchmarks.testbed import Testbed, difference
+from benchmarks.workers import on_first_host, workers
+
+SYSTEMS = ("parameter_server", "all_reduce")
+MIB = 2**20
+TIMEOUT_S = 600
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A network on hosts with links of some rate, as tc takes it.
+
+    Each round has a traced step and one without a trace. `threads` is how many ops TensorFlow may
+    run at once on each host. By default it takes the number of cores; with a single one, ops run,
+    and are sent, in nearly always the same order.
+    """
+
+    network: str
+    batch: int
+    rate: str = "1gbit"
+    threads: int = 8
+    rounds: int = 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured."""
+
+    cells: tuple[Cell, ...]
+    warm_up: int
+
+
+# A K80 computes these batches no longer than parameters or gradients are on the wire. VGG-16 has
+# fewer rounds and a faster link, for the benchmark to end in minutes.
+FULL = Settings(
+    cells=(
+        Cell("inception_v1", 16),
+        Cell("inception_v1", 16, threads=1),
+        Cell("resnet_v1_50", 8),
+        Cell("vgg_16", 4, "4gbit", rounds=12),
+    ),
+    warm_up=1,
+)
+QUICK = Settings(cells=(Cell("inception_v1", 2, "200mbit", rounds=3),), warm_up=1)
+
+
+def kendall_distance(order: Sequence[int], reference: Sequence[int]) -> float:
+    """The part of all pairs that are the other way round: 0 for the same order, 1 for the reverse.
+
+    Raises:
+        ValueError: the orders are not of the same things.
+    """
+    if sorted(order) != sorted(reference) or len(set(order)) < len(order):
+        raise ValueError(f"orders of different things: {sorted(order)}, {sorted(reference)}")
+    place = {item: position for position, item in enumerate(reference)}
+    places = np.array([place[item] for item in order])
+    pairs = len(places) * (len(places) - 1) // 2
+    swapped = int(np.triu(places[:, None] > places[None, :]).sum())
+    return swapped / pairs if pairs else 0.0
+
+
+def run(
+    settings: Settings, name: str, directory: Path, console: Console, *, only: Sequence[str] = ()
+) -> Path:
+    """Measure everything, print a table, write a result file and a figure; returns the file.
+
+    Args:
+        only: networks to measure; the file keeps what it has of the others.
+
+    Raises:
+        ValueError: one of them is not in the settings.
+    """
+    path = directory / f"{name}.json"
+    networks = list(dict.fromkeys(cell.network for cell in settings.cells))
+    part = piece(networks, only, path, console)
+    cells = [cell for cell in settings.cells if cell.network in part.networks]
+    rows: list[Row] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("order", total=len(cells) * len(SYSTEMS))
+        for cell in cells:
+            for system in SYSTEMS:
+                progress.update(task, description=f"{cell.network}, {_words(system)}")
+                rows.append(_measure(cell, system, settings))
+                progress.advance(task)
+    rows, runs = part.all_rows(rows, networks), part.all_runs()
+    console.print(_table(rows, name))
+    warn(runs, console)
+    described = {"command": part.command, **asdict(settings), "runs": runs}
+    write(name, described, rows, load=part.load, directory=directory)
+    _draw(rows, path.with_suffix(".png"))
+    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
+    return path
+
+
+def _measure(cell: Cell, system: str, settings: Settings) -> Row:
+    begin = time.monotonic()
+    with (
+        Testbed(hosts=2, rate=cell.rate, pin_cores=True) as bed,
+        workers(bed, inter_op_threads=cell.threads) as at,
+    ):
+        case = {
+            "network": cell.network,
+            "batch": cell.batch,
+            "system": system,
+            "workers": at,
+            "rounds": cell.rounds,
+            "warm_up": settings.warm_up,
+        }
+        before = bed.counters()
+        measured = on_first_host(bed, "benchmarks.order_client", case, timeout_s=TIMEOUT_S)
+        sent_bytes = [host.tx_bytes for host in difference(before, bed.counters())]
+    steps = 2 * (cell.rounds + settings.warm_up)
+    facts = {
+        **statistics(measured["orders"], measured["samples_s"]),
+        "transfers": len(measured["parameters"]),
+        "sent_over_needed": min(sent_bytes) / (steps * measured["bytes"]),
+        "seconds": time.monotonic() - begin,
+        "parameters": measured["parameters"],
+        "orders": [" ".join(map(str, order)) for order in measured["orders"]],
+    }
+    return Row(
+        what={**asdict(cell), "system": system},
+        samples_s=tuple(measured["samples_s"]),
+        facts=facts,
+        invalid=_why_invalid(facts, measured["orders"]),
+    )
+
+
+def statistics(orders: Sequence[Sequence[int]], samples_s: Sequence[float]) -> dict[str, Any]:
+    """How many orders there are, how far they are from the first, and the spread of times.
+
+    Steps in which something did not arrive have no distance; `_measure` marks the row.
+    """
+    complete = [order for order in orders if len(order) == len(orders[0])]
+    seconds = np.asarray(samples_s)
+    return {
+        "traced_steps": len(orders),
+        "unique_orders": len({tuple(order) for order in orders}),
+        "distances_to_first": [kendall_distance(order, orders[0]) for order in complete[1:]],
+        "median_s": float(np.median(seconds)),
+        "p5_s": float(np.percentile(seconds, 5)),
+        "p95_s": float(np.percentile(seconds, 95)),
+        "max_s": float(seconds.max()),
+        "variation": float(seconds.std(ddof=1) / seconds.mean()),
+    }
+
+
+def _why_invalid(facts: dict[str, Any], orders: Sequence[Sequence[int]]) -> str | None:
+    for number, order in enumerate(orders):
+        if sorted(order) != list(range(facts["transfers"])):
+            return f"{len(order)} of {facts['transfers']} arrived in traced step {number}"
+    if facts["sent_over_needed"] < 1:
+        return "fewer bytes crossed the wire than the steps need"
+    return None
+
+
+def _words(system: str) -> str:
+    return system.replace("_", " ")
+
+
+def _table(rows: Sequence[Row], name: str) -> Table:
+    table = Table(title=f"{name}: orders of arrivals at one worker, and step times", **COMPACT)
+    for column in (
+        "network",
+        "rate",
+        "threads",
+        "system",
+        "transfers",
+        "orders",
+        "steps",
+        "distance",
+    ):
+        table.add_column(column, justify="right")
+    for column in ("median ms", "p5 ms", "p95 ms", "max ms", "variation"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        facts = row.facts
+        distances = facts["distances_to_first"]
+        table.add_row(
+            *(row.what["network"], row.what["rate"], str(row.what["threads"])),
+            *(_words(row.what["system"]), str(facts["transfers"])),
+            *(row.invalid or str(facts["unique_orders"]), str(facts["traced_steps"])),
+            f"{np.mean(distances):.3f}" if distances else "-",
+            *(f"{facts[key] * 1e3:.0f}" for key in ("median_s", "p5_s", "p95_s", "max_s")),
+            f"{facts['variation']:.1%}",
+        )
+    return table
+
+
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    """Every step's time over the median of its row, and the number of orders above."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5, 1.3 * len(rows) + 1), 5), layout="constrained")
+    axes = figure.add_subplot(ylabel="step time / median")
+    colours = dict(zip(SYSTEMS, ("tab:orange", "tab:blue"), strict=True))
+    random = np.random.default_rng(0)
+    top = max(max(row.samples_s) / row.median_s for row in rows)
+    for position, row in enumerate(rows):
+        relative = np.asarray(row.samples_s) / row.median_s
+        places = position + random.uniform(-0.15, 0.15, len(relative))
+        colour = colours[row.what["system"]]
+        axes.boxplot(relative, positions=[position], widths=0.6, whis=(5, 95), showfliers=False)
+        axes.plot(places, relative, "o", markersize=3, alpha=0.6, color=colour)
+        text = f"{row.facts['unique_orders']} orders\nin {row.facts['traced_steps']} steps"
+        axes.text(position, top, text, ha="center", va="bottom", fontsize=8)
+    labels = [
+        f"{row.what['network']}\n{_words(row.what['system'])}\n{row.what['rate']}, "
+        f"threads: {row.what['threads']}\n{row.median_s * 1e3:.0f} ms"
+        for row in rows
+    ]
+    axes.set_xticks(range(len(rows)), labels, fontsize=7)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.15 * (high - low))
+    figure.suptitle(
+        "Times of steps (box: quartiles, whiskers: 5 % and 95 %) and orders of arrivals"
+    )
+    figure.savefig(path, dpi=120)

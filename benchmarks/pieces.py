@@ -1,0 +1,98 @@
+"""A benchmark that is run in pieces, some networks at a time, into one result file.
+
+A piece replaces the rows of its networks and keeps the others. The file's settings tell of each
+piece when it was run, how, and how busy the machine was (`runs`).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+
+from benchmarks.results import Row, is_loaded, load_of_others
+
+# Options of tables with a dozen columns, for a terminal of 80.
+COMPACT: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of some networks, and what the result file had before of the others.
+
+    Attributes:
+        networks: what this run measures.
+        load: the machine's load before it, for each core.
+        rows: earlier rows of other networks.
+        runs: the earlier runs, with the networks that are still theirs.
+        settings: the earlier settings; empty if there is no earlier file.
+    """
+
+    networks: tuple[str, ...]
+    load: float
+    rows: tuple[Row, ...] = ()
+    runs: tuple[dict[str, Any], ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+    date: str = field(default_factory=lambda: time.strftime("%Y-%m-%d %H:%M:%S"))
+
+    @property
+    def command(self) -> str:
+        """What was typed."""
+        return " ".join(["python", "-m", "benchmarks", *sys.argv[1:]])
+
+    def all_runs(self) -> list[dict[str, Any]]:
+        """The earlier runs and this one."""
+        own = {
+            "networks": self.networks,
+            "date": self.date,
+            "command": self.command,
+            "load_before_per_core": round(self.load, 2),
+            "loaded": is_loaded(self.load),
+        }
+        return [*self.runs, own]
+
+    def all_rows(self, rows: Iterable[Row], networks: Sequence[str]) -> list[Row]:
+        """The earlier rows and those of this run, in the order of `networks`."""
+        return sorted([*self.rows, *rows], key=lambda row: networks.index(str(row.what["network"])))
+
+
+def piece(networks: Sequence[str], only: Sequence[str], path: Path, console: Console) -> Piece:
+    """What is to be run: all networks, or `only` some; says so if the machine is busy.
+
+    Raises:
+        ValueError: a network that is not among `networks`.
+    """
+    for name in only:
+        if name not in networks:
+            raise ValueError(f"there is no network '{name}' here; there are {', '.join(networks)}")
+    load = load_of_others()
+    if is_loaded(load):
+        console.print(f"[yellow]this machine is busy (load {load:.1f} for each core)[/yellow]")
+    chosen = tuple(name for name in networks if name in (only or networks))
+    if not only or not path.exists():
+        return Piece(chosen, load)
+    before = json.loads(path.read_text())
+    rows = [Row(**row) for row in before["rows"]]
+    runs = []
+    for run in before["settings"]["runs"]:
+        left = [name for name in run["networks"] if name in networks and name not in chosen]
+        if left:
+            runs.append({**run, "networks": left})
+    remaining = {name for run in runs for name in run["networks"]}
+    kept = tuple(row for row in rows if row.what["network"] in remaining)
+    return Piece(chosen, load, kept, tuple(runs), before["settings"])
+
+
+def warn(runs: Iterable[dict[str, Any]], console: Console) -> None:
+    """Say which rows come from a busy machine."""
+    for run in runs:
+        if run["loaded"]:
+            names = ", ".join(run["networks"])
+            console.print(f"[yellow]the machine was busy when {names} ran ({run['date']})[/yellow]")

@@ -1,0 +1,130 @@
+"""Builds, and perhaps runs, one distributed graph: ``python -m ... CASE RESULT``.
+
+The case names the network, its image and batch, the workers, how many steps to run (0: build only)
+and whether to profile the build. Peak memory is read after each part, so it includes all before.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import io
+import json
+import pstats
+import re
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import caramel
+from benchmarks import networks
+
+TIMEOUT_S = 300
+_PART = re.compile(r"caramel: (?P<part>\w+) +(?P<seconds>[\d.]+) s")
+_MOST_FUNCTIONS = 60
+
+
+def peak_bytes() -> int:
+    """The most memory this process has held since it began.
+
+    Not `ru_maxrss`, which starts at what the parent process held.
+    """
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None, status
+    return int(found[1]) * 1024
+
+
+def measure(case: Mapping[str, Any]) -> dict[str, Any]:
+    """Seconds of each part, size of the graph, memory, and seconds of steps if it is run."""
+    job = networks.build(case["network"], batch=case["batch"], image=case["image"])
+    started_bytes = peak_bytes()
+    begin = time.perf_counter()
+    context = job.context()
+    context_s = time.perf_counter() - begin
+    profile = cProfile.Profile() if case["profile"] else None
+    said = io.StringIO()
+    with redirect_stdout(said):
+        begin = time.perf_counter()
+        if profile:
+            profile.enable()
+        model = caramel.ARModel(context, case["workers"], verbose=True)
+        if profile:
+            profile.disable()
+        build_s = time.perf_counter() - begin
+    measured: dict[str, Any] = {
+        "context_s": context_s,
+        "build_s": build_s,
+        "parts_s": parts(said.getvalue()),
+        "started_bytes": started_bytes,
+        "built_bytes": peak_bytes(),
+        "nodes_before": len(context.graph_def.node),
+        **size(model),
+    }
+    if case["steps"]:
+        measured |= run(model, job, case["steps"])
+    if profile:
+        measured["functions"] = functions(profile)
+    return measured
+
+
+def size(model: caramel.ARModel) -> dict[str, int]:
+    """Nodes and bytes of the distributed graph, as a session sends it."""
+    graph_def = model.graph.as_graph_def()
+    return {"nodes": len(graph_def.node), "graph_bytes": graph_def.ByteSize()}
+
+
+def run(model: caramel.ARModel, job: networks.Job, steps: int) -> dict[str, Any]:
+    """Open a session with all workers in this process, and train.
+
+    Raises:
+        RuntimeError: the loss is not finite.
+    """
+    feed = {
+        name: np.concatenate([value] * model.plan.workers) for name, value in job.feed().items()
+    }
+    said = io.StringIO()
+    with redirect_stdout(said):
+        session = model.session(start_timeout_s=TIMEOUT_S, step_timeout_s=TIMEOUT_S)
+    opened = parts(said.getvalue())
+    seconds, losses = [], []
+    with session:
+        for _ in range(1 + steps):
+            begin = time.perf_counter()
+            losses.append(float(session.step(feed)))
+            seconds.append(time.perf_counter() - begin)
+        trained_bytes = peak_bytes()
+    if not np.isfinite(losses).all():
+        raise RuntimeError(f"the loss is not finite: {losses}")
+    return {
+        "connect_s": opened["connect"],
+        "initialise_s": opened["initialise"],
+        "first_step_s": seconds[0],
+        "steps_s": seconds[1:],
+        "trained_bytes": trained_bytes,
+    }
+
+
+def parts(said: str) -> dict[str, float]:
+    """Seconds of each part, from what ``verbose=True`` prints."""
+    return {found["part"]: float(found["seconds"]) for found in _PART.finditer(said)}
+
+
+def functions(profile: cProfile.Profile) -> dict[str, list[float]]:
+    """Calls, own seconds and seconds with callees of Caramel's functions that took the most."""
+    root = str(Path(caramel.__file__).parent)
+    entries: Any = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    found = {
+        f"{Path(file).relative_to(root)}:{line} {name}": [calls, own_s, total_s]
+        for (file, line, name), (_, calls, own_s, total_s, _) in entries.items()
+        if file.startswith(root)
+    }
+    return dict(sorted(found.items(), key=lambda item: -item[1][2])[:_MOST_FUNCTIONS])
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(measure(json.loads(sys.argv[1]))))

@@ -1,0 +1,93 @@
+"""The benchmark of scale: what it fits, and that a quick run is valid."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from benchmarks import scale
+from benchmarks.pieces import piece
+from benchmarks.results import Row, write
+from benchmarks.scale_client import parts
+
+ROOT = Path(__file__).parents[1]
+
+
+def row(network, workers, seconds):
+    facts = {"nodes": workers, "graph_bytes": workers**2, "build_s": seconds}
+    facts |= {"started_bytes": 5, "built_bytes": 5 + workers, "trained_bytes": 40}
+    return Row({"network": network, "workers": workers}, (seconds,), facts)
+
+
+def test_exponents_are_fitted_from_two_workers_on():
+    fits = scale.growth([row("a", 1, 100.0), *(row("a", n, n**1.5) for n in (2, 4, 8))])
+    assert fits["a"] == pytest.approx(
+        {"nodes": 1.0, "graph_bytes": 2.0, "build_s": 1.5, "built_bytes": 1.0}
+    )
+
+
+def test_a_single_point_has_no_exponent():
+    assert scale.exponent([2], [3.0]) is None
+
+
+def test_a_measurement_that_needs_too_much_memory_is_left_out(monkeypatch):
+    monkeypatch.setattr(scale, "_free_bytes", lambda: 90)
+    monkeypatch.setattr(scale, "_client", lambda *_, **__: pytest.fail("it was measured"))
+    cell = scale.Cell("a", None, (2, 4), (2, 4))
+    left_out = scale._measure(cell, 4, scale.QUICK, [row("a", 2, 1.0)])
+    assert left_out.invalid is not None
+    assert "left out" in left_out.invalid
+
+
+def test_the_parts_of_a_build_are_read_from_what_it_prints():
+    said = "caramel: analyse         0.250 s\ncaramel: order_sums      1.000 s\ncaramel: 7 nodes\n"
+    assert parts(said) == {"analyse": 0.25, "order_sums": 1.0}
+
+
+def test_a_piece_keeps_the_rows_of_other_networks(tmp_path):
+    runs = [{"networks": ["a", "b"], "loaded": False}]
+    rows = [row("a", 2, 1.0), row("b", 2, 1.0)]
+    path = write("x", {"runs": runs}, rows, load=0.1, directory=tmp_path)
+    part = piece(["a", "b"], ["b"], path, Console())
+    assert [kept.what["network"] for kept in part.rows] == ["a"]
+    assert [list(run["networks"]) for run in part.all_runs()] == [["a"], ["b"]]
+    new = row("b", 4, 1.0)
+    assert [each.what["workers"] for each in part.all_rows([new], ["a", "b"])] == [2, 4]
+    assert piece(["a", "b"], [], path, Console()).rows == ()
+
+
+def test_an_unknown_network_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="there is no network 'c'"):
+        piece(["a", "b"], ["c"], tmp_path / "x.json", Console())
+
+
+@pytest.mark.processes
+def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "scale", "--quick", "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    content = json.loads((tmp_path / "scale-quick.json").read_text())
+    rows = content["rows"]
+    assert [row["what"]["workers"] for row in rows] == [1, 2, 4]
+    for each in rows:
+        assert each["invalid"] is None
+        facts = each["facts"]
+        assert facts["nodes"] >= each["what"]["workers"] * 100
+        assert facts["built_bytes"] >= facts["started_bytes"] > 0
+        assert {"analyse", "plan", "replicate", "import", "audit"} <= facts["parts_s"].keys()
+        assert ("steps_s" in facts) == (each["what"]["workers"] == 2)
+    assert len(rows[1]["facts"]["steps_s"]) == scale.QUICK.steps
+    assert rows[0]["facts"]["nodes"] < rows[1]["facts"]["nodes"] < rows[2]["facts"]["nodes"]
+    assert content["settings"]["functions"]
+    assert (tmp_path / "scale-quick.png").stat().st_size > 1000
