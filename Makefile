@@ -3,7 +3,8 @@
 # make lint    checks style, format and types
 #
 # make bench-torch     installs PyTorch, to be measured beside Caramel, into .venv-torch
-# make bench-horovod   builds Horovod (minutes; needs g++ and cmake) into .venv-horovod
+# make bench-horovod   builds Horovod with Gloo and MPI (minutes; needs g++ and cmake) into
+#                      .venv-horovod, unless it is there
 #
 # Each of the first three makes the virtual environment .venv and installs everything into it, if
 # that is not done yet.

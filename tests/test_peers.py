@@ -57,14 +57,14 @@ def run(bed, name, setting=0):
         ("parameter_servers", 1),
         ("mpi", 0),
         ("torch_ddp", 0),
-        ("horovod_gloo", 0),
+        ("horovod", 0),
     ],
 )
 def test_a_peer_trains_as_plain_caramel_does_and_over_the_wire(bed, plain, name, setting):
     result = run(bed, name, setting)
     assert [each.problems for each in validate([plain, result])] == [(), ()]
     assert len(result.step_s) == CASE.steps
-    assert (result.own_computation_s is not None) == (name == "torch_ddp")
+    assert (result.own_computation_s is not None) == (name in ("torch_ddp", "horovod"))
     assert result.versions
     if name != "alone":
         assert result.median_s > 0.9 * sum(result.expected_bytes) / 2 * 8 / 200e6
@@ -202,7 +202,7 @@ def test_a_result_is_json_and_has_a_median(tmp_path):
 
 
 def test_a_peer_that_is_not_there_says_so(monkeypatch, tmp_path):
-    for name in ("torch_ddp", "horovod_gloo"):
+    for name in ("torch_ddp", "horovod"):
         peer = peers.get(name)
         monkeypatch.setattr(f"benchmarks.peers.{name}.PYTHON", tmp_path / "python")
         assert peer.available() == "not installed"

@@ -8,8 +8,10 @@
 | `parameter_servers` | parameter servers with synchronous workers (`SyncReplicasOptimizer`)       |
 | `mpi`               | an MPI all-reduce of each gradient between computation and update          |
 | `torch_ddp`         | PyTorch DistributedDataParallel with Gloo                                  |
-| `horovod_gloo`      | Horovod with Gloo                                                          |
+| `horovod`           | Horovod with Gloo or MPI                                                   |
 | `base`, `data`      | what they share; `graph`: the network, for those that run TensorFlow       |
+| `emulated`          | the computation of a case on an emulated accelerator                       |
+| `kernels`           | the same for peers without TensorFlow, layer by layer                      |
 | `validate`          | which results count                                                        |
 
     with Testbed(2, "1gbit", pin_cores=True) as bed:
@@ -34,7 +36,7 @@ NAMES = (
     "parameter_servers",
     "mpi",
     "torch_ddp",
-    "horovod_gloo",
+    "horovod",
 )
 
 __all__ = ["NAMES", "Case", "Peer", "PeerError", "Result", "Running", "get", "run"]

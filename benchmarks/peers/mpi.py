@@ -7,7 +7,6 @@ to use TCP on the bed's interface.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -50,9 +49,8 @@ class Mpi:
 
     def available(self) -> str | None:
         """Whether the packages mpi4py and mpich are there."""
-        if find_spec("mpi4py") is None or _mpiexec() is None:
-            return "not installed"
-        return None
+        there = find_spec("mpi4py") is not None and Path(_mpiexec(sys.executable)).exists()
+        return None if there else "not installed"
 
     def settings(self) -> list[dict[str, Any]]:
         """There is one."""
@@ -74,11 +72,7 @@ class Mpi:
         """Start a rank on each host."""
 
         def start_all(run: Run) -> None:
-            command = [str(_mpiexec())]
-            for number, host in enumerate(bed.hosts):
-                command += [":"] if number else []
-                command += ["-n", "1", *_on_host(host), *run.command(number)]
-            run.start(None, command, TRANSPORT)
+            run.start(None, command_of(run), TRANSPORT)
 
         return launch(self, __name__, bed, case, setting, start_all)
 
@@ -86,9 +80,18 @@ class Mpi:
 PEER = Mpi()
 
 
-def _mpiexec() -> str | None:
-    """The launcher of the package mpich, which is beside this interpreter."""
-    return shutil.which("mpiexec.hydra", path=str(Path(sys.executable).parent))
+def _mpiexec(python: str) -> str:
+    """The launcher of the package mpich, which is beside the interpreter."""
+    return str(Path(python).parent / "mpiexec.hydra")
+
+
+def command_of(run: Run, python: str = sys.executable) -> list[str]:
+    """The command that starts one rank on each host."""
+    command = [_mpiexec(python)]
+    for number, host in enumerate(run.bed.hosts):
+        command += [":"] if number else []
+        command += ["-n", "1", *_on_host(host), *run.command(number, python=python)]
+    return command
 
 
 def _on_host(host: Host) -> list[str]:
