@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +16,16 @@ from caramel.cluster import Cluster
 from caramel.context import Context
 from caramel.devices import Device
 from caramel.errors import ClusterError, PlanError, UnsupportedOpError
-from caramel.facts import GradientFrontier, InputPipelines, ReplicaState, StateAccess
+from caramel.facts import GradientFrontier, InputPipelines, LoopFrames, ReplicaState, StateAccess
 from caramel.graph import OpGraph
 from caramel.kinds import PYTHON_CALLS
+from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import rewrite
 from caramel.names import in_replica, is_added
 from caramel.patterns import check_pattern
 from caramel.plan import Plan, SparseMethod
-from caramel.planning.fit import check_fit
+from caramel.planning.complete import complete
+from caramel.planning.fit import DECIDED, check_fit
 from caramel.planning.plain import plain_plan
 from caramel.session import Job, Session
 from caramel.traffic import Traffic, audit
@@ -101,9 +104,12 @@ class ARModel:
             pattern=pattern,
             sparse=sparse,
         )
+        frames = analysis.get(LoopFrames)
+        self.plan: Plan = complete(
+            _decided(plan, own_plan), context.op_graph, context.job, self._access, frames
+        )
         if plan is not None:
-            check_fit(plan, own_plan)
-        self.plan: Plan = plan or own_plan
+            check_fit(plan, self.plan)
         self._watch.note("plan")
         rewritten = rewrite(context.graph_def, self.plan, check=check_graph if check else None)
         self._watch.add(rewritten.seconds)
@@ -116,12 +122,9 @@ class ARModel:
     def _audit(self, graph_def: Any) -> Traffic:
         definitions = {op.type: op.op_def for op in self.graph.get_operations()}
         graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
-        job = self.context.job
-        step = [
-            in_replica(worker, op)
-            for worker in range(self.plan.workers)
-            for op in (job.train_op, job.loss.op)
-        ]
+        loss = self.context.job.loss.op
+        step = [*step_ops(self.plan), *moved_ops(self.plan)]
+        step += [in_replica(worker, loss) for worker in range(self.plan.workers)]
         return audit(graph, self.plan, step)
 
     def session(
@@ -175,6 +178,13 @@ class _Stopwatch:
         """Print one line."""
         if self._verbose:
             print(f"caramel: {text}", flush=True)
+
+
+def _decided(plan: Plan | None, own: Plan) -> Plan:
+    """The job's own plan with what the given one, if any, decides."""
+    if plan is None:
+        return own
+    return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
 
 
 def _imported(graph_def: Any) -> tf.Graph:

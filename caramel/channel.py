@@ -42,16 +42,47 @@ _log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+class CallThread:
+    """A thread that makes calls one after the other.
+
+    It does not keep the interpreter from ending. But a thread that is inside TensorFlow then kills
+    the process, so `end` it before.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[[], Result]) -> Future[Result]:
+        """Let the thread call `function`."""
+        future: Future[Result] = Future()
+        self._jobs.put((function, future))
+        return future
+
+    def end(self, timeout_s: float) -> None:
+        """End the thread after the calls it has, waiting no longer than `timeout_s`."""
+        self._jobs.put(None)
+        self._thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, future = job
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+            del job, function, future  # results are not kept until the next call
+
+
 class Channel:
     """Makes calls one after the other and watches the workers of `cluster` meanwhile."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._failure: str | None = None
         self._kept: Callable[[], Any] | None = None
-        self._thread = threading.Thread(target=self._serve, name="caramel-channel", daemon=True)
-        self._thread.start()
+        self._thread = CallThread("caramel-channel")
 
     def call(self, function: Callable[[], Result], *, what: str, timeout_s: float) -> Result:
         """Call `function` and return its result.
@@ -68,8 +99,7 @@ class Channel:
         """
         if self._failure is not None:
             raise SessionError(f"the session cannot be used any more: {self._failure}")
-        future: Future[Result] = Future()
-        self._jobs.put((function, future))
+        future = self._thread.submit(function)
         try:
             return self._wait(future, what, timeout_s)
         except CaramelError as error:
@@ -90,18 +120,14 @@ class Channel:
         is never ended then, holds on to it.
         """
         if self._failure is None and self._ends(last, timeout_s):
-            # The thread must be gone before the interpreter ends, which kills threads that are
-            # inside TensorFlow, and the process with them.
-            self._jobs.put(None)
-            self._thread.join(timeout_s)
+            self._thread.end(timeout_s)
         else:
             self._kept = last
         self._failure = self._failure or "it is closed"
 
     def _ends(self, last: Callable[[], Any], timeout_s: float) -> bool:
         """Make the last call; whether it ended in time."""
-        future: Future[Any] = Future()
-        self._jobs.put((last, future))
+        future = self._thread.submit(last)
         try:
             future.result(timeout_s)
         except tf.errors.OpError:
@@ -110,15 +136,6 @@ class Channel:
             _log.warning("closing the session did not end within %g s", timeout_s)
             return False
         return True
-
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            function, future = job
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-            del job, function, future  # results are not kept until the next call
 
     def _wait(self, future: Future[Result], what: str, timeout_s: float) -> Result:
         begin = time.monotonic()

@@ -159,6 +159,55 @@ def all_inputs_read(worker: int) -> str:
     return added(worker, "all_inputs_read")
 
 
+def kept_in(worker: int, tensor: TensorRef, *, aggregated: bool) -> str:
+    """The variable that keeps a tensor of the single-device graph for the next step."""
+    return added(worker, "kept_sum" if aggregated else "kept", tensor.op, str(tensor.index))
+
+
+def kept_flat(group: str, worker: int, *scope: str) -> str:
+    """The variable that keeps a worker's part of a deferred group for the next step."""
+    return in_group(group, worker, *scope, "kept")
+
+
+def assigned(kept: str) -> str:
+    """Assigns a step's value to a variable that keeps it."""
+    return f"{kept}/assign"
+
+
+def read_back(kept: str) -> str:
+    """Reads what is kept, in the next step."""
+    return f"{kept}/read"
+
+
+ALL_KEPT = "all_kept"
+"""Stands for everything that is kept among the variables that have tokens."""
+
+
+def tokens(worker: int, variable: str) -> str:
+    """The queue with a token if the moved ops that touch a variable are done."""
+    return added(worker, "tokens", variable)
+
+
+def token_taken(worker: int, variable: str) -> str:
+    """Takes the token; what waits for the moved ops waits for this."""
+    return f"{tokens(worker, variable)}/take"
+
+
+def token_put(worker: int, variable: str) -> str:
+    """Puts the token back when the moved ops are done."""
+    return f"{tokens(worker, variable)}/put"
+
+
+def token_filled(worker: int, variable: str) -> str:
+    """Puts the token, waiting for nothing."""
+    return f"{tokens(worker, variable)}/fill"
+
+
+def token_count(worker: int, variable: str) -> TensorRef:
+    """How many tokens there are: 0 or 1."""
+    return TensorRef(f"{tokens(worker, variable)}/count")
+
+
 def is_added(op: str) -> bool:
     """Whether a node is Caramel's own, not a copy of one of the user's."""
     return op.startswith(f"{_CARAMEL}/")

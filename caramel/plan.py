@@ -115,11 +115,34 @@ class Detour:
 
 
 @dataclass(frozen=True, slots=True)
-class Barrier:
-    """An op touches variables that moved ops touch, and so waits for these in the next step."""
+class Kept:
+    """A tensor that a moved op reads from the step before, kept in a variable of its worker.
 
-    op: str
-    after: tuple[str, ...]
+    Attributes:
+        tensor: the tensor of the single-device graph.
+        spec: its dtype and shape.
+        aggregated: whether what is read is not this raw gradient but its aggregated value.
+    """
+
+    tensor: TensorRef
+    spec: TensorSpec
+    aggregated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Ops touch a variable that moved ops touch too, and wait for those in the next step.
+
+    Attributes:
+        variable: its name.
+        moved: the ops that move.
+        waiting: the ops that stay and wait, unless a loop is around them; then the op that brings
+            the variable into the loop.
+    """
+
+    variable: str
+    moved: tuple[str, ...]
+    waiting: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +152,18 @@ class Deferral:
     It follows from the job and from which gradients are deferred (`caramel.planning.deferral`).
 
     Attributes:
-        moved: ops that run at the start of the next step.
-        kept: tensors that they read from the step before; each is kept in a variable.
-        updates: moved ops that write variables.
+        moved: ops that run at the start of the next step, in topological order.
+        kept: what they read from the step before, but for the deferred gradients themselves.
         results: moved ops that no other moved op waits for: running them runs all.
+        stays: ops that a step still runs: the train op, or what is left of it.
         detours: ops that stay although they waited for moved ones.
-        barriers: ops that wait, in the next step, until moved ones are done.
+        barriers: which ops of the next step wait for which moved ones.
     """
 
     moved: tuple[str, ...] = ()
-    kept: tuple[TensorRef, ...] = ()
-    updates: tuple[str, ...] = ()
+    kept: tuple[Kept, ...] = ()
     results: tuple[str, ...] = ()
+    stays: tuple[str, ...] = ()
     detours: tuple[Detour, ...] = ()
     barriers: tuple[Barrier, ...] = ()
 
@@ -162,6 +185,9 @@ class Plan:
         edges: control edges that are added to every replica.
         gates: in which order transfers go, and how many at a time.
         deferral: what moves into the next step with the deferred groups.
+        input_reads: ops that read the input pipelines of a step.
+        held: updates that must wait until all workers have read their inputs: nothing else keeps
+            them from running in a step that another worker's ended pipeline stops.
         pipelines: where input pipelines are sharded.
         examples: the tensor whose first dimension is a worker's number of examples, or None if the
             client decides how many examples each worker gets.
@@ -179,6 +205,8 @@ class Plan:
     edges: tuple[Edge, ...] = ()
     gates: tuple[Gate, ...] = ()
     deferral: Deferral = Deferral()
+    input_reads: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
@@ -246,6 +274,11 @@ class Plan:
     def workers(self) -> int:
         """Number of workers."""
         return len(self.devices)
+
+    @property
+    def deferred(self) -> frozenset[str]:
+        """The parameters whose gradients are aggregated at the start of the next step."""
+        return frozenset(name for group in self.groups if group.deferred for name in group.members)
 
     def gradient(self, parameter: str) -> AggregatedGradient:
         """The gradient of a parameter.

@@ -18,6 +18,8 @@ tf1 = tf.compat.v1
 
 _CLOSE_TIMEOUT_S = 5.0
 
+Call = Callable[[], list[Any]]
+
 
 class Runner:
     """A TensorFlow session over a cluster.
@@ -70,6 +72,12 @@ class Runner:
             SessionError: an earlier call failed that way.
             tf.errors.OpError: an op has failed.
         """
+        return self.call(self.compile(tensors, targets, fed), what)[: len(tensors)]
+
+    def compile(
+        self, tensors: Sequence[TensorRef], targets: Sequence[str], fed: Mapping[TensorRef, Any]
+    ) -> Call:
+        """A function that fetches tensors and runs target ops; the values of tensors come first."""
         key = (tuple(tensors), tuple(targets), tuple(fed))
         if key not in self._callables:
             fetched = [self._graph.get_tensor_by_name(str(tensor)) for tensor in tensors]
@@ -77,10 +85,15 @@ class Runner:
             feed_list = [self._graph.get_tensor_by_name(str(tensor)) for tensor in fed]
             self._callables[key] = self._session.make_callable(fetched, feed_list)
         function, values = self._callables[key], list(fed.values())
-        results = self._channel.call(
-            lambda: function(*values), what=what, timeout_s=self._timeout_s
-        )
-        return list(results[: len(tensors)])
+        return lambda: list(function(*values))
+
+    def call(self, function: Call, what: str) -> list[Any]:
+        """Call what makes calls into TensorFlow, and watch the workers meanwhile.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        return self._channel.call(function, what=what, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""

@@ -21,8 +21,10 @@ from caramel.facts import InputPipelines, ReplicaState, StateAccess, Variable
 from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
 from caramel.modifiers import synchronise as programs
 from caramel.modifiers.aggregate import aggregated_tensors
+from caramel.modifiers.defer import step_ops
 from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
+from caramel.pending import Pending
 from caramel.plan import Plan
 from caramel.results import combine
 from caramel.runner import Runner
@@ -95,8 +97,10 @@ class Session:
             config=config,
         )
         note("connect")
+        self._pending = Pending(self._runner, job.plan)
         try:
             self._initialise()
+            self._pending.begin()
         except BaseException:
             self.close()
             raise
@@ -158,10 +162,10 @@ class Session:
         counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
         if counted:
             tensors.append(counts(0))
-        train = self._job.context.job.train_op
         extra = [fetch.op for fetch in flat if fetch.tensor is None]
-        targets = [names.in_replica(worker, op) for op in [train, *extra] for worker in workers]
-        results = self._run(tensors, targets, fed, "a training step")
+        targets = step_ops(plan)
+        targets += [names.in_replica(worker, op) for op in extra for worker in workers]
+        results = self._pending.step(tensors, targets, fed, "a training step")
         examples: Sequence[int] | None = feeds.examples
         if counted:
             examples = [int(count) for count in results.pop()]
@@ -223,6 +227,7 @@ class Session:
             [fetch.op for fetch in flat], stop=frozenset(tensor.op for tensor in feeds)
         )
         self._refuse_training(flat, closure)
+        self._flush()
         self._refresh()
         prefix = programs.source_prefix(self._job.plan)
         tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
@@ -308,6 +313,7 @@ class Session:
         plan = self._job.plan
         if worker is not None and not 0 <= worker < plan.workers:
             raise FeedError(f"there is no worker {worker}; they are 0 to {plan.workers - 1}")
+        self._flush()
         return dict(self._values(plan.variables, worker))
 
     def _values(
@@ -342,6 +348,7 @@ class Session:
             CheckpointError: it cannot be written.
         """
         self._check_open()
+        self._flush()
         saved = [variable for variable in self._job.plan.variables if variable.saved]
         values = dict(self._values(saved))
         prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
@@ -363,6 +370,7 @@ class Session:
         if not saved:
             raise CheckpointError("the graph has no global variables to restore")
         values = read_checkpoint(path, saved)
+        self._flush()
         for chunk in _chunks(saved):
             fed = {programs.restored_value(v): values[v.name] for v in chunk}
             self._run([], [programs.restore_op(v) for v in chunk], fed, "restoring variables")
@@ -399,6 +407,10 @@ class Session:
             ]
             if targets:
                 self._run([], targets, {}, "broadcasting variables")
+
+    def _flush(self) -> None:
+        """Do what is pending of the last step."""
+        self._pending.flush("the last step's deferred updates")
 
     def _refresh(self) -> None:
         """Give the evaluation copy the mean of the local variables, if a step changed them."""
@@ -500,6 +512,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
+        self._pending.close()
         self._runner.close()
 
     def __enter__(self) -> Session:

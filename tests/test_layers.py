@@ -30,7 +30,10 @@ LAYERS = {
         *("processes", "records", "results", "traffic"),
     },
     2: {"analysis", "analyzers.", "checks", "planning."},
-    3: {"channel", "checkpoint", "context", "modifiers.", "runner", "servers", "session"},
+    3: {
+        *("channel", "checkpoint", "context", "modifiers.", "pending", "runner", "servers"),
+        "session",
+    },
     4: {"", "__main__", "builder", "cli"},
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}

@@ -13,7 +13,7 @@ from typing import Any
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.modifiers.desk import Desk
 from caramel.modifiers.weigh import uneven
-from caramel.names import TensorRef, in_group, is_added
+from caramel.names import TensorRef, in_group, is_added, kept_flat
 from caramel.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
 from caramel.plan import Group, Plan
 
@@ -65,7 +65,7 @@ class DenseSum:
                 self._weighed(worker, number, tensor, specs[number])
                 for number, tensor in enumerate(tensors)
             ]
-            flat = self._flatten(worker, weighed, specs)
+            flat = self._ready(worker, self._flatten(worker, weighed, specs), dtype, elements)
             values.append(self._split(worker, flat, sizes, dtype))
         self._run(values, sizes, dtype)
         return [self._join(worker, values[worker], sizes, specs) for worker in range(len(parts))]
@@ -120,6 +120,17 @@ class DenseSum:
             for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True))
         ]
         return self._concatenate(worker, "group", flat, dtype, sum(s.elements or 0 for s in specs))
+
+    def _ready(self, worker: int, flat: TensorRef, dtype: str, elements: int) -> TensorRef:
+        """The flat tensor when it may be sent: in the next step, behind the gates."""
+        spec = TensorSpec(dtype, (elements,))
+        if self._group.deferred:
+            kept = kept_flat(self._group.name, worker, *self._scope)
+            flat = self._desk.keep(kept, worker, flat, spec)
+        if gates := self._desk.gates(self._group, worker):
+            self._add(worker, ("gated",), "Identity", [flat], [spec], T=dtype)
+            flat = self._desk.gated(gates)
+        return flat
 
     def _flat(
         self, worker: int, parts: tuple[str, ...], tensor: TensorRef, spec: TensorSpec

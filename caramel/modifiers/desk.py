@@ -9,10 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.graph import TensorSpec
+from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import SHARE_DTYPE, share
-from caramel.names import TensorRef, added
-from caramel.plan import Plan
+from caramel.names import TensorRef, added, control_string, in_group
+from caramel.plan import ALL_GATHER, Group, Plan
 
 
 class Desk:
@@ -22,6 +23,8 @@ class Desk:
         self._writer, self._devices = writer, plan.devices
         self._constants: dict[tuple[Any, ...], TensorRef] = {}
         self._shares: dict[tuple[int, str], TensorRef] = {}
+        self._gates = plan.gates
+        self._arrivals = {group.name: _arrival(plan, group) for group in plan.groups}
 
     def add(
         self,
@@ -62,3 +65,27 @@ class Desk:
                 DstT=dtype,
             )
         return self._shares[key]
+
+    def keep(self, kept: str, worker: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """Keep a tensor for the next step; returns what that reads."""
+        return keep(self._writer, kept, worker, tensor, spec, self._devices[worker])
+
+    def gates(self, group: Group, worker: int) -> list[str]:
+        """What has to have run on a worker before it sends anything of a group."""
+        return [
+            in_group(gate.after, worker, self._arrivals[gate.after])
+            for gate in self._gates
+            if gate.group == group.name
+        ]
+
+    def gated(self, gates: Sequence[str]) -> TensorRef:
+        """Let the node that was added last wait for gates; returns its first output."""
+        self._writer.last.input.extend(control_string(name) for name in gates)
+        return TensorRef(self._writer.last.name)
+
+
+def _arrival(plan: Plan, group: Group) -> str:
+    """The node that runs on a worker when a group has arrived there, aggregated."""
+    if plan.gradient(group.members[0]).indices is None:
+        return "aggregated/0"
+    return "gathered_values" if group.pattern == ALL_GATHER else "rows/values"

@@ -46,7 +46,7 @@ class GraphWriter:
         for key, value in attributes.items():
             set_attribute(node, key, value)
         for spec in outputs:
-            node.attr["_output_shapes"].list.shape.append(_shape(spec.shape).as_proto())
+            node.attr["_output_shapes"].list.shape.append(static_shape(spec).as_proto())
         return TensorRef(name)
 
     @property
@@ -86,8 +86,9 @@ def set_attribute(node: Any, key: str, value: AttributeValue) -> None:
         attribute.list.i.extend(value)
 
 
-def _shape(shape: tuple[int | None, ...] | None) -> tf.TensorShape:
-    return tf.TensorShape(None if shape is None else list(shape))
+def static_shape(spec: TensorSpec) -> tf.TensorShape:
+    """A spec's shape as TensorFlow has it."""
+    return tf.TensorShape(None if spec.shape is None else list(spec.shape))
 
 
 def copy_of(graph_def: Any) -> Any:

@@ -11,10 +11,12 @@ from typing import Any
 from caramel.errors import InvariantError
 from caramel.modifiers.aggregate import aggregate
 from caramel.modifiers.await_inputs import await_inputs
+from caramel.modifiers.defer import defer
 from caramel.modifiers.order_sums import order_sums
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.shard import shard
 from caramel.modifiers.synchronise import synchronise
+from caramel.modifiers.tokens import add_tokens
 from caramel.modifiers.weigh import weigh
 from caramel.plan import Plan
 
@@ -27,7 +29,9 @@ MODIFIERS: tuple[Modifier, ...] = (
     shard,
     await_inputs,
     weigh,
+    add_tokens,
     aggregate,
+    defer,
     synchronise,
 )
 

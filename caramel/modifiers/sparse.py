@@ -14,8 +14,8 @@ from caramel.graph import TensorSpec
 from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
 from caramel.modifiers.weigh import SHARE_DTYPE, share
-from caramel.names import TensorRef, in_group, is_added, tensor_in_replica
-from caramel.plan import AggregatedGradient, Group, Plan
+from caramel.names import TensorRef, in_group, is_added, kept_flat, tensor_in_replica
+from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan
 
 
 class SparseRows:
@@ -33,10 +33,11 @@ class SparseRows:
             if gradient.merge_duplicates:
                 values, indices = self._merged(worker, values, indices, gradient)
             values = self._weighed(worker, values, row)
+            index = TensorSpec(gradient.index_dtype, (None,))
             sent.append(
                 (
-                    self._own(worker, "sent_values", values, gradient.spec.dtype),
-                    self._own(worker, "sent_indices", indices, gradient.index_dtype),
+                    self._ready(worker, "values", values, row),
+                    self._ready(worker, "indices", indices, index),
                 )
             )
         gathered = []
@@ -138,11 +139,16 @@ class SparseRows:
             )
         return self._add(worker, "weighed", "Mul", [values, factor], [], T=row.dtype)
 
-    def _own(self, worker: int, name: str, tensor: TensorRef, dtype: str) -> TensorRef:
-        """The tensor, put out by an op of Caramel's own: only those may be sent."""
-        if is_added(tensor.op):
+    def _ready(self, worker: int, name: str, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The tensor when it may be sent, put out by an op of Caramel's own."""
+        if self._group.deferred:
+            kept = kept_flat(self._group.name, worker, name)
+            tensor = self._desk.keep(kept, worker, tensor, spec)
+        gates = self._desk.gates(self._group, worker)
+        if is_added(tensor.op) and not gates:
             return tensor
-        return self._add(worker, name, "Identity", [tensor], [], T=dtype)
+        self._add(worker, f"sent_{name}", "Identity", [tensor], [], T=spec.dtype)
+        return self._desk.gated(gates)
 
     def _spread(
         self,
@@ -208,6 +214,13 @@ class SparseRows:
     ) -> TensorRef:
         full_name = in_group(self._group.name, worker, name)
         return self._desk.add(full_name, worker, kind, inputs, outputs, **attributes)
+
+
+def result_names(group: Group) -> tuple[str, str]:
+    """The nodes that put out the aggregated values and row numbers."""
+    if group.pattern == ALL_GATHER:
+        return "gathered_values", "gathered_indices"
+    return "rows/values", "rows/indices"
 
 
 def _row_flags(gradient: AggregatedGradient) -> TensorSpec:

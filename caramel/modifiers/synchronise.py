@@ -16,8 +16,7 @@ import tensorflow as tf
 
 from caramel import names
 from caramel.facts import Variable
-from caramel.graph import TensorSpec
-from caramel.modifiers.nodes import GraphWriter, copy_of
+from caramel.modifiers.nodes import GraphWriter, copy_of, static_shape
 from caramel.names import TensorRef, added
 from caramel.plan import Plan
 
@@ -113,7 +112,7 @@ class _Programs:
             "Placeholder",
             device=self._home,
             dtype=variable.spec.dtype,
-            shape=_static_shape(variable.spec),
+            shape=static_shape(variable.spec),
         )
         self._assign(restore_op(variable), source_handle, placeholder, self._home)
 
@@ -186,7 +185,3 @@ class _Programs:
             handle = TensorRef(names.in_replica(worker, self._variable.handle))
             name = _sent_value(worker, self._variable).op
             yield self._read(name, handle, self._devices[handle.op])
-
-
-def _static_shape(spec: TensorSpec) -> Any:
-    return tf.TensorShape(None if spec.shape is None else list(spec.shape))

@@ -7,7 +7,11 @@ import dataclasses
 from caramel.errors import PlanError
 from caramel.plan import Plan
 
-_FREE = ("groups", "edges", "gates")  # a plan decides these; all else follows from the job
+DECIDED = ("groups", "edges", "gates")
+"""What a plan decides; everything else follows from that and from the job."""
+
+# Follow from what is decided and need not be given.
+_DERIVED = ("deferral", "input_reads", "held", "evaluation")
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:
@@ -21,7 +25,7 @@ def check_fit(plan: Plan, expected: Plan) -> None:
     """
     for field in dataclasses.fields(Plan):
         given, wanted = getattr(plan, field.name), getattr(expected, field.name)
-        if field.name not in _FREE and given != wanted:
+        if field.name not in (*DECIDED, *_DERIVED) and given != wanted:
             raise PlanError(
                 f"the plan does not fit the job: its {field.name} are {_difference(given, wanted)}"
             )

@@ -1,0 +1,159 @@
+"""Lets what is downstream of deferred groups run at the start of the next step.
+
+Moved ops stay where they are in the graph, but read what was kept in the step before in place of
+what their own step computes. So the graph falls into two parts that no edge connects: what a step
+runs, and what is moved. Both are run at the same time by two calls, the moved part of step t beside
+step t + 1. The ops of a step that have to wait for moved ones wait for a token in a queue on their
+worker (`tokens`): the moved part puts it, the step takes it. With nothing pending the tokens are
+already there. That gives three programs: *fresh* is the step alone, *steady* both parts, *flush*
+the moved part alone. An error in a step does not stop the updates of the step before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from caramel.modifiers.aggregate import aggregated_values
+from caramel.modifiers.keep import keep
+from caramel.modifiers.nodes import GraphWriter, copy_of
+from caramel.modifiers.tokens import add_put, host_of, token_variables
+from caramel.names import (
+    ALL_KEPT,
+    TensorRef,
+    assigned,
+    control_source,
+    control_string,
+    in_replica,
+    input_string,
+    kept_flat,
+    kept_in,
+    parse_input,
+    partial_sum,
+    read_back,
+    tensor_in_replica,
+    token_put,
+    token_taken,
+    without_prefix,
+)
+from caramel.plan import ALL_GATHER, Plan
+
+
+def defer(graph_def: Any, plan: Plan) -> Any:
+    """Cut the moved ops off from the step they belong to."""
+    if not plan.deferral.moved:
+        return graph_def
+    deferred = copy_of(graph_def)
+    nodes = {node.name: node for node in deferred.node}
+    for worker, device in enumerate(plan.devices):
+        part = _Replica(GraphWriter(deferred), nodes, plan, worker, device)
+        part.keep()
+        part.detour()
+        part.wait()
+    return deferred
+
+
+def step_ops(plan: Plan) -> list[str]:
+    """What a step runs, of all that is in the replicas and the aggregation."""
+    workers = range(plan.workers)
+    if not plan.deferral.moved:
+        return [in_replica(worker, plan.train_op) for worker in workers]
+    stays = [in_replica(worker, op) for worker in workers for op in plan.deferral.stays]
+    return stays + [assigned(kept) for worker in workers for kept in kept_by(plan, worker)]
+
+
+def moved_ops(plan: Plan) -> list[str]:
+    """What the next step runs besides."""
+    if not plan.deferral.moved:
+        return []
+    return [
+        name
+        for worker in range(plan.workers)
+        for name in (
+            *(in_replica(worker, op) for op in plan.deferral.results),
+            *(token_put(worker, variable) for variable in token_variables(plan)),
+        )
+    ]
+
+
+def kept_by(plan: Plan, worker: int) -> Iterator[str]:
+    """The variables of a worker that keep something."""
+    for kept in plan.deferral.kept:
+        yield kept_in(worker, kept.tensor, aggregated=kept.aggregated)
+    for group in plan.groups:
+        if not group.deferred:
+            continue
+        if group.pattern == ALL_GATHER:
+            yield kept_flat(group.name, worker, "values")
+            yield kept_flat(group.name, worker, "indices")
+            continue
+        yield kept_flat(group.name, worker)
+        if plan.gradient(group.members[0]).indices is not None:
+            yield kept_flat(group.name, worker, "rows")
+
+
+class _Replica:
+    """The rewrite of one replica."""
+
+    def __init__(
+        self, writer: GraphWriter, nodes: dict[str, Any], plan: Plan, worker: int, device: str
+    ) -> None:
+        self._writer, self._nodes, self._plan, self._worker = writer, nodes, plan, worker
+        self._host = host_of(device)
+        self._moved = frozenset(plan.deferral.moved)
+
+    def keep(self) -> None:
+        """Let moved ops read what was kept."""
+        worker = self._worker
+        sums = aggregated_values(self._plan, worker)
+        replaced = {}
+        for kept in self._plan.deferral.kept:
+            own = tensor_in_replica(worker, kept.tensor)
+            source = sums.get(kept.tensor, own) if kept.aggregated else own
+            name = kept_in(worker, kept.tensor, aggregated=kept.aggregated)
+            device = self._nodes[own.op].device
+            replaced[source] = keep(self._writer, name, worker, source, kept.spec, device)
+        for op in self._plan.deferral.moved:
+            for node in self._nodes_of(op):
+                self._read_kept(node, replaced)
+
+    def _nodes_of(self, op: str) -> Iterator[Any]:
+        """The nodes of an op; more than one if it was a sum."""
+        yield self._nodes[in_replica(self._worker, op)]
+        number = 0
+        while node := self._nodes.get(in_replica(self._worker, partial_sum(op, number))):
+            yield node
+            number += 1
+
+    def _read_kept(self, node: Any, replaced: dict[TensorRef, TensorRef]) -> None:
+        inputs = []
+        for text in node.input:
+            tensor = parse_input(text)
+            if tensor is not None:
+                inputs.append(input_string(replaced.get(tensor, tensor)))
+            elif without_prefix(control_source(text)) in self._moved:
+                inputs.append(text)
+        del node.input[:]
+        node.input.extend(inputs)
+
+    def detour(self) -> None:
+        """Let ops that stay wait for what the moved ops before them waited for."""
+        for detour in self._plan.deferral.detours:
+            node = self._nodes[in_replica(self._worker, detour.op)]
+            lost = {control_string(in_replica(self._worker, op)) for op in detour.moved}
+            kept = [text for text in node.input if text not in lost]
+            added_inputs = [control_string(in_replica(self._worker, op)) for op in detour.before]
+            del node.input[:]
+            node.input.extend([*kept, *(text for text in added_inputs if text not in kept)])
+
+    def wait(self) -> None:
+        """Let ops of the next step wait for the tokens of moved ones."""
+        worker = self._worker
+        reads = [read_back(kept) for kept in kept_by(self._plan, worker)]
+        add_put(self._writer, worker, ALL_KEPT, self._host, reads)
+        for barrier in self._plan.deferral.barriers:
+            moved = [in_replica(worker, op) for op in barrier.moved]
+            add_put(self._writer, worker, barrier.variable, self._host, moved)
+            taken = control_string(token_taken(worker, barrier.variable))
+            for op in barrier.waiting:
+                self._nodes[in_replica(worker, op)].input.append(taken)

@@ -1,0 +1,37 @@
+"""Keeps tensors of one step for the next one, in variables of their worker.
+
+Assigning takes the tensor's buffer over and reading hands it out, so nothing is copied. A step
+assigns only when the moved ops of the step before have read what was kept.
+"""
+
+from __future__ import annotations
+
+from caramel.graph import TensorSpec
+from caramel.modifiers.nodes import GraphWriter, static_shape
+from caramel.names import ALL_KEPT, TensorRef, assigned, read_back, token_taken
+
+
+def keep(
+    writer: GraphWriter, kept: str, worker: int, tensor: TensorRef, spec: TensorSpec, device: str
+) -> TensorRef:
+    """Keep a tensor in a variable called `kept`; returns what the next step reads."""
+    handle = writer.add(
+        kept,
+        "VarHandleOp",
+        device=device,
+        outputs=[TensorSpec("resource", ())],
+        dtype=spec.dtype,
+        shape=static_shape(spec),
+    )
+    writer.last.attr["shared_name"].s = kept.encode()
+    writer.add(
+        assigned(kept),
+        "AssignVariableOp",
+        [handle, tensor],
+        device=device,
+        controls=[token_taken(worker, ALL_KEPT)],
+        dtype=spec.dtype,
+    )
+    return writer.add(
+        read_back(kept), "ReadVariableOp", [handle], device=device, outputs=[spec], dtype=spec.dtype
+    )

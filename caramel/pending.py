@@ -1,0 +1,133 @@
+"""Runs steps whose deferred part is still to come: the programs fresh, steady and flush."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.channel import CallThread
+from caramel.modifiers.defer import moved_ops
+from caramel.modifiers.tokens import token_variables
+from caramel.names import TensorRef, token_count, token_filled
+from caramel.plan import Plan
+from caramel.runner import Call, Runner
+
+_MEND_EVERY_S = 0.2
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class Pending:
+    """What a session still has to do of the step before.
+
+    Args:
+        runner: runs parts of the graph.
+        plan: says what moves into the next step.
+    """
+
+    def __init__(self, runner: Runner, plan: Plan) -> None:
+        self._runner = runner
+        self._moved = moved_ops(plan)
+        pairs = [(w, v) for w in range(plan.workers) for v in token_variables(plan)]
+        self._counts = [token_count(*pair) for pair in pairs]
+        self._fill = [token_filled(*pair) for pair in pairs]
+        self._is_pending = False
+        self._beside = CallThread("caramel-moved") if self._moved else None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether updates of the step before are still to be done."""
+        return self._is_pending
+
+    def begin(self) -> None:
+        """Nothing is pending: every token is there."""
+        if self._fill:
+            self._runner.run([], self._fill, {}, "preparing the first step")
+
+    def step(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        what: str,
+    ) -> list[Any]:
+        """Run a step, beside it what is pending of the one before; then the step's is pending.
+
+        Raises:
+            tf.errors.OpError: an op failed. If it was one of the step, the updates of the step
+                before are done; of this one nothing is pending.
+        """
+        if not self._moved:
+            return self._runner.run(tensors, targets, fed, what)
+        step = self._runner.compile(tensors, targets, fed)
+        moved = self._runner.compile([], self._moved, {}) if self._is_pending else None
+        self._is_pending = False
+        results = self._runner.call(lambda: self._together(step, moved), what)
+        self._is_pending = True
+        return results[: len(tensors)]
+
+    def flush(
+        self,
+        what: str,
+        tensors: Sequence[TensorRef] = (),
+        targets: Sequence[str] = (),
+        fed: Mapping[TensorRef, Any] | None = None,
+    ) -> list[Any]:
+        """Do what is pending, if anything is; returns the values of tensors of that part."""
+        if not self._is_pending:
+            return []
+        self._is_pending = False
+        moved = self._runner.compile(tensors, [*self._moved, *targets], fed or {})
+        return self._runner.call(lambda: self._with_tokens(moved), what)[: len(tensors)]
+
+    def close(self) -> None:
+        """End the thread, if no call is under way."""
+        if self._beside is not None:
+            self._beside.end(_CLOSE_TIMEOUT_S)
+
+    def _together(self, step: Call, moved: Call | None) -> list[Any]:
+        """Both parts at the same time; if one fails the other ends, and all tokens are there."""
+        if moved is None or self._beside is None:
+            return self._with_tokens(step)
+        is_over = threading.Event()
+        other = self._beside.submit(lambda: self._beside_step(moved, is_over))
+        try:
+            results = step()
+        except tf.errors.OpError:
+            is_over.set()
+            other.exception()
+            self._mend()
+            raise
+        finally:
+            is_over.set()
+        if failure := other.exception():
+            self._mend()
+            raise failure
+        return results
+
+    def _beside_step(self, moved: Call, step_is_over: threading.Event) -> None:
+        """The moved part; if it fails, the step gets the tokens it waits for, and so ends."""
+        try:
+            moved()
+        except tf.errors.OpError:
+            self._mend()
+            while not step_is_over.wait(_MEND_EVERY_S):
+                self._mend()
+            raise
+
+    def _with_tokens(self, call: Call) -> list[Any]:
+        """Make a call; all tokens are there if it fails."""
+        try:
+            return call()
+        except tf.errors.OpError:
+            self._mend()
+            raise
+
+    def _mend(self) -> None:
+        """Put the tokens that are missing."""
+        counts = self._runner.compile(self._counts, [], {})()
+        missing = [name for name, count in zip(self._fill, counts, strict=True) if not count]
+        if missing:
+            self._runner.compile([], missing, {})()
