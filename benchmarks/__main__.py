@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,8 @@ from benchmarks import scale as scale_benchmark
 from benchmarks.allreduce import driver as allreduce_driver
 from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS
+from benchmarks.step import cells as step_cells
+from benchmarks.step import run as run_step
 from benchmarks.testbed import BedError
 
 app = typer.Typer(help="Measure Caramel. Needs root and tc, for hosts with a real network.")
@@ -34,19 +35,19 @@ def allreduce(
         list[int] | None,
         typer.Option(help="Only this number of workers; the result file keeps the others."),
     ] = None,
+    size: Annotated[
+        list[int] | None, typer.Option(help="Only this size in bytes; as with --workers.")
+    ] = None,
     results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
 ) -> None:
     """Time to aggregate one tensor, by size, pattern, depth and number of workers, with peers."""
-    settings = QUICK if quick else FULL
-    known = [network.workers for network in settings.networks]
-    if unknown := set(workers or ()).difference(known):
-        raise typer.BadParameter(f"{min(unknown)} workers: there are {known}")
-    networks = tuple(n for n in settings.networks if not workers or n.workers in workers)
+    settings = (QUICK if quick else FULL).only(workers or (), size or ())
+    if not settings.networks:
+        raise typer.BadParameter("there is no such cell")
     name = "allreduce-quick" if quick else "allreduce"
+    add = bool(workers or size)
     try:
-        allreduce_driver.run(
-            replace(settings, networks=networks), name, results, Console(), add=bool(workers)
-        )
+        allreduce_driver.run(settings, name, results, Console(), add=add)
     except BedError as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
@@ -90,6 +91,30 @@ def scale(
     try:
         scale_benchmark.run(settings, name, results, Console(), only=network or ())
     except ValueError as error:
+        print(f"benchmarks: error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def step(
+    quick: Annotated[bool, typer.Option(help="A tiny network, for less than two minutes.")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What to measure, of {', '.join(step_cells.FULL)}; all by default."),
+    ] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(help="Only this network; may be repeated.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+) -> None:
+    """Time of a training step, beside all peers, with real and emulated computation."""
+    known = {"quick": step_cells.QUICK} if quick else step_cells.FULL
+    try:
+        for name in suite or known:
+            if name not in known:
+                raise ValueError(f"there is no suite '{name}'; there are {', '.join(known)}")
+            run_step(known[name], f"step-{name}", results, Console(), only=network or ())
+    except (BedError, ValueError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
 

@@ -17,7 +17,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 
-from benchmarks.results import Row, is_loaded, load_of_others
+from benchmarks.results import Row, busy_share, is_loaded, load_of_others
 
 # Options of tables with a dozen columns, for a terminal of 80.
 COMPACT: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
@@ -29,7 +29,8 @@ class Piece:
 
     Attributes:
         networks: what this run measures.
-        load: the machine's load before it, for each core.
+        load: the machine's load in the minute before it, for each core.
+        busy: which share of the processors others used right before it.
         rows: earlier rows of other networks.
         runs: the earlier runs, with the networks that are still theirs.
         settings: the earlier settings; empty if there is no earlier file.
@@ -37,6 +38,7 @@ class Piece:
 
     networks: tuple[str, ...]
     load: float
+    busy: float
     rows: tuple[Row, ...] = ()
     runs: tuple[dict[str, Any], ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +56,8 @@ class Piece:
             "date": self.date,
             "command": self.command,
             "load_before_per_core": round(self.load, 2),
-            "loaded": is_loaded(self.load),
+            "busy_share_before": round(self.busy, 2),
+            "loaded": is_loaded(self.busy),
         }
         return [*self.runs, own]
 
@@ -72,12 +75,12 @@ def piece(networks: Sequence[str], only: Sequence[str], path: Path, console: Con
     for name in only:
         if name not in networks:
             raise ValueError(f"there is no network '{name}' here; there are {', '.join(networks)}")
-    load = load_of_others()
-    if is_loaded(load):
-        console.print(f"[yellow]this machine is busy (load {load:.1f} for each core)[/yellow]")
+    load, busy = load_of_others(), busy_share()  # a load alone may be that of a job that has ended
+    if is_loaded(busy):
+        console.print(f"[yellow]others use {busy:.0%} of this machine[/yellow]")
     chosen = tuple(name for name in networks if name in (only or networks))
     if not only or not path.exists():
-        return Piece(chosen, load)
+        return Piece(chosen, load, busy)
     before = json.loads(path.read_text())
     rows = [Row(**row) for row in before["rows"]]
     runs = []
@@ -87,7 +90,7 @@ def piece(networks: Sequence[str], only: Sequence[str], path: Path, console: Con
             runs.append({**run, "networks": left})
     remaining = {name for run in runs for name in run["networks"]}
     kept = tuple(row for row in rows if row.what["network"] in remaining)
-    return Piece(chosen, load, kept, tuple(runs), before["settings"])
+    return Piece(chosen, load, busy, kept, tuple(runs), before["settings"])
 
 
 def warn(runs: Iterable[dict[str, Any]], console: Console) -> None:

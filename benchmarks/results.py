@@ -96,6 +96,20 @@ def load_of_others() -> float:
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
+def processor_s() -> float:
+    """Seconds that all processors of this machine have worked since it started."""
+    user, nice, system, _, _, irq, softirq = Path("/proc/stat").read_text().split()[1:8]
+    ticks = sum(int(count) for count in (user, nice, system, irq, softirq))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def busy_share(seconds: float = 1.0) -> float:
+    """Which share of the processors others use now: 0 to 1."""
+    before, begin = processor_s(), time.perf_counter()
+    time.sleep(seconds)
+    return (processor_s() - before) / ((time.perf_counter() - begin) * (os.cpu_count() or 1))
+
+
 def is_loaded(load_per_core: float) -> bool:
     """Whether a machine was too busy with other things for its numbers to be trusted."""
     return load_per_core > _BUSY_LOAD_PER_CORE

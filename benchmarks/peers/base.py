@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from benchmarks.peers.data import Case, Prepared, prepared, write_values
+from benchmarks.results import processor_s
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Host, Testbed
@@ -300,7 +301,7 @@ class Running:
             run.meet(point, run.case.timeout_s)
             time.sleep(SETTLE_S)
             tx_bytes = [counters.tx_bytes for counters in run.bed.counters()]
-            counted.append((tx_bytes, _processor_s()))
+            counted.append((tx_bytes, processor_s()))
             run.release(point)
         (before, begin_s), (after, end_s) = counted
         sent = [last - first for first, last in zip(before, after, strict=True)]
@@ -400,13 +401,6 @@ def launch(
         running.close()
         raise
     return running
-
-
-def _processor_s() -> float:
-    """Seconds that the processors of this machine have worked."""
-    user, nice, system, _, _, irq, softirq, *_ = Path("/proc/stat").read_text().split()[1:9]
-    ticks = sum(int(count) for count in (user, nice, system, irq, softirq))
-    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _tree(pid: int) -> list[int]:

@@ -48,7 +48,9 @@ class Case:
         image: height and width of the images in pixels; None for the network's own.
         steps: timed steps.
         warm_up: steps before them, not timed.
-        threads: threads of each worker, for one op and for all.
+        threads: threads of each worker for one op.
+        inter_op_threads: ops that TensorFlow may run at once. With one, what is to be sent waits
+            behind all computation.
         learning_rate: of momentum, with 0.9, which all peers use.
         seed: of initial values and examples.
         timeout_s: how long each part of a run may take, in seconds.
@@ -69,6 +71,7 @@ class Case:
     steps: int = 10
     warm_up: int = 2
     threads: int = 1
+    inter_op_threads: int = 2
     learning_rate: float = 0.01
     seed: int = 1
     timeout_s: float = 600.0
@@ -87,7 +90,7 @@ class Case:
 
 
 MOMENTUM = 0.9
-RUN = ("steps", "warm_up", "threads", "learning_rate", "timeout_s", "updates")
+RUN = ("steps", "warm_up", "threads", "inter_op_threads", "learning_rate", "timeout_s", "updates")
 """The fields of a case that nothing prepared depends on."""
 
 

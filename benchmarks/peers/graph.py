@@ -244,7 +244,7 @@ def config(case: Case, **options: Any) -> Any:
     """
     proto = tf1.ConfigProto(
         intra_op_parallelism_threads=case.threads,
-        inter_op_parallelism_threads=case.threads,
+        inter_op_parallelism_threads=case.inter_op_threads,
         allow_soft_placement=True,
         **options,
     )

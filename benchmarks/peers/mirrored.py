@@ -78,7 +78,7 @@ def main() -> None:
     from benchmarks.peers.emulated import Emulated
 
     tf.config.threading.set_intra_op_parallelism_threads(rank.case.threads)
-    tf.config.threading.set_inter_op_parallelism_threads(rank.case.threads)
+    tf.config.threading.set_inter_op_parallelism_threads(rank.case.inter_op_threads)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     options = tf.distribute.experimental.CommunicationOptions(
         bytes_per_pack=rank.setting["bytes_per_pack"],

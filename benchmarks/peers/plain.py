@@ -54,7 +54,7 @@ class Plain:
         def start_all(run: Run) -> None:
             addresses = run.addresses()
             for number, host in enumerate(bed.hosts[1:], 1):
-                run.start(host, _worker(addresses, number, case.threads))
+                run.start(host, _worker(addresses, number, case))
             run.start(bed.hosts[0], run.command(0, addresses=addresses))
 
         return launch(self, __name__, bed, case, setting, start_all, ranks=1)
@@ -63,11 +63,12 @@ class Plain:
 PEER = Plain()
 
 
-def _worker(addresses: Sequence[str], number: int, threads: int) -> list[str]:
+def _worker(addresses: Sequence[str], number: int, case: Case) -> list[str]:
     return [
         *(sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(addresses)),
         *("--task", str(number)),
-        *("--intra-op-threads", str(threads), "--inter-op-threads", str(threads)),
+        *("--intra-op-threads", str(case.threads)),
+        *("--inter-op-threads", str(case.inter_op_threads)),
     ]
 
 

@@ -1,0 +1,72 @@
+"""How long is a training step, with Caramel and with each peer, and what bounds it?
+
+| file      | question                                                         |
+|-----------|------------------------------------------------------------------|
+| `cells`   | which networks, hosts and systems are measured?                  |
+| `measure` | what did the systems show, a block of steps in turn?             |
+| `show`    | how are the numbers printed and drawn?                           |
+
+For each cell, C is the step of a worker that trains alone (an emulated one: the kernels' sum), and
+N the wire limit: the bytes an all-reduce needs at the payload rate of the link. Then, as in section
+3.1 of the Caramel paper,
+
+- rho = N / C, the communication to computation ratio (here of the case, not of a system: whatever
+  a system adds to the least possible N lowers its alpha),
+- alpha = (N + C - T) / min(N, C), the overlap (1: nothing more to hide; negative: T > N + C),
+- U = C / T = 1 / (1 + rho - alpha min(rho, 1)), the utilization.
+
+No step can be shorter than max(C, N) as long as all workers compute what one computes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks.pieces import piece, warn
+from benchmarks.results import Row, write
+from benchmarks.step.cells import Suite
+from benchmarks.step.measure import measure
+from benchmarks.step.show import draw, table
+
+
+def run(
+    suite: Suite, name: str, directory: Path, console: Console, *, only: Sequence[str] = ()
+) -> Path:
+    """Measure all cells, print tables, write a result file and a figure; returns the file.
+
+    Args:
+        only: networks to measure; of the others the file keeps what it has.
+
+    Raises:
+        ValueError: a network that the suite does not have.
+    """
+    networks = [cell.network for cell in suite.cells]
+    own = piece(networks, only, directory / f"{name}.json", console)
+    cells = [cell for cell in suite.cells if cell.network in own.networks]
+    rows: list[Row] = []
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task(name, total=sum(len(suite.systems(cell)) for cell in cells))
+        for cell in cells:
+            progress.update(task, description=str(cell))
+            rows += measure(
+                cell, suite.systems(cell), suite.rounds, suite.steps, lambda: progress.advance(task)
+            )
+            console.print(table(cell, rows))
+    described = {
+        "command": own.command,
+        "cells": [asdict(cell) for cell in suite.cells],
+        "rounds": suite.rounds,
+        "steps": suite.steps,
+        "runs": own.all_runs(),
+    }
+    all_rows = own.all_rows(rows, networks)
+    path = write(name, described, all_rows, load=own.load, directory=directory)
+    draw(all_rows, path.with_suffix(".png"))
+    warn(own.all_runs(), console)
+    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
+    return path

@@ -1,0 +1,179 @@
+"""Which networks, hosts and systems are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from benchmarks import peers
+from benchmarks.peers import Case
+from benchmarks.testbed import PAYLOAD_SHARE
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One network on one bed.
+
+    Attributes:
+        network: its name.
+        batch: examples per worker and step.
+        image: height and width of its inputs; None for the network's own.
+        accelerator: whose kernels are emulated; None for real computation.
+        workers: on as many hosts.
+        mbit_per_s: rate of each host's link.
+        slowdown: emulated kernels take this many times longer, for links slower than those that
+            they stand for.
+    """
+
+    network: str
+    batch: int
+    image: int | None = None
+    accelerator: str | None = None
+    workers: int = 2
+    mbit_per_s: float = 1000.0
+    slowdown: float = 1.0
+
+    def __str__(self) -> str:
+        computed = f"emulated {self.accelerator}" if self.accelerator else "real computation"
+        slowed = f" x {self.slowdown:g}" if self.slowdown != 1 else ""
+        return (
+            f"{self.network}, batch {self.batch}, {computed}{slowed}, {self.workers} workers, "
+            f"{self.mbit_per_s:g} Mbit/s"
+        )
+
+    def case(self, steps: int) -> Case:
+        """What the peers are told."""
+        return Case(
+            self.network,
+            batch=self.batch,
+            image=self.image,
+            steps=steps,
+            learning_rate=1e-3,
+            accelerator=self.accelerator,
+            slowdown=self.slowdown,
+            updates="none" if self.accelerator else "real",
+        )
+
+    def wire_limit_s(self, parameter_bytes: float) -> float:
+        """The least time in which a worker can send what an all-reduce needs of it."""
+        sent_bytes = 2 * (self.workers - 1) / self.workers * parameter_bytes
+        return sent_bytes * 8 / (self.mbit_per_s * 1e6 * PAYLOAD_SHARE)
+
+
+@dataclass(frozen=True)
+class System:
+    """A peer with one of its settings."""
+
+    peer: str
+    setting: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The setting as peers take it."""
+        return dict(self.setting)
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{key} {value}" for key, value in self.setting)
+        return f"{self.peer} ({values})" if values else self.peer
+
+
+@dataclass(frozen=True)
+class Suite:
+    """What one run of the benchmark measures.
+
+    Attributes:
+        cells: in this order.
+        systems: of a cell, the first two being the worker alone and plain Caramel.
+        rounds: in each, every system does one block of steps.
+        steps: of a block, timed; one more before them is not.
+    """
+
+    cells: tuple[Cell, ...]
+    systems: Callable[[Cell], Sequence[System]]
+    rounds: int
+    steps: int
+
+
+ALONE, PLAIN = System("alone"), System("plain", (("pattern", "shuffle"),))
+
+
+def all_systems(cell: Cell) -> list[System]:
+    """Every peer with every setting."""
+    systems = [
+        System(name, tuple(setting.items()))
+        for name in peers.NAMES
+        for setting in peers.get(name).settings()
+    ]
+    return [ALONE, PLAIN, *(each for each in systems if each not in (ALONE, PLAIN))]
+
+
+def best_systems(cell: Cell) -> list[System]:
+    """Every peer with the settings that proved best for it."""
+    return [
+        ALONE,
+        PLAIN,
+        System("mirrored", (("bytes_per_pack", 4 * 2**20),)),
+        System("torch_ddp", (("bucket_cap_mb", 25), ("static_graph", False))),
+        System("torch_ddp", (("bucket_cap_mb", 5), ("static_graph", False))),
+        System("horovod", (("backend", "gloo"),)),
+        System("mpi"),
+        System("parameter_servers", (("servers", "all"),)),
+    ]
+
+
+def quick_systems(cell: Cell) -> list[System]:
+    """Those that need no environment of their own."""
+    return [
+        ALONE,
+        PLAIN,
+        System("mirrored", (("bytes_per_pack", 4 * 2**20),)),
+        System("parameter_servers", (("servers", "all"),)),
+    ]
+
+
+REAL = (
+    Cell("resnet_v1_50", 4, 128),
+    Cell("inception_v1", 8, 128),
+    Cell("inception_v3", 4, 149),
+    Cell("alexnet_v2", 8),
+    Cell("vgg_16", 2, 128),
+)
+_EMULATED = (
+    Cell("inception_v1", 32),
+    Cell("inception_v2", 32),
+    Cell("inception_v3", 32),
+    Cell("resnet_v1_50", 32),
+    Cell("alexnet_v2", 64),
+)
+
+
+def emulated(accelerator: str, workers: int, mbit_per_s: float, slowdown: float) -> Suite:
+    """Five networks on emulated accelerators."""
+    cells = tuple(
+        replace(
+            cell,
+            accelerator=accelerator,
+            workers=workers,
+            mbit_per_s=mbit_per_s,
+            slowdown=slowdown,
+        )
+        for cell in _EMULATED
+    )
+    return Suite(cells, best_systems, rounds=3, steps=2)
+
+
+QUICK = Suite(
+    (Cell("tiny", 4, mbit_per_s=200), Cell("tiny", 4, accelerator="K80", mbit_per_s=200)),
+    quick_systems,
+    rounds=2,
+    steps=2,
+)
+FULL = {
+    "peers": Suite(REAL[:1], all_systems, rounds=3, steps=3),
+    "real-2": Suite(REAL[1:], best_systems, rounds=3, steps=3),
+    "k80-2": emulated("K80", 2, 1000, 1),
+    "t4-2": emulated("T4", 2, 1000, 1),
+    "k80-4": emulated("K80", 4, 500, 2),
+    "t4-4": emulated("T4", 4, 500, 2),
+}

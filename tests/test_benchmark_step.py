@@ -1,0 +1,61 @@
+"""The step benchmark runs, and its numbers are valid; how fast they are is no question of tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.step import cells
+from benchmarks.step.measure import MEMORY_BYTES, lots, overlap
+from benchmarks.testbed import PAYLOAD_SHARE, missing
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_overlap_is_that_of_the_paper():
+    hidden = overlap(step_s=1.0, computation_s=1.0, communication_s=0.5)
+    assert hidden == {"rho": 0.5, "alpha": 1.0, "U": 1.0}
+    open_ = overlap(step_s=3.0, computation_s=1.0, communication_s=2.0)
+    assert open_ == {"rho": 2.0, "alpha": 0.0, "U": pytest.approx(1 / 3)}
+    for facts in (hidden, open_):
+        rho, alpha = facts["rho"], facts["alpha"]
+        assert facts["U"] == pytest.approx(1 / (1 + rho - alpha * min(rho, 1)))
+
+
+def test_the_wire_limit_of_a_cell_is_what_an_all_reduce_sends():
+    cell = cells.Cell("resnet_v1_50", 4, workers=4, mbit_per_s=500)
+    assert cell.wire_limit_s(1e8) == pytest.approx(1.5 * 8e8 / (5e8 * PAYLOAD_SHARE))
+
+
+def test_plain_caramel_is_in_every_lot_and_every_system_in_one():
+    systems = cells.all_systems(cells.REAL[0])
+    for size in (1e6, 1e8, MEMORY_BYTES):
+        taken = list(lots(systems, size, 2))
+        assert all(lot[0] == cells.PLAIN for lot in taken)
+        rest = [system for lot in taken for system in lot[1:]]
+        assert rest == [system for system in systems if system != cells.PLAIN]
+
+
+@pytest.mark.namespaces
+@pytest.mark.processes
+@pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")
+def test_the_quick_step_benchmark_gives_valid_numbers(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "step", "--quick", "--results", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    rows = json.loads((tmp_path / "step-quick.json").read_text())["rows"]
+    assert len(rows) == 2 * len(cells.quick_systems(cells.QUICK.cells[0]))
+    for row in rows:
+        assert row["invalid"] is None, row
+        assert min(row["samples_s"]) > 0
+    assert (tmp_path / "step-quick.png").stat().st_size > 1000
