@@ -34,8 +34,8 @@ class Cell:
     """A network on hosts with links of some rate, as tc takes it.
 
     Each round has a traced step and one without a trace. `threads` is how many ops TensorFlow may
-    run at once on each host. By default it takes the number of cores; with a single one, ops run,
-    and are sent, in nearly always the same order.
+    run at once on each host; with a single one, ops run, and are sent, in nearly always the same
+    order.
     """
 
     network: str
@@ -106,7 +106,7 @@ def run(
                 rows.append(_measure(cell, system, settings))
                 progress.advance(task)
     rows, runs = part.all_rows(rows, networks), part.all_runs()
-    console.print(_table(rows, name))
+    console.print(*_tables(rows, name))
     warn(runs, console)
     described = {"command": part.command, **asdict(settings), "runs": runs}
     write(name, described, rows, load=part.load, directory=directory)
@@ -181,33 +181,32 @@ def _words(system: str) -> str:
     return system.replace("_", " ")
 
 
-def _table(rows: Sequence[Row], name: str) -> Table:
-    table = Table(title=f"{name}: orders of arrivals at one worker, and step times", **COMPACT)
-    for column in (
-        "network",
-        "rate",
-        "threads",
-        "system",
-        "transfers",
-        "orders",
-        "steps",
-        "distance",
+def _tables(rows: Sequence[Row], name: str) -> tuple[Table, Table]:
+    """Orders, and times."""
+    orders = Table(title=f"{name}: orders of arrivals at one worker", **COMPACT)
+    times = Table(title=f"{name}: steps without a trace, ms", **COMPACT)
+    which = ("network", "rate", "threads", "system")
+    for table, columns in (
+        (orders, ("transfers", "orders", "steps", "distance")),
+        (times, ("median", "p5", "p95", "max", "variation")),
     ):
-        table.add_column(column, justify="right")
-    for column in ("median ms", "p5 ms", "p95 ms", "max ms", "variation"):
-        table.add_column(column, justify="right")
+        for column in (*which, *columns):
+            table.add_column(column, justify="right")
     for row in rows:
-        facts = row.facts
+        facts, own = row.facts, [_words(str(row.what[key])) for key in which[1:]]
+        own = [str(row.what["network"]), *own]
         distances = facts["distances_to_first"]
-        table.add_row(
-            *(row.what["network"], row.what["rate"], str(row.what["threads"])),
-            *(_words(row.what["system"]), str(facts["transfers"])),
+        orders.add_row(
+            *(*own, str(facts["transfers"])),
             *(row.invalid or str(facts["unique_orders"]), str(facts["traced_steps"])),
             f"{np.mean(distances):.3f}" if distances else "-",
+        )
+        times.add_row(
+            *own,
             *(f"{facts[key] * 1e3:.0f}" for key in ("median_s", "p5_s", "p95_s", "max_s")),
             f"{facts['variation']:.1%}",
         )
-    return table
+    return orders, times
 
 
 def _draw(rows: Sequence[Row], path: Path) -> None:
@@ -218,7 +217,8 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
     axes = figure.add_subplot(ylabel="step time / median")
     colours = dict(zip(SYSTEMS, ("tab:orange", "tab:blue"), strict=True))
     random = np.random.default_rng(0)
-    top = max(max(row.samples_s) / row.median_s for row in rows)
+    ratios = [seconds / row.median_s for row in rows for seconds in row.samples_s]
+    top = max(ratios) + 0.04 * (max(ratios) - min(ratios))
     for position, row in enumerate(rows):
         relative = np.asarray(row.samples_s) / row.median_s
         places = position + random.uniform(-0.15, 0.15, len(relative))
@@ -235,7 +235,5 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
     axes.set_xticks(range(len(rows)), labels, fontsize=7)
     low, high = axes.get_ylim()
     axes.set_ylim(low, high + 0.15 * (high - low))
-    figure.suptitle(
-        "Times of steps (box: quartiles, whiskers: 5 % and 95 %) and orders of arrivals"
-    )
+    axes.set_title("steps, boxes: quartiles, whiskers: 5 % and 95 %", fontsize=9)
     figure.savefig(path, dpi=120)

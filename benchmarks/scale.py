@@ -32,6 +32,7 @@ MB, GB = 1e6, 1e9
 TIMEOUT_S = 400
 MEMORY_SHARE = 0.8  # of what is free; beyond it, a measurement is left out
 LEAST_FUNCTION_S = 0.05
+LEAST_PART_S = 0.1
 STEEP = 1.2  # an exponent above this counts as faster than linear
 GROWTH = {"nodes": "nodes", "graph_bytes": "GraphDef", "build_s": "build", "built_bytes": "memory"}
 
@@ -111,7 +112,8 @@ def run(
     rows, runs = part.all_rows(rows, networks), part.all_runs()
     fits = growth(rows)
     for table in (
-        _table(rows, name),
+        _built_table(rows, name),
+        _run_table(rows, name),
         _growth_table(fits),
         _function_table(functions, settings.profiled),
     ):
@@ -203,24 +205,31 @@ def _free_bytes() -> int:
     return int(found[1]) * 1024
 
 
-def growth(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
+def growth(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float | None]]]:
     """For each network, the exponents with which nodes, bytes, seconds and memory grow.
 
-    Memory counts from what the process held before Caramel began.
+    Memory counts from what the process held before Caramel began. Besides the fit over all numbers
+    of workers there is the exponent between the last two: what grows faster than linearly shows
+    late. Parts of the build that take no time to speak of are left out.
     """
     fits = {}
     for network in dict.fromkeys(row.what["network"] for row in rows):
         own = [r for r in rows if r.what["network"] == network and r.facts]
         own = [r for r in own if r.what["workers"] > 1]
-        counts = [row.what["workers"] for row in own]
-        fits[network] = {
-            key: exponent(counts, [max(1e-9, _value(row, key)) for row in own]) for key in GROWTH
-        }
+        parts = own[-1].facts["parts_s"] if own else {}
+        named = [part for part, seconds in parts.items() if seconds >= LEAST_PART_S]
+        fits[network] = {key: _exponents(own, key) for key in (*GROWTH, *named)}
     return fits
 
 
+def _exponents(rows: Sequence[Row], key: str) -> dict[str, float | None]:
+    points = [(row.what["workers"], _value(row, key)) for row in rows if _value(row, key) > 0]
+    counts, values = [count for count, _ in points], [value for _, value in points]
+    return {"all": exponent(counts, values), "last": exponent(counts[-2:], values[-2:])}
+
+
 def _value(row: Row, key: str) -> float:
-    value = float(row.facts[key])
+    value = float(row.facts.get(key) or row.facts["parts_s"].get(key, 0.0))
     return value - row.facts["started_bytes"] if key == "built_bytes" else value
 
 
@@ -248,12 +257,11 @@ def profile(settings: Settings) -> list[dict[str, Any]]:
 # Tables and figure ------------------------------------------------------------------------------
 
 
-def _table(rows: Sequence[Row], name: str) -> Table:
+def _built_table(rows: Sequence[Row], name: str) -> Table:
     table = Table(title=f"{name}: the distributed graph against the number of workers", **COMPACT)
     for column in ("network", "workers", "nodes", "per worker", "MB", "build s", "per worker"):
         table.add_column(column, justify="right")
-    for column in ("peak GB", "open s", "first step s", "step ms", "peak GB"):
-        table.add_column(column, justify="right")
+    table.add_column("peak GB", justify="right")
     for row in rows:
         facts, first = row.facts, (row.what["network"], str(row.what["workers"]))
         if not facts:
@@ -267,30 +275,41 @@ def _table(rows: Sequence[Row], name: str) -> Table:
             f"{facts['build_s']:.2f}",
             f"{facts['build_s_per_worker']:.3f}",
             f"{facts['built_bytes'] / GB:.2f}",
-            *_run_columns(facts),
         )
     return table
 
 
-def _run_columns(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    if "steps_s" not in facts:
-        return ()
-    return (
-        f"{facts['connect_s'] + facts['initialise_s']:.2f}",
-        f"{facts['first_step_s']:.2f}",
-        f"{np.median(facts['steps_s']) * 1e3:.0f}",
-        f"{facts['trained_bytes'] / GB:.2f}",
-    )
-
-
-def _growth_table(fits: Mapping[str, Mapping[str, float | None]]) -> Table:
-    table = Table(title="exponents of growth with the number of workers", **COMPACT)
-    for column in ("network", *GROWTH.values()):
+def _run_table(rows: Sequence[Row], name: str) -> Table:
+    table = Table(title=f"{name}: all workers in one process", **COMPACT)
+    for column in ("network", "workers", "open s", "first step s", "step ms", "peak GB"):
         table.add_column(column, justify="right")
-    for network, fit in fits.items():
-        values = (fit[key] for key in GROWTH)
-        table.add_row(network, *("-" if value is None else f"{value:.2f}" for value in values))
+    for row in rows:
+        facts = row.facts
+        if "steps_s" in facts:
+            table.add_row(
+                *(row.what["network"], str(row.what["workers"])),
+                f"{facts['connect_s'] + facts['initialise_s']:.2f}",
+                f"{facts['first_step_s']:.2f}",
+                f"{np.median(facts['steps_s']) * 1e3:.0f}",
+                f"{facts['trained_bytes'] / GB:.2f}",
+            )
     return table
+
+
+def _growth_table(fits: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Table:
+    table = Table(title="exponents of growth, over all / from the last but one", **COMPACT)
+    table.add_column("of")
+    for network in fits:
+        table.add_column(network, justify="right")
+    for key in dict.fromkeys(key for fit in fits.values() for key in fit):
+        pairs = (fit.get(key, {}) for fit in fits.values())
+        texts = (f"{_text(pair.get('all'))} / {_text(pair.get('last'))}" for pair in pairs)
+        table.add_row(GROWTH.get(key, f"  {key}"), *texts)
+    return table
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _function_table(functions: Sequence[Mapping[str, Any]], profiled: tuple[int, int]) -> Table:
@@ -301,7 +320,7 @@ def _function_table(functions: Sequence[Mapping[str, Any]], profiled: tuple[int,
         table.add_column(column, justify="left" if column == "function" else "right")
     for entry in functions[:15]:
         steepness = entry["exponent"]
-        text = "-" if steepness is None else f"{steepness:.2f}"
+        text = _text(steepness)
         table.add_row(
             *(entry["function"], f"{entry['calls']:,}"),
             *(f"{entry['own_s']:.2f}", f"{entry['total_s']:.2f}"),
@@ -310,7 +329,9 @@ def _function_table(functions: Sequence[Mapping[str, Any]], profiled: tuple[int,
     return table
 
 
-def _draw(rows: Sequence[Row], fits: Mapping[str, Mapping[str, float | None]], path: Path) -> None:
+def _draw(
+    rows: Sequence[Row], fits: Mapping[str, Mapping[str, Mapping[str, float | None]]], path: Path
+) -> None:
     """Four panels on logarithmic axes."""
     from matplotlib.figure import Figure
 
@@ -326,7 +347,7 @@ def _draw(rows: Sequence[Row], fits: Mapping[str, Mapping[str, float | None]], p
         for network, fit in fits.items():
             own = [r for r in rows if r.what["network"] == network and r.facts]
             counts = [row.what["workers"] for row in own]
-            slope = fit[key]
+            slope = fit[key]["all"]
             text = network if slope is None else f"{network}: workers^{slope:.2f}"
             axes.plot(counts, [_value(row, key) / unit for row in own], marker="o", label=text)
         shown = sorted({row.what["workers"] for row in rows})

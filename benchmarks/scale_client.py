@@ -25,7 +25,7 @@ from benchmarks import networks
 
 TIMEOUT_S = 300
 _PART = re.compile(r"caramel: (?P<part>\w+) +(?P<seconds>[\d.]+) s")
-_MOST_FUNCTIONS = 60
+_LEAST_FUNCTION_S = 1e-3
 
 
 def peak_bytes() -> int:
@@ -115,15 +115,15 @@ def parts(said: str) -> dict[str, float]:
 
 
 def functions(profile: cProfile.Profile) -> dict[str, list[float]]:
-    """Calls, own seconds and seconds with callees of Caramel's functions that took the most."""
+    """Calls, own seconds and seconds with callees of Caramel's functions that took any."""
     root = str(Path(caramel.__file__).parent)
     entries: Any = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     found = {
         f"{Path(file).relative_to(root)}:{line} {name}": [calls, own_s, total_s]
         for (file, line, name), (_, calls, own_s, total_s, _) in entries.items()
-        if file.startswith(root)
+        if file.startswith(root) and total_s >= _LEAST_FUNCTION_S
     }
-    return dict(sorted(found.items(), key=lambda item: -item[1][2])[:_MOST_FUNCTIONS])
+    return dict(sorted(found.items(), key=lambda item: -item[1][2]))
 
 
 if __name__ == "__main__":

@@ -20,15 +20,20 @@ ROOT = Path(__file__).parents[1]
 
 def row(network, workers, seconds):
     facts = {"nodes": workers, "graph_bytes": workers**2, "build_s": seconds}
+    facts["parts_s"] = {"import": seconds, "weigh": 0.0}
     facts |= {"started_bytes": 5, "built_bytes": 5 + workers, "trained_bytes": 40}
     return Row({"network": network, "workers": workers}, (seconds,), facts)
 
 
-def test_exponents_are_fitted_from_two_workers_on():
-    fits = scale.growth([row("a", 1, 100.0), *(row("a", n, n**1.5) for n in (2, 4, 8))])
-    assert fits["a"] == pytest.approx(
-        {"nodes": 1.0, "graph_bytes": 2.0, "build_s": 1.5, "built_bytes": 1.0}
-    )
+def test_exponents_are_fitted_from_two_workers_on_and_at_the_end():
+    times = {1: 100.0, 2: 2.0, 4: 4.0, 8: 16.0}
+    found = scale.growth([row("a", workers, seconds) for workers, seconds in times.items()])["a"]
+    assert found["nodes"] == pytest.approx({"all": 1.0, "last": 1.0})
+    assert found["graph_bytes"] == pytest.approx({"all": 2.0, "last": 2.0})
+    assert found["built_bytes"] == pytest.approx({"all": 1.0, "last": 1.0})
+    assert found["build_s"] == pytest.approx({"all": 1.5, "last": 2.0})
+    assert found["import"] == pytest.approx({"all": 1.5, "last": 2.0})
+    assert "weigh" not in found
 
 
 def test_a_single_point_has_no_exponent():
