@@ -46,8 +46,12 @@ class Piece:
 
     @property
     def command(self) -> str:
-        """What was typed."""
-        return " ".join(["python", "-m", "benchmarks", *sys.argv[1:]])
+        """What was typed, but for where the results go."""
+        words = sys.argv[1:]
+        if "--results" in words:
+            at = words.index("--results")
+            words = words[:at] + words[at + 2 :]
+        return " ".join(["python", "-m", "benchmarks", *words])
 
     def all_runs(self) -> list[dict[str, Any]]:
         """The earlier runs and this one."""
