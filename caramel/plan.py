@@ -157,6 +157,7 @@ class Deferral:
         results: moved ops that no other moved op waits for: running them runs all.
         stays: ops that a step still runs: the train op, or what is left of it.
         detours: ops that stay although they waited for moved ones.
+        orders: control edges between moved ops, in place of those that led over ops that stay.
         barriers: which ops of the next step wait for which moved ones.
     """
 
@@ -165,6 +166,7 @@ class Deferral:
     results: tuple[str, ...] = ()
     stays: tuple[str, ...] = ()
     detours: tuple[Detour, ...] = ()
+    orders: tuple[Edge, ...] = ()
     barriers: tuple[Barrier, ...] = ()
 
 

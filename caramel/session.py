@@ -19,6 +19,7 @@ from caramel.context import Context
 from caramel.errors import CheckpointError, FeedError, SessionError
 from caramel.facts import InputPipelines, ReplicaState, StateAccess, Variable
 from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
+from caramel.late import LateFetches
 from caramel.modifiers import synchronise as programs
 from caramel.modifiers.aggregate import aggregated_tensors
 from caramel.modifiers.defer import step_ops
@@ -86,6 +87,7 @@ class Session:
         self._refreshed = True  # whether the evaluation copy has the mean of the local variables
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
         self._by_handle = {variable.handle: variable for variable in job.plan.variables}
+        self._late = LateFetches(job.context.op_graph, job.plan, job.access)
         self._aggregated = [aggregated_tensors(job.plan, w) for w in range(job.plan.workers)]
         note = report or (lambda part: None)
         self._runner = Runner(
@@ -134,13 +136,51 @@ class Session:
         flat = [self._fetch(item) for item in tf.nest.flatten(structure)]
         feeds = split_feeds(self._feeds(feed_dict or {}), self._job.plan.workers)
         self._check_fed(flat, feeds.values[0])
-        values, examples = self._run_step(flat, feeds)
+        values, examples = self._run_both_parts(flat, feeds)
         self._refreshed = False
         results = [
             None if fetch.tensor is None else self._combine(fetch.tensor, column, examples)
             for fetch, column in zip(flat, values, strict=True)
         ]
         return tf.nest.pack_sequence_as(structure, results)
+
+    def _run_both_parts(
+        self, flat: Sequence[_Fetch], feeds: SplitFeeds
+    ) -> tuple[list[list[Any]], Sequence[int] | None]:
+        """A step; if something is fetched of its deferred part, that too, instead of later."""
+        late = [fetch for fetch in flat if self._late.is_late(fetch.op, fetch.tensor)]
+        if any(self._late.is_beside(fetch.op) for fetch in flat):
+            self._flush()
+        if not late:
+            return self._run_step(flat, feeds)
+        early = [fetch for fetch in flat if fetch not in late]
+        inputs = [_Fetch(t.op, t) for t in self._late.inputs(fetch.op for fetch in late)]
+        values, examples = self._run_step([*early, *inputs], feeds)
+        workers = range(self._job.plan.workers)
+        fed = {
+            names.tensor_in_replica(worker, fetch.tensor): column[worker]
+            for fetch, column in zip(inputs, values[len(early) :], strict=True)
+            for worker in workers
+            if fetch.tensor is not None
+        }
+        tensors = [
+            self._tensor_on(worker, fetch.tensor)
+            for fetch in late
+            for worker in workers
+            if fetch.tensor is not None
+        ]
+        targets = [
+            names.in_replica(worker, fetch.op)
+            for fetch in late
+            for worker in workers
+            if fetch.tensor is None
+        ]
+        results = iter(self._pending.flush("a step's deferred part", tensors, targets, fed))
+        columns = dict(zip(early, values, strict=False)) | {
+            fetch: [next(results) for _ in workers] if fetch.tensor is not None else []
+            for fetch in late
+        }
+        return [columns[fetch] for fetch in flat], examples
 
     def _run_step(
         self, flat: Sequence[_Fetch], feeds: SplitFeeds

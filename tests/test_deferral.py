@@ -11,10 +11,9 @@ from networks import (
     PROCESSES,
     STEPS,
     Network,
-    inputs,
     cross_entropy,
+    inputs,
     network,
-    optimized,
     parameter,
     perceptron,
     relative_error,
@@ -92,3 +91,156 @@ def test_deferred_training_is_that_of_one_device(optimizer):
     initial, values = assert_same(job, 3, EVERY)
     expected = run_on_one_device(job, initial)
     assert relative_error(values, expected.values) < 1e-12
+
+
+# Any network and any plan ------------------------------------------------------------------------
+
+
+def averaged():
+    """Weights averaged after each update, with a decay that depends on the step."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        loss = cross_entropy(perceptron(x), y)
+        variables = tf1.trainable_variables()
+        step = tf1.train.get_or_create_global_step()
+        update = tf1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
+        average = tf1.train.ExponentialMovingAverage(0.9, num_updates=step)
+        with tf1.control_dependencies([update]):
+            train_op = average.apply(variables)
+    return Network(graph, train_op, loss, feed)
+
+
+def assigned():
+    """Updates and decay by `assign_sub`, and a rate that is kept in a variable and halved."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        loss = cross_entropy(perceptron(x), y)
+        variables = tf1.trainable_variables()
+        gradients = tf1.gradients(loss, variables)
+        rate = tf1.get_variable(  # a resource, as all variables of this module
+            "rate",
+            [],
+            tf.float64,
+            tf1.constant_initializer(0.5),
+            trainable=False,
+            use_resource=True,
+        )
+        with tf1.control_dependencies(gradients):
+            decays = [v.assign_sub(0.01 * v, read_value=False) for v in variables]
+        with tf1.control_dependencies(decays):
+            updates = [
+                v.assign_sub(rate * g, read_value=False)
+                for g, v in zip(gradients, variables, strict=True)
+            ]
+        with tf1.control_dependencies(updates):
+            train_op = tf.group(rate.assign(rate * 0.9, read_value=False))
+    return Network(graph, train_op, loss, feed)
+
+
+def scheduled_in_the_loss():
+    """The forward pass reads the step counter, which waits for all updates."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        step = tf1.train.get_or_create_global_step()
+        weight = 1 / (1 + tf.cast(step, tf.float64))
+        loss = weight * cross_entropy(perceptron(x), y)
+        train_op = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=step)
+    return Network(graph, train_op, loss, feed)
+
+
+JOBS = {
+    "averaged": averaged,
+    "assigned": assigned,
+    "scheduled": scheduled_in_the_loss,
+    "tied": lambda: network("momentum", model=tied),
+    "global norm": lambda: network("adam", "clip_by_global_norm"),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("name", JOBS)
+def test_whatever_follows_the_update_gives_the_same_bits(name, choice):
+    job = JOBS[name]()
+    initial, values = assert_same(job, 2, choice)
+    expected = run_on_one_device(job, initial)
+    assert relative_error(values, expected.values) < 1e-12
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_plans_give_the_same_bits(seed):
+    random = np.random.default_rng(seed)
+    job = list(JOBS.values())[seed % len(JOBS)]()
+    workers = int(random.integers(2, 4))
+
+    def change(plan):
+        members = list(random.permutation([g.members[0] for g in plan.groups]))
+        groups = []
+        while members:
+            size = int(random.integers(1, len(members) + 1))
+            groups.append(
+                dataclasses.replace(
+                    plan.groups[0],
+                    name=f"group_{len(groups)}",
+                    members=tuple(str(m) for m in members[:size]),
+                    depth=int(random.integers(1, 5)),
+                    shift=int(random.integers(0, workers)),
+                    deferred=bool(random.integers(0, 2)) or not groups,
+                )
+            )
+            members = members[size:]
+        gates = [
+            Gate(later.name, earlier.name)
+            for position, later in enumerate(groups)
+            for earlier in groups[:position]
+            if later.deferred == earlier.deferred and random.random() < 0.5
+        ]
+        return dataclasses.replace(plan, groups=tuple(groups), gates=tuple(gates))
+
+    assert_same(job, workers, EVERY, change=change)
+
+
+# What stays and what moves -----------------------------------------------------------------------
+
+
+def deferral(job):
+    plan = deferred(caramel.ARModel(job.context(), 2), EVERY)
+    return caramel.ARModel(job.context(), 2, plan=plan).plan.deferral
+
+
+def kinds(job, names):
+    return sorted({job.graph.get_operation_by_name(name).type for name in names})
+
+
+def test_powers_and_counters_stay():
+    job = network("adam")
+    found = deferral(job)
+    assert kinds(job, found.moved) == ["Identity", "ResourceApplyAdam"]
+    assert kinds(job, [detour.op for detour in found.detours]) == ["NoOp", "ReadVariableOp"]
+    assert {barrier.variable for barrier in found.barriers} == {"w1", "b1", "w2", "b2"}
+    scalars = {kept.spec.shape for kept in found.kept}
+    assert scalars == {()}  # the powers of the betas
+
+
+def test_averages_of_the_weights_move():
+    found = deferral(averaged())
+    assert any("ExponentialMovingAverage" in name for name in found.moved)
+
+
+def test_a_counter_that_the_forward_pass_reads_does_not_hold_it_up():
+    found = deferral(scheduled_in_the_loss())
+    assert "global_step" not in {barrier.variable for barrier in found.barriers}
+
+
+def test_an_empty_gradient_or_one_in_a_loop_is_not_deferred():
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(40)
+        empty = parameter("empty", [0])
+        loss = cross_entropy(perceptron(x), y) + tf.reduce_sum(empty * tf.reduce_sum(x))
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    job = Network(graph, train_op, loss, feed)
+    model = caramel.ARModel(job.context(), 2)
+    with pytest.raises(PlanError, match="'empty' is empty"):
+        caramel.ARModel(job.context(), 2, plan=deferred(model, EVERY))

@@ -48,6 +48,7 @@ def defer(graph_def: Any, plan: Plan) -> Any:
     for worker, device in enumerate(plan.devices):
         part = _Replica(GraphWriter(deferred), nodes, plan, worker, device)
         part.keep()
+        part.order()
         part.detour()
         part.wait()
     return deferred
@@ -135,6 +136,14 @@ class _Replica:
                 inputs.append(text)
         del node.input[:]
         node.input.extend(inputs)
+
+    def order(self) -> None:
+        """Let moved ops follow each other as they did."""
+        for edge in self._plan.deferral.orders:
+            node = self._nodes[in_replica(self._worker, edge.after)]
+            text = control_string(in_replica(self._worker, edge.before))
+            if text not in node.input:
+                node.input.append(text)
 
     def detour(self) -> None:
         """Let ops that stay wait for what the moved ops before them waited for."""

@@ -20,7 +20,7 @@ So every op sees the values it would have seen without deferral.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 from caramel import kinds
@@ -28,7 +28,7 @@ from caramel.errors import PlanError
 from caramel.facts import LoopFrames, StateAccess, TrainingJob
 from caramel.graph import Op, OpGraph
 from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Barrier, Deferral, Detour, Kept
+from caramel.plan import AggregatedGradient, Barrier, Deferral, Detour, Edge, Kept
 
 _UNKEPT_DTYPES = frozenset({"resource", "variant", "unknown"})
 _WITHOUT_EFFECT = frozenset({"NoOp", "ControlTrigger"})
@@ -82,18 +82,19 @@ class Deferrals:
         if not parameters:
             return Deferral()
         moved = self._moved(parameters)
-        self._check(moved, parameters)
+        self._check(moved.keys(), parameters)
         order = [name for name in self._order if name in moved]
-        detours = tuple(self._detours(moved))
+        detours = tuple(self._detours(moved.keys()))
         graph = self._graph
         results = [name for name in order if not any(c in moved for c in graph.consumers[name])]
         return Deferral(
             moved=tuple(order),
-            kept=tuple(self._kept(order, moved, parameters)),
+            kept=tuple(self._kept(order, moved.keys(), parameters)),
             results=tuple(results),
-            stays=tuple(self._stays(moved)),
+            stays=tuple(self._stays(moved.keys())),
             detours=detours,
-            barriers=tuple(self._barriers(moved)),
+            orders=tuple(self._orders(moved)),
+            barriers=tuple(self._barriers(moved.keys())),
         )
 
     # The step
@@ -121,32 +122,39 @@ class Deferrals:
 
     # What moves
 
-    def _moved(self, parameters: Set[str]) -> set[str]:
+    def _moved(self, parameters: Set[str]) -> dict[str, frozenset[str]]:
+        """The moved ops, each with the moved ones that touch state and that it waits for."""
         roots = {
             consumer
             for parameter in parameters
             for consumer in self._gradients[parameter].consumers
             if consumer in self._step
         }
-        moved: set[str] = set()
-        before: dict[str, set[str]] = {}  # moved ops with state that each op waits for
+        moved: dict[str, frozenset[str]] = {}
+        before: dict[str, frozenset[str]] = {}  # the same for ops that stay
         for name in self._order:
             op = self._graph[name]
-            waits: set[str] = set()
-            for source in op.sources:
-                waits |= before.get(source, _NOTHING)
-                if source in moved and self._touched(source):
-                    waits.add(source)
+            waits = _NOTHING.union(
+                *(before.get(source, _NOTHING) for source in op.sources),
+                (s for s in op.sources if s in moved and self._has_state(s)),
+            )
             is_behind = bool(waits) or any(source in moved for source in op.sources)
             if (
                 name in roots
                 or any(tensor.op in moved for tensor in op.inputs)
                 or (is_behind and self._must_move(op, waits))
             ):
-                moved.add(name)
+                moved[name] = waits
             if waits:
                 before[name] = waits
         return moved
+
+    def _has_state(self, name: str) -> bool:
+        return bool(self._touched(name)) or self._has_effect(self._graph[name])
+
+    def _has_effect(self, op: Op) -> bool:
+        """Whether an op does something that is not about variables."""
+        return op.stateful and not self._touched(op.name) and op.kind not in _WITHOUT_EFFECT
 
     def _touched(self, name: str) -> frozenset[str]:
         return self._access.reads.get(name, frozenset()) | self._access.writes.get(
@@ -155,9 +163,8 @@ class Deferrals:
 
     def _must_move(self, op: Op, moved_before: Iterable[str]) -> bool:
         """Whether an op that waits for moved ops could tell if it did not."""
-        touched = self._touched(op.name)
-        if not touched:
-            return op.stateful and op.kind not in _WITHOUT_EFFECT
+        if self._has_effect(op):
+            return True
         return any(self._conflict(op.name, other) for other in moved_before)
 
     def _conflict(self, one: str, other: str) -> frozenset[str]:
@@ -250,6 +257,17 @@ class Deferrals:
             if lost:
                 before = sorted({s for each in lost for s in sources.of(each)})
                 yield Detour(name, lost, tuple(before))
+
+    def _orders(self, moved: Mapping[str, frozenset[str]]) -> Iterator[Edge]:
+        """Edges for what moved ops did to each other's variables, one after the other.
+
+        The edges that ordered them may have led over ops that stay.
+        """
+        for name, waits in moved.items():
+            effect = self._has_effect(self._graph[name])
+            for other in sorted(waits):
+                if effect or self._has_effect(self._graph[other]) or self._conflict(name, other):
+                    yield Edge(other, name)
 
     def _barriers(self, moved: Set[str]) -> Iterator[Barrier]:
         by_variable: dict[str, list[str]] = {}
