@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[1]
 LINK = Network(2, "1gbit", 1e9, ())
 
 
-def row(system, ms, *, workers=2, size=2**20, pattern=None, depth=None, invalid=None):
+def row(system, ms, *, workers=2, size=2**20, pattern=None, depth=None, invalid=None, run=1):
     what = {"workers": workers, "size_bytes": size, "system": system}
-    facts = {"wire_limit_s": 1e-3, "processors_busy": 0.5}
+    facts = {"wire_limit_s": 1e-3, "processors_busy": 0.5, "run": run}
     samples = () if invalid else (ms * 1e-3,) * 3
     return Row({**what, "pattern": pattern, "depth": depth}, samples, facts, invalid)
 
@@ -54,9 +54,14 @@ def test_a_parameter_server_needs_as_many_bytes_in_all_as_an_all_reduce_but_on_o
     ],
 )
 def test_a_row_counts_if_the_mean_is_right_and_its_bytes_crossed_the_wire(error, sent, message):
-    found = validity.problem(error=error, sent_bytes=sent, needed=[1e6, 1e6])
+    found = validity.problem(error=error, sent_bytes=sent, needed=[1e6, 1e6], resent=[0, 0])
     assert (found is None) == (message is None)
     assert message is None or found.startswith(message)
+
+
+def test_what_tcp_sent_again_may_be_counted_twice():
+    sent, resent = [1.2e6, 1e6], [100, 0]
+    assert validity.problem(error=0, sent_bytes=sent, needed=[1e6, 1e6], resent=resent) is None
 
 
 def test_the_best_cell_is_the_one_with_the_least_median_among_those_that_count():
@@ -88,17 +93,21 @@ def test_the_table_and_the_figures_can_do_with_rows_that_do_not_count(tmp_path):
         assert figure.stat().st_size > 1000
 
 
-def test_a_run_with_some_numbers_of_workers_keeps_the_rows_of_the_others():
-    def settings(*counts):
-        run = {"workers": list(counts), "date": f"day {sum(counts)}"}
-        return {"networks": [{"workers": count} for count in counts], "runs": [run]}
+def test_a_run_of_a_part_keeps_the_other_rows_of_the_result_file():
+    old = [row("mpi", 1, workers=4), row("mpi", 1, run=2), row("mpi", 1, workers=4, size=64, run=2)]
+    runs = [{"date": 1}, {"date": 2}]
+    before = {"rows": [each.__dict__ for each in old], "settings": {"runs": runs}}
+    rows, described = driver.merged(before, [row("mpi", 7, workers=4)], {"runs": [{"date": 3}]})
+    found = [(each.what["workers"], each.what["size_bytes"], each.median_s) for each in rows]
+    assert found == [(2, 2**20, 0.001), (4, 64, 0.001), (4, 2**20, 0.007)]
+    assert described == {"runs": [{"date": 2}, {"date": 3}]}
 
-    old = [row("mpi", 1, workers=2), row("mpi", 1, workers=4)]
-    before = {"rows": [each.__dict__ for each in old], "settings": settings(2, 4)}
-    rows, described = driver.merged(before, [row("mpi", 7, workers=4)], settings(4))
-    assert [(each.what["workers"], each.median_s) for each in rows] == [(2, 0.001), (4, 0.007)]
-    assert [network["workers"] for network in described["networks"]] == [2, 4]
-    assert [run["workers"] for run in described["runs"]] == [[2], [4]]
+
+def test_a_part_of_the_settings_has_the_sizes_and_workers_asked_for():
+    part = FULL.only([4, 8], [64])
+    assert [(n.workers, n.sizes_bytes) for n in part.networks] == [(4, (64,)), (8, (64,))]
+    assert FULL.only([], []) == FULL
+    assert FULL.only([3], []).networks == ()
 
 
 @pytest.mark.namespaces

@@ -12,9 +12,9 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from benchmarks.allreduce.hosts import Hosts
 from benchmarks.allreduce.member import mean_factor
 from benchmarks.allreduce.settings import Network, Settings, Turns, turns, wire_limit_s
 from benchmarks.allreduce.systems.caramel_plain import System as Caramel
-from benchmarks.results import Row, is_loaded, load_of_others, write
+from benchmarks.results import Row, busy_share, is_loaded, load_of_others, write
 from benchmarks.testbed import Testbed
 
 FAST = "20gbit"  # while tensors are made and filled
@@ -43,6 +43,8 @@ class Series:
     samples_s: list[float] = field(default_factory=list)
     steps: int = 0
     sent_bytes: list[int] = field(default_factory=list)
+    resent: list[int] = field(default_factory=list)
+    timeouts: int = 0
     busy_s: float = 0.0
     all_s: float = 0.0
     failure: str = ""
@@ -61,71 +63,87 @@ class Series:
 def run(settings: Settings, name: str, directory: Path, console: Console, *, add: bool) -> Path:
     """Measure everything, print a table, write a result file and figures; returns the file.
 
+    The result file is written after each size, so what was measured is not lost.
+
     Args:
         settings: what is measured.
         name: of the files.
         directory: where they go.
         console: for the table.
-        add: keep the rows of other numbers of workers that the result file has.
+        add: keep what the result file has of other numbers of workers and sizes.
     """
-    load = load_of_others()
-    if is_loaded(load):
-        console.print(f"[yellow]this machine is busy (load {load:.1f} for each core)[/yellow]")
+    load, busy = load_of_others(), busy_share(2.0)
+    if is_loaded(busy):
+        console.print(f"[yellow]others use {busy:.0%} of this machine's processors[/yellow]")
     found, absent = _available(settings)
-    begun = time.strftime("%Y-%m-%d %H:%M:%S")
+    path = directory / f"{name}.json"
+    before = json.loads(path.read_text()) if add and path.exists() else None
+    described = _described(settings, found, load, busy)
+    date = described["runs"][0]["date"]
+    new: list[Row] = []
     rows: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         for network in settings.networks:
             task = progress.add_task(f"{network.workers} workers", total=1)
-            rows += _measure_network(network, settings, found, progress, task)
-            rows += [_absent_row(network, system, reason) for system, reason in absent.items()]
-    command = " ".join(["python", "-m", "benchmarks", *sys.argv[1:]])
-    described: dict[str, Any] = {
-        "command": command,
-        **asdict(settings),
-        "versions": {k: v for system in found for k, v in system.versions().items()},
-        "runs": [
-            {
-                "workers": [network.workers for network in settings.networks],
-                "date": begun,
-                "command": command,
-                "load_before_per_core": round(load, 2),
-                "loaded": is_loaded(load),
-            }
-        ],
-    }
-    path = directory / f"{name}.json"
-    if add and path.exists():
-        rows, described = merged(json.loads(path.read_text()), rows, described)
+            new += [_absent_row(network, system, reason) for system, reason in absent.items()]
+            for measured in _measure_network(network, settings, found, progress, task):
+                new += [replace(row, facts={**row.facts, "run": date}) for row in measured]
+                rows, complete = merged(before, new, described)
+                write(name, complete, rows, load=load, directory=directory)
+    console.width = max(console.width, report.WIDTH)
     console.print(report.table(rows, name))
-    for each in described["runs"]:
+    for each in complete["runs"]:
         if each["loaded"]:
             console.print(f"[yellow]the machine was loaded at {each['date']}[/yellow]")
-    write(name, described, rows, load=load, directory=directory)
     for figure in drawing.draw(rows, path):
         console.print(f"figure: {figure}")
     console.print(f"results: {path}")
     return path
 
 
-def merged(
-    before: dict[str, Any], rows: list[Row], described: dict[str, Any]
-) -> tuple[list[Row], dict[str, Any]]:
-    """The rows of this run, and those of earlier ones with other numbers of workers."""
-    new = {row.what["workers"] for row in rows}
-    kept = [Row(**row) for row in before["rows"] if row["what"]["workers"] not in new]
-    networks = [n for n in before["settings"]["networks"] if n["workers"] not in new]
-    runs = [
-        {**run, "workers": left}
-        for run in before["settings"]["runs"]
-        if (left := [count for count in run["workers"] if count not in new])
-    ]
-    described = {
-        **described,
-        "networks": sorted([*networks, *described["networks"]], key=lambda n: n["workers"]),
-        "runs": [*runs, *described["runs"]],
+def _described(
+    settings: Settings, found: Sequence[Any], load: float, busy: float
+) -> dict[str, Any]:
+    """What a result file says of this run."""
+    command = " ".join(["python", "-m", "benchmarks", *sys.argv[1:]])
+    run = {
+        "date": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "command": command,
+        "networks": [asdict(network) for network in settings.networks],
+        "load_before_per_core": round(load, 2),
+        "busy_before": round(busy, 2),
+        "loaded": is_loaded(busy),
     }
-    return sorted([*kept, *rows], key=lambda row: row.what["workers"]), described
+    return {
+        "command": command,
+        "depths": settings.depths,
+        "patterns": settings.patterns,
+        "peers": settings.peers,
+        "rounds": settings.rounds,
+        "versions": {k: v for system in found for k, v in system.versions().items()},
+        "runs": [run],
+    }
+
+
+def merged(
+    before: Mapping[str, Any] | None, new: Sequence[Row], described: Mapping[str, Any]
+) -> tuple[list[Row], dict[str, Any]]:
+    """The rows of a run, and those of an earlier result file that it has not measured again.
+
+    Each row says by a date which of the `runs` it is from.
+    """
+    if before is None:
+        return list(new), dict(described)
+    measured = {_place(row) for row in new}
+    kept = [row for row in (Row(**each) for each in before["rows"]) if _place(row) not in measured]
+    dates = {row.facts.get("run") for row in kept}
+    runs = [run for run in before["settings"]["runs"] if run["date"] in dates]
+    return sorted([*kept, *new], key=_place), {**described, "runs": [*runs, *described["runs"]]}
+
+
+def _place(row: Row) -> tuple[int, int]:
+    """Where a row stands; those of systems that are not installed have no size."""
+    return row.what["workers"], row.what["size_bytes"] or 0
 
 
 def _available(settings: Settings) -> tuple[list[Any], dict[str, str]]:
@@ -149,9 +167,8 @@ def _absent_row(network: Network, system: str, reason: str) -> Row:
 
 def _measure_network(
     network: Network, settings: Settings, found: Sequence[Any], progress: Progress, task: TaskID
-) -> list[Row]:
-    """All sizes on one network."""
-    rows: list[Row] = []
+) -> Iterator[list[Row]]:
+    """The rows of each size on one network."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         # With more than two hosts, several could send to one at the same time.
@@ -170,12 +187,11 @@ def _measure_network(
         for size_bytes, limit_s in zip(network.sizes_bytes, limits_s, strict=True):
             turn = turns(limit_s, settings.rounds)
             many = _make(bed, groups, size_bytes, network)
-            for number in range(turn.rounds + 1):
+            for number in range(turn.rounds + turn.warm_up):
                 for series in many:
-                    _take_turn(series, turn, hosts, counted=number > 0)
-                progress.advance(task, _weight(limit_s) / (turn.rounds + 1))
-            rows += [_row(series, size_bytes, network) for series in many]
-    return rows
+                    _take_turn(series, turn, hosts, counted=number >= turn.warm_up)
+                progress.advance(task, _weight(limit_s) / (turn.rounds + turn.warm_up))
+            yield [_row(series, size_bytes, network) for series in many]
 
 
 def _weight(limit_s: float) -> float:
@@ -229,11 +245,17 @@ def _take_turn(series: Series, turn: Turns, hosts: Hosts, *, counted: bool) -> N
         return
     series.samples_s += answers[0]["samples_s"]
     series.steps += turn.untimed + turn.timed
-    sent = [new - old for old, new in zip(before.sent_bytes, after.sent_bytes, strict=True)]
-    sums = series.sent_bytes or [0] * len(sent)
-    series.sent_bytes = [total + more for total, more in zip(sums, sent, strict=True)]
+    series.sent_bytes = _added(series.sent_bytes, before.sent_bytes, after.sent_bytes)
+    series.resent = _added(series.resent, before.resent, after.resent)
+    series.timeouts += after.timeouts - before.timeouts
     series.busy_s += after.busy_s - before.busy_s
     series.all_s += after.all_s - before.all_s
+
+
+def _added(sums: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """What was counted so far, and what came between two readings."""
+    known = sums or [0] * len(before)
+    return [total + new - old for total, old, new in zip(known, before, after, strict=True)]
 
 
 def _row(series: Series, size_bytes: int, network: Network) -> Row:
@@ -257,9 +279,15 @@ def _row(series: Series, size_bytes: int, network: Network) -> Row:
             "sent_bytes": sent,
             "needed_bytes": needed,
             "error": series.error,
+            "tcp_segments_resent": series.resent,
+            "tcp_timeouts": series.timeouts,
             "processors_busy": round(series.busy_s / series.all_s, 3) if series.all_s else None,
         },
         invalid=validity.problem(
-            error=series.error, sent_bytes=sent, needed=needed, depth=series.depth or 1
+            error=series.error,
+            sent_bytes=sent,
+            needed=needed,
+            resent=[count / series.steps for count in series.resent],
+            depth=series.depth or 1,
         ),
     )

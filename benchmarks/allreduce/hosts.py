@@ -19,9 +19,19 @@ _BUSY = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq: columns of /proc/st
 
 @dataclass(frozen=True)
 class Reading:
-    """Sums since the hosts were made or the machine was started."""
+    """Sums since the hosts were made or the machine was started.
+
+    Attributes:
+        sent_bytes: by each host.
+        resent: segments of TCP that each host has sent again.
+        timeouts: how often a connection waited in vain for an acknowledgement: for 0.2 s or more.
+        busy_s: seconds that processors have worked.
+        all_s: seconds that there were, of all processors.
+    """
 
     sent_bytes: tuple[int, ...]
+    resent: tuple[int, ...]
+    timeouts: int
     busy_s: float
     all_s: float
 
@@ -39,8 +49,11 @@ class Hosts:
         first = Path("/proc/stat").read_text().partition("\n")[0]
         ticks = [int(text) for text in first.split()[1:9]]
         per_s = os.sysconf("SC_CLK_TCK")
+        pids = [process.pid for process in self._sleepers]
         return Reading(
-            sent_bytes=tuple(_sent_bytes(process.pid) for process in self._sleepers),
+            sent_bytes=tuple(map(_sent_bytes, pids)),
+            resent=tuple(_tcp(pid, "snmp", "Tcp", "RetransSegs") for pid in pids),
+            timeouts=sum(_tcp(pid, "netstat", "TcpExt", "TCPTimeouts") for pid in pids),
             busy_s=sum(ticks[column] for column in _BUSY) / per_s,
             all_s=sum(ticks) / per_s,
         )
@@ -53,3 +66,14 @@ def _sent_bytes(pid: int) -> int:
         if name.strip() == INTERFACE:
             return int(numbers.split()[8])
     raise RuntimeError(f"process {pid} is on no host")
+
+
+def _tcp(pid: int, file: str, section: str, name: str) -> int:
+    """A counter of the network namespace of a process."""
+    # A section is a line of names and a line of numbers.
+    lines = [
+        line.split()[1:]
+        for line in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()
+        if line.startswith(f"{section}:")
+    ]
+    return int(dict(zip(*lines, strict=True))[name])

@@ -9,6 +9,8 @@ from rich.table import Table
 
 from benchmarks.results import Row, ratio_of_medians
 
+WIDTH = 190  # characters of a terminal that shows the table well
+_WHOLE = ("best cell", "/ limit", "best peer / caramel", "best peer")  # columns on one line
 CARAMEL = "caramel"
 BURST_BYTES = 256 * 2**10  # of a link of the test bed
 
@@ -42,12 +44,13 @@ def size_text(size_bytes: int) -> str:
 
 
 def table(rows: Sequence[Row], name: str) -> Table:
-    """Medians in milliseconds; in brackets, how busy the processors were."""
-    shown = Table(title=f"{name}: one tensor aggregated, ms (processors busy)")
+    """Medians in milliseconds, and how busy the processors were in the best cell of Caramel."""
+    shown = Table(title=f"{name}: one tensor aggregated, ms")
     peers = [system for system in values(rows, "system") if system != CARAMEL]
-    columns = ["workers", "size", "limit", "caramel, best", "/ limit", "shuffle 1", *peers]
-    for column in [*columns, "best peer / caramel"]:
-        shown.add_column(column, justify="right")
+    columns = ["workers", "size", "limit", "caramel", "best cell", "busy", "/ limit", "shuffle 1"]
+    columns += [system.replace("_gloo", "").replace("_", " ") for system in peers]
+    for column in [*columns, "best peer / caramel", "best peer"]:
+        shown.add_column(column, justify="right", no_wrap=column in _WHOLE)
     for count in values(rows, "workers"):
         own = select(rows, workers=count)
         absent = {row.what["system"]: row for row in own if row.what["size_bytes"] is None}
@@ -68,12 +71,14 @@ def _line(rows: Sequence[Row], peers: Sequence[str], absent: Mapping[str, Row]) 
     )
     line = [str(what["workers"]), size_text(what["size_bytes"])]
     if best is None:
-        line += ["", "none", ""]
+        line += ["", "none", "", "", ""]
     else:
         limit_s = best.facts["wire_limit_s"]
         line += [
             f"{limit_s * 1e3:.2f}",
-            f"{_cell([best])} {best.what['pattern']} {best.what['depth']}",
+            _cell([best]),
+            f"{best.what['pattern'].replace('_', ' ')} {best.what['depth']}",
+            _share(best.facts["processors_busy"]),
             # Less than a link's burst: it may take less time than the limit.
             "" if what["size_bytes"] < BURST_BYTES else _ratio(best, limit_s),
         ]
@@ -81,9 +86,9 @@ def _line(rows: Sequence[Row], peers: Sequence[str], absent: Mapping[str, Row]) 
     for system in peers:
         line.append(_cell(select(rows, system=system) or [absent[system]]))
     if best is None or peer is None:
-        return [*line, ""]
+        return [*line, "", ""]
     compared = ratio_of_medians(peer.samples_s, best.samples_s)
-    return [*line, f"{compared} {peer.what['system']}"]
+    return [*line, str(compared), peer.what["system"]]
 
 
 def _ratio(row: Row, limit_s: float) -> str:
@@ -94,6 +99,9 @@ def _cell(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     if rows[0].invalid:
-        return rows[0].invalid.partition(":")[0]
-    busy = rows[0].facts["processors_busy"]
-    return f"{rows[0].median_s * 1e3:.2f}" + ("" if busy is None else f" ({busy:.0%})")
+        return rows[0].invalid if rows[0].what["size_bytes"] is None else "invalid"
+    return f"{rows[0].median_s * 1e3:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

@@ -13,6 +13,7 @@ TOLERANCE = 1e-5
 SHARE = 0.1
 STEP_BYTES = 30_000
 MESSAGE_BYTES = 2_000
+SEGMENT_BYTES = 1_514  # of a segment that TCP sends again, with its headers
 
 
 def needed_bytes(system: str, size_bytes: int, workers: int) -> list[float]:
@@ -30,6 +31,7 @@ def problem(
     error: float,
     sent_bytes: Sequence[float],
     needed: Sequence[float],
+    resent: Sequence[float],
     depth: int = 1,
 ) -> str | None:
     """Why a row does not count, or None.
@@ -38,6 +40,8 @@ def problem(
         error: of the mean, relative.
         sent_bytes: by each host for one aggregation.
         needed: see `needed_bytes`.
+        resent: segments that TCP sent again, by each host for one aggregation. They may be counted
+            once or twice: a segment that was dropped on its own host never reached the interface.
         depth: how many parts are sent one by one.
     """
     if not error <= TOLERANCE:  # nan is none of the two
@@ -45,8 +49,9 @@ def problem(
     if sum(sent_bytes) < sum(needed):
         return f"{sum(sent_bytes):,.0f} bytes crossed the wire; {sum(needed):,.0f} are needed"
     messages = 4 * (len(needed) - 1) * depth
-    for host, (sent, least) in enumerate(zip(sent_bytes, needed, strict=True)):
+    for host, (sent, least, again) in enumerate(zip(sent_bytes, needed, resent, strict=True)):
         most = (1 + SHARE) * least + STEP_BYTES + MESSAGE_BYTES * messages
+        most += again * SEGMENT_BYTES
         if sent > most:
             return f"host {host} sent {sent:,.0f} bytes, more than {most:,.0f}"
     return None

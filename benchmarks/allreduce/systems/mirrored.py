@@ -47,8 +47,11 @@ def main() -> None:
     os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
     import tensorflow as tf
 
+    from benchmarks.allreduce.systems.tensorflow_tensor import INTER_OP_THREADS
+
     place = Place.read()
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(INTER_OP_THREADS)
     tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     options = tf.distribute.experimental.CommunicationOptions(
         implementation=tf.distribute.experimental.CommunicationImplementation.RING
