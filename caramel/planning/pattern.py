@@ -1,0 +1,45 @@
+"""Which aggregation pattern is the fastest for a group? The Caramel paper, section 4, by cost.
+
+The costs are those that were measured on the cluster, of one aggregation at a time.
+"""
+
+from __future__ import annotations
+
+from caramel.errors import PlanError
+from caramel.facts import NetworkModel
+from caramel.patterns import PATTERNS, check_pattern
+
+AUTO = "auto"
+
+
+def pattern_of(size_bytes: int, network: NetworkModel, pattern: str = AUTO) -> str:
+    """`pattern` itself, or for "auto" the one that aggregates `size_bytes` in the least time.
+
+    Ties go to the first in `PATTERNS`, which is `shuffle`.
+
+    Raises:
+        PlanError: the pattern is unknown, or it is "auto" and the network model knows no pattern.
+    """
+    if pattern != AUTO:
+        check_pattern(pattern)
+        return pattern
+    known = [name for name in PATTERNS if name in network.costs]
+    if not known:
+        raise PlanError(
+            "pattern 'auto' needs the cost of at least one of "
+            f"{', '.join(PATTERNS)}, but the network model has none of them"
+        )
+    return min(known, key=lambda name: network.costs[name].seconds(size_bytes))
+
+
+def seconds_of(size_bytes: int, network: NetworkModel, pattern: str = AUTO) -> float:
+    """Predicted time of one aggregation of `size_bytes`, never less than nothing.
+
+    Raises:
+        PlanError: the network model does not know the pattern.
+    """
+    chosen = pattern_of(size_bytes, network, pattern)
+    if chosen not in network.costs:
+        known = ", ".join(sorted(network.costs)) or "nothing"
+        raise PlanError(f"the network model has no cost of pattern '{chosen}'; it has {known}")
+    return max(0.0, network.costs[chosen].seconds(size_bytes))

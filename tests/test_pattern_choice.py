@@ -1,0 +1,77 @@
+"""The pattern "auto" is the one with the least predicted time."""
+
+from __future__ import annotations
+
+import pytest
+
+from caramel.errors import PlanError
+from caramel.facts import NetworkModel, TransferCost
+from caramel.patterns import PATTERNS
+from caramel.planning.pattern import pattern_of, seconds_of
+
+
+def network(workers=3, **costs):
+    return NetworkModel(
+        workers,
+        {
+            name: TransferCost(latency_s, s_per_byte)
+            for name, (latency_s, s_per_byte) in costs.items()
+        },
+        bytes_per_s=1e8,
+        threshold_bytes=1000,
+    )
+
+
+MODEL = network(shuffle=(1.0, 0.3), halving_doubling=(2.0, 0.2), ring=(4.0, 0.1))
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("size_bytes", "pattern"),
+    [
+        (0, "shuffle"),
+        (9, "shuffle"),
+        (11, "halving_doubling"),
+        (19, "halving_doubling"),
+        (21, "ring"),
+    ],
+)
+def test_auto_takes_the_fastest_at_that_size(workers, size_bytes, pattern):
+    costs = {name: (c.latency_s, c.s_per_byte) for name, c in MODEL.costs.items()}
+    model = network(workers, **costs)
+    assert pattern_of(size_bytes, model) == pattern
+    assert seconds_of(size_bytes, model) == model.costs[pattern].seconds(size_bytes)
+
+
+def test_ties_go_to_the_first_pattern():
+    same = dict.fromkeys(reversed(PATTERNS), (1.0, 0.1))
+    assert pattern_of(100, network(**same)) == "shuffle"
+    del same["shuffle"]
+    assert pattern_of(100, network(**same)) == "ring"
+
+
+def test_patterns_without_a_cost_are_not_considered():
+    assert pattern_of(10**6, network(shuffle=(9.0, 9.0))) == "shuffle"
+
+
+def test_a_pattern_that_is_given_is_taken():
+    assert pattern_of(0, MODEL, "ring") == "ring"
+    assert seconds_of(10, MODEL, "ring") == 5.0
+
+
+def test_a_fitted_line_below_zero_costs_nothing():
+    assert seconds_of(0, network(ring=(-1.0, 0.1)), "ring") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "pattern", "message"),
+    [
+        (network(), "auto", "'auto' needs the cost of at least one of shuffle, ring"),
+        (network(all_gather=(1.0, 0.1)), "auto", "the network model has none of them"),
+        (network(shuffle=(1.0, 0.1)), "ring", "no cost of pattern 'ring'; it has shuffle"),
+        (MODEL, "star", "unknown pattern 'star'"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(model, pattern, message):
+    with pytest.raises(PlanError, match=message):
+        seconds_of(10, model, pattern)
