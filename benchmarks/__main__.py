@@ -16,6 +16,7 @@ from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS
 from benchmarks.step import cells as step_cells
 from benchmarks.step import run as run_step
+from benchmarks.step.markdown import markdown
 from benchmarks.testbed import BedError
 
 app = typer.Typer(help="Measure Caramel. Needs root and tc, for hosts with a real network.")
@@ -117,6 +118,15 @@ def step(
     except (BedError, ValueError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+
+
+@app.command()
+def tables(
+    files: Annotated[list[Path], typer.Argument(help="Result files of the step benchmark.")],
+) -> None:
+    """Print result files as Markdown, as they stand in BENCHMARKS.md."""
+    for file in files:
+        print(markdown(file))
 
 
 if __name__ == "__main__":
