@@ -27,7 +27,7 @@ LAYERS = {
     0: {"devices", "errors", "kinds", "names", "quiet", "version"},
     1: {
         *("access", "cluster", "facts", "feeds", "graph", "launchers", "patterns", "plan"),
-        *("processes", "records", "results", "traffic"),
+        *("processes", "records", "results", "timeline", "traffic"),
     },
     2: {"analysis", "analyzers.", "checks", "planning."},
     3: {

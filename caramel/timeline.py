@@ -1,0 +1,190 @@
+"""A timeline: what each worker did when, as a simulator predicts it or a trace shows it.
+
+What it says of a step as a whole are the figures of the Caramel paper, section 3.1: computation C,
+communication N, their ratio rho, the overlap coefficient alpha, and the utilisation U.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+# What a worker does, and the two directions of its link.
+Resource = Literal["compute", "reduce", "send", "receive"]
+
+_LINK: frozenset[Resource] = frozenset({"send", "receive"})
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One thing that one resource of one worker was busy with.
+
+    Attributes:
+        resource: "compute" for the ops of the step, "reduce" for what aggregation computes, "send"
+            and "receive" for transfers.
+        name: of the op, or of the transfer.
+        begin_s: in seconds, from any moment that is the same for all spans of a timeline.
+        end_s: likewise.
+        worker: whose resource.
+        bytes: size of a transfer, None if unknown.
+    """
+
+    resource: Resource
+    name: str
+    begin_s: float
+    end_s: float
+    worker: int = 0
+    bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.begin_s <= self.end_s):
+            raise ValueError(
+                f"'{self.name}' on worker {self.worker} ends at {self.end_s} s, before it begins "
+                f"at {self.begin_s} s"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The spans of one step."""
+
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def begin_s(self) -> float:
+        """When the first span begins."""
+        return min((span.begin_s for span in self.spans), default=0.0)
+
+    @property
+    def step_s(self) -> float:
+        """T: from the first begin to the last end."""
+        return max((span.end_s for span in self.spans), default=0.0) - self.begin_s
+
+    @property
+    def computation_s(self) -> float:
+        """C: how long the busiest worker computes."""
+        return self._busiest_s(frozenset({"compute"}))
+
+    @property
+    def communication_s(self) -> float:
+        """N: how long the busiest link is in use, in any direction."""
+        return self._busiest_s(_LINK)
+
+    @property
+    def rho(self) -> float:
+        """N / C; infinite if only the network is busy."""
+        if self.computation_s == 0:
+            return math.inf if self.communication_s else 0.0
+        return self.communication_s / self.computation_s
+
+    @property
+    def alpha(self) -> float:
+        """How much overlaps of what could: (N + C - T) / min(N, C).
+
+        1 at best, negative if the step also waits for other things; 0 where nothing can overlap.
+        """
+        least_s = min(self.communication_s, self.computation_s)
+        if least_s == 0:
+            return 0.0
+        return (self.communication_s + self.computation_s - self.step_s) / least_s
+
+    @property
+    def utilisation(self) -> float:
+        """U = 1 / (1 + rho - alpha * min(rho, 1)), which is C / T."""
+        return self.computation_s / self.step_s if self.step_s else 0.0
+
+    def busy_s(self, worker: int, *resources: Resource) -> float:
+        """How long any of the resources of a worker is in use."""
+        return _covered_s(
+            (span.begin_s, span.end_s)
+            for span in self.spans
+            if span.worker == worker and span.resource in resources
+        )
+
+    def sent_bytes(self, worker: int) -> int:
+        """Bytes that a worker sends, as far as they are known."""
+        return sum(
+            span.bytes or 0
+            for span in self.spans
+            if span.worker == worker and span.resource == "send"
+        )
+
+    def _busiest_s(self, resources: frozenset[Resource]) -> float:
+        workers = {span.worker for span in self.spans}
+        return max((self.busy_s(worker, *resources) for worker in workers), default=0.0)
+
+
+def wire_limit_s(size_bytes: float, bytes_per_s: float) -> float:
+    """The least time in which a worker can send `size_bytes` at the payload rate of its link."""
+    if bytes_per_s <= 0:
+        raise ValueError(f"a link carries more than {bytes_per_s} bytes per second")
+    return size_bytes / bytes_per_s
+
+
+# Comparison -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """When something first began and last ended, from the begin of its timeline, in seconds.
+
+    `busy_s` is how long it took without the pauses between.
+    """
+
+    begin_s: float
+    end_s: float
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The same thing in two timelines; None where it does not occur."""
+
+    worker: int
+    resource: Resource
+    name: str
+    predicted: Occurrence | None
+    measured: Occurrence | None
+
+    @property
+    def late_s(self) -> float:
+        """How much later it ended than predicted; infinite if it is in one timeline only."""
+        if self.predicted is None or self.measured is None:
+            return math.inf
+        return self.measured.end_s - self.predicted.end_s
+
+
+def compare(predicted: Timeline, measured: Timeline) -> tuple[Difference, ...]:
+    """What two timelines have by the same name, the largest difference between their ends first.
+
+    Spans of one name on one resource of one worker (the chunks of a transfer, say) count as one.
+    """
+    first, second = _occurrences(predicted), _occurrences(measured)
+    found = [
+        Difference(*key, predicted=first.get(key), measured=second.get(key))
+        for key in sorted(first.keys() | second.keys())
+    ]
+    return tuple(sorted(found, key=lambda difference: -abs(difference.late_s)))
+
+
+def _occurrences(timeline: Timeline) -> dict[tuple[int, Resource, str], Occurrence]:
+    intervals: dict[tuple[int, Resource, str], list[tuple[float, float]]] = {}
+    for span in timeline.spans:
+        intervals.setdefault((span.worker, span.resource, span.name), []).append(
+            (span.begin_s - timeline.begin_s, span.end_s - timeline.begin_s)
+        )
+    return {
+        key: Occurrence(min(b for b, _ in own), max(e for _, e in own), _covered_s(own))
+        for key, own in intervals.items()
+    }
+
+
+def _covered_s(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of intervals."""
+    total_s, until_s = 0.0, -math.inf
+    for begin_s, end_s in sorted(intervals):
+        total_s += max(0.0, end_s - max(begin_s, until_s))
+        until_s = max(until_s, end_s)
+    return total_s
