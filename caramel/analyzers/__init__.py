@@ -8,6 +8,9 @@
 `frontier`            where does differentiation end and post-processing begin?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?
+`units`               what can a worker compute piece by piece, and which does a gradient need?
+`activation`          in which order should raw gradients get ready?
+`windows`             when can each parameter be aggregated without blocking computation?
 ===================== ===========================================================================
 
 `caramel.access` (which variables does each op read and write?) belongs to them, and is on a lower
@@ -15,11 +18,13 @@ layer because the capture of a graph asks the same.
 """
 
 from caramel.access import state_access
+from caramel.analyzers.activation import activation_order
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
 from caramel.analyzers.inputs import worker_inputs
 from caramel.analyzers.pipelines import input_pipelines
 from caramel.analyzers.replicas import replica_state
+from caramel.analyzers.windows import transfer_windows
 
 ANALYZERS = (
     state_access,
@@ -28,4 +33,6 @@ ANALYZERS = (
     gradient_frontier,
     replica_state,
     input_pipelines,
+    activation_order,
+    transfer_windows,
 )

@@ -1,0 +1,133 @@
+"""When can each parameter be aggregated without blocking computation? Caramel paper, section 3.3.1.
+
+One device computes in the planned order: first all that the first gradient needs, then what the
+second needs besides, and so on, and last what no gradient needs. The start boundary of a parameter
+is when its gradient is complete, the end boundary when the next step first computes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from caramel import kinds
+from caramel.analyzers.units import Units, targets_in_order, units_of_step
+from caramel.facts import (
+    ActivationOrder,
+    GradientFrontier,
+    LoopFrames,
+    StateAccess,
+    TimingTable,
+    TrainingJob,
+    TransferWindows,
+    Window,
+)
+from caramel.graph import OpGraph
+
+_HANDS_ON = kinds.PASS_THROUGH | {"ReadVariableOp"}
+
+
+def transfer_windows(
+    graph: OpGraph,
+    job: TrainingJob,
+    frontier: GradientFrontier,
+    frames: LoopFrames,
+    access: StateAccess,
+    order: ActivationOrder,
+    timing: TimingTable,
+) -> TransferWindows:
+    """The window of every parameter, in seconds from the begin of a step.
+
+    A parameter that nothing reads is needed when the step ends. Ops without a time take none.
+    """
+    units = units_of_step(graph, job, frames)
+    targets = targets_in_order(frontier, order)
+    parts = units.by_target(list(targets.values()))
+    seconds = [sum(timing.seconds.get(name, 0.0) for name in names) for names in units.ops]
+    begin_s, part_ends_s = _schedule(parts, seconds)
+    computation_s = part_ends_s[-1]
+    readers = _readers(units, access, targets)
+    windows = {
+        name: Window(
+            ready_s=ready_s,
+            needed_s=min(
+                (begin_s[unit] for unit in _users(graph, units, readers[name], seconds)),
+                default=computation_s,
+            ),
+        )
+        for name, ready_s in zip(targets, part_ends_s, strict=False)
+    }
+    forward = units.ancestors([job.loss.op])
+    return TransferWindows(
+        windows, computation_s, _forward_end_s(parts[:-1], forward, begin_s, seconds)
+    )
+
+
+def group_window(windows: TransferWindows, members: Iterable[str]) -> Window:
+    """When a group can be aggregated: the intersection of its members' windows."""
+    own = [windows.windows[name] for name in members]
+    return Window(max(w.ready_s for w in own), min(w.needed_s for w in own))
+
+
+def _schedule(
+    parts: Sequence[Sequence[int]], seconds: Sequence[float]
+) -> tuple[dict[int, float], list[float]]:
+    """When each unit begins and each part ends, one after the other."""
+    clock_s = 0.0
+    begin_s: dict[int, float] = {}
+    ends_s = []
+    for part in parts:
+        for unit in part:
+            begin_s[unit] = clock_s
+            clock_s += seconds[unit]
+        ends_s.append(clock_s)
+    return begin_s, ends_s
+
+
+def _readers(units: Units, access: StateAccess, parameters: Iterable[str]) -> dict[str, list[str]]:
+    """The ops of the step that read each parameter, its own updates left out."""
+    readers: dict[str, list[str]] = {name: [] for name in parameters}
+    for op in units.of_op:
+        for name in access.reads.get(op, frozenset()) - access.writes.get(op, frozenset()):
+            if name in readers:
+                readers[name].append(op)
+    return readers
+
+
+def _users(
+    graph: OpGraph, units: Units, readers: Sequence[str], seconds: Sequence[float]
+) -> set[int]:
+    """The first units that take time for what `readers` put out.
+
+    Ops that hand the value on, or that take no time, are followed to what waits for them.
+    """
+    found: set[int] = set()
+    seen = set(readers)
+    waiting = list(readers)
+    while waiting:
+        name = waiting.pop()
+        unit = units.of_op[name]
+        is_single = len(units.ops[unit]) == 1
+        if seconds[unit] > 0 and not (is_single and graph[name].kind in _HANDS_ON):
+            found.add(unit)
+            continue
+        for consumer in graph.consumers[name]:
+            if consumer in units.of_op and consumer not in seen:
+                seen.add(consumer)
+                waiting.append(consumer)
+    return found
+
+
+def _forward_end_s(
+    parts: Sequence[Sequence[int]],
+    forward: set[int],
+    begin_s: dict[int, float],
+    seconds: Sequence[float],
+) -> float:
+    """When the forward pass ends: with the last of it that the most demanding gradient needs.
+
+    That is the first gradient, but for those that need next to nothing. What is left of the forward
+    pass for later ones are side branches and regularisers.
+    """
+    own = [[unit for unit in part if unit in forward and seconds[unit] > 0] for part in parts]
+    most = max(own, key=lambda part: sum(seconds[unit] for unit in part), default=[])
+    return max((begin_s[unit] + seconds[unit] for unit in most), default=0.0)
