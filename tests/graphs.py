@@ -34,11 +34,13 @@ class Trace:
             pair of tasks and how often; what the client fed is left out.
         received: bytes of those that TensorFlow took notes of, by op.
         tasks: where each node ran, by its name.
+        ends: when each node ended, in nanoseconds; comparable on one task.
     """
 
     sent: Counter[tuple[str, Pair]]
     received: Mapping[tuple[str, Pair], set[int]]
     tasks: Mapping[str, str]
+    ends: Mapping[str, int]
 
 
 def session_config() -> Any:
@@ -89,7 +91,7 @@ def traced_step(
         session.run(train, fed)
         metadata = tf1.RunMetadata()
         session.run(train, fed, options=options, run_metadata=metadata)
-    return Trace(_sent(metadata), _received(metadata), _tasks(metadata))
+    return Trace(_sent(metadata), _received(metadata), _tasks(metadata), _ends(metadata))
 
 
 def sent_traffic(model: caramel.ARModel, trace: Trace) -> Traffic:
@@ -131,6 +133,14 @@ def _received(metadata: Any) -> dict[tuple[str, Pair], set[int]]:
                 pair = _pair(edge["source"], edge["target"])
                 found.setdefault((edge["op"], pair), set()).add(size)
     return found
+
+
+def _ends(metadata: Any) -> dict[str, int]:
+    return {
+        stats.node_name: stats.all_start_nanos + stats.all_end_rel_nanos
+        for device in metadata.step_stats.dev_stats
+        for stats in device.node_stats
+    }
 
 
 def _pair(source: str, target: str) -> Pair:

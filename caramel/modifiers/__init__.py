@@ -2,6 +2,7 @@
 
 ===================== ===========================================================================
 `replicate`           one copy of the user's graph on every worker
+`serialize`           the plan's control edges, by which gradients get ready in one order
 `order_sums`          the user's sums in a fixed order
 `shard`               each worker's own shard of the input pipelines
 `await_inputs`        no update before every worker has read its inputs

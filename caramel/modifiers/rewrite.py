@@ -14,6 +14,7 @@ from caramel.modifiers.await_inputs import await_inputs
 from caramel.modifiers.defer import defer
 from caramel.modifiers.order_sums import order_sums
 from caramel.modifiers.replicate import replicate
+from caramel.modifiers.serialize import serialize
 from caramel.modifiers.shard import shard
 from caramel.modifiers.synchronise import synchronise
 from caramel.modifiers.tokens import add_tokens
@@ -25,6 +26,7 @@ Check = Callable[[Any, Plan], None]
 
 MODIFIERS: tuple[Modifier, ...] = (
     replicate,
+    serialize,
     order_sums,
     shard,
     await_inputs,
