@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from caramel.cluster import Cluster
-from caramel.errors import CaramelError, ClusterError
+from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.processes import LISTENING
 from caramel.quiet import quiet_start
 from caramel.version import __version__
@@ -25,6 +27,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train single-device TensorFlow graphs on many workers.",
 )
+
+_SIZE = re.compile(r"(?P<number>[0-9]+)\s*(?P<unit>[KMkm]?[Bb])?")
+_UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20}
+_WORKERS_START_S = 10.0  # how long `caramel profile` waits for workers
 
 
 def main() -> NoReturn:
@@ -103,13 +109,97 @@ def worker(
     os._exit(0)
 
 
-def _parse_cluster(text: str) -> Cluster:
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Running workers between which the network is measured, as --cluster of "
+            "'caramel worker' takes them."
+        ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            help="The job whose ops are timed on this machine: module:function, where the "
+            "function returns a caramel.Context, or a pair of it and what one worker is fed."
+        ),
+    ] = None,
+    sizes: Annotated[
+        str, typer.Option(help='Sizes that are aggregated: "64,4MB", in bytes, KB or MB.')
+    ] = "64,4MB",
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Aggregations of each pattern and size.")
+    ] = 20,
+    pairs: Annotated[
+        bool | None,
+        typer.Option(help="Measure each pair of workers; by default with up to 8 workers."),
+    ] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(help="Size below which latency dominates, in place of the fitted one."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the job that are traced.")] = 10,
+    device: Annotated[
+        str | None, typer.Option(help='Where the job\'s ops run, such as "/CPU:0".')
+    ] = None,
+    cache: Annotated[bool, typer.Option(help="Take times of ops that were kept before.")] = True,
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep what else the file holds, such as other networks.")
+    ] = False,
+) -> None:
+    """Measure how long ops and aggregations take, and write it to a file for the planner."""
+    if workers is None and module is None:
+        raise ProfileError(
+            "nothing to measure: name --workers for the network, --module for the ops, or both"
+        )
+    cluster = None if workers is None else _parse_cluster(workers, "--workers")
+    wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
+    threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
+    if not out.parent.is_dir():
+        raise ProfileError(f"cannot write {out}: there is no directory '{out.parent}'")
+    if cluster is not None:
+        cluster.wait_until_reachable(_WORKERS_START_S)
+    with quiet_start():
+        import tensorflow  # noqa: F401
+    from rich.console import Console
+
+    from caramel.profiling import add_to, measured_profile, show
+    from caramel.user_job import load_job
+
+    measured = measured_profile(
+        cluster=cluster,
+        job=None if module is None else load_job(module),
+        sizes=wanted_sizes,
+        repeats=repeats,
+        pairs=pairs,
+        steps=steps,
+        device=device,
+        use_cache=cache,
+        threshold_bytes=threshold_bytes,
+    )
+    whole = add_to(out, measured) if add else measured
+    whole.save(out)
+    console = Console()
+    show(whole, console)
+    console.print(f"written to {out}", soft_wrap=True, highlight=False)
+
+
+def _parse_size(text: str, option: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ProfileError(f"{option}: '{text}' is no size; expected one such as 64, 64KB or 4MB")
+    return int(match["number"]) * _UNITS[(match["unit"] or "").upper()]
+
+
+def _parse_cluster(text: str, option: str = "--cluster") -> Cluster:
     if not text.lstrip().startswith("{"):
         return Cluster.of([address.strip() for address in text.split(",")])
     try:
         return Cluster.of(json.loads(text))
     except json.JSONDecodeError as error:
-        raise ClusterError(f"--cluster is not valid JSON ({error}): {text}") from None
+        raise ClusterError(f"{option} is not valid JSON ({error}): {text}") from None
 
 
 def _own_task(workers: Cluster, task: int | None) -> int:

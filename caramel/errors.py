@@ -9,6 +9,7 @@ The subclasses say which kind of mistake or failure it is:
 `PlanError`                a plan does not fit the graph or the cluster
 `ClusterError`             the workers cannot be described, reached or started, or one was lost
 `CheckpointError`          a checkpoint cannot be read or does not fit the graph
+`ProfileError`             measured facts cannot be had, read, or used for this job
 `MissingFactError`         an analyzer needs a fact that nothing provides
 `InvariantError`           Caramel built a graph it must not build; please report it
 ========================== ==================================================================
@@ -88,6 +89,10 @@ class PlanError(CaramelError, ValueError):
 
 class CheckpointError(CaramelError):
     """A checkpoint cannot be read, or does not fit the graph."""
+
+
+class ProfileError(CaramelError, ValueError):
+    """Measured facts cannot be had or read, or they belong to another job or cluster."""
 
 
 class SessionError(CaramelError):

@@ -51,13 +51,17 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin is frozenset:
         _expect(isinstance(value, list), value, "a list", where)
         return frozenset(_read(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+    if origin is Mapping:
+        _expect(isinstance(value, dict), value, "an object", where)
+        return {key: _read(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
     if hasattr(kind, "_fields"):
         _expect(isinstance(value, list), value, "a list", where)
         return kind(*value)
     if kind is float:
-        return float(_expect(isinstance(value, int | float), value, "a number", where))
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return float(_expect(is_number, value, "a number", where))
     return _expect(type(value) is kind, value, f"a {kind.__name__}", where)
 
 

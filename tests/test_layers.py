@@ -24,17 +24,18 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 
 # A name that ends in a dot stands for all modules of that package.
 LAYERS = {
-    0: {"devices", "errors", "kinds", "names", "quiet", "version"},
+    0: {"devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
-        *("access", "cluster", "facts", "feeds", "graph", "launchers", "patterns", "plan"),
-        *("processes", "records", "results", "timeline", "traffic"),
+        *("access", "cluster", "facts", "feeds", "fingerprint", "graph", "launchers"),
+        *("measurements", "patterns", "plan", "processes", "profile", "records", "results"),
+        *("timeline", "timing_cache", "traffic"),
     },
-    2: {"analysis", "analyzers.", "checks", "planning."},
+    2: {"analysis", "analyzers.", "checks", "network", "planning."},
     3: {
-        *("channel", "checkpoint", "context", "modifiers.", "pending", "runner", "servers"),
-        "session",
+        *("channel", "checkpoint", "context", "late", "modifiers.", "pending", "profiler"),
+        *("runner", "servers", "session", "traces"),
     },
-    4: {"", "__main__", "builder", "cli"},
+    4: {"", "__main__", "builder", "cli", "measure", "profiling", "user_job"},
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 LIBRARIES = {

@@ -1,0 +1,230 @@
+"""A model of the network: fitted to measurements, or assumed from the rate of its links.
+
+What an aggregation takes is linear in its size (Caramel paper, section 4.2): ``f(x) = a + b x``.
+From this line follows the threshold below which latency dominates.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import groupby
+
+import numpy as np
+
+from caramel.errors import ProfileError
+from caramel.facts import Link, NetworkModel, TransferCost
+from caramel.measurements import AggregationTimes, Measurements, SendTimes
+from caramel.patterns import PATTERNS, Gather, Reduce, Schedule, schedule
+
+THRESHOLD_SHARE = 0.8
+"""``f(2x) / 2 f(x)`` must exceed it (Caramel paper, section 4.2)."""
+
+JUDGED_AT_BYTES = 4 * 2**20
+"""The pattern that is fastest for this size counts for the threshold."""
+
+LARGEST_THRESHOLD = sys.maxsize
+"""The threshold where doubling the size never costs enough: latency is all there is."""
+
+
+def fit_network(measurements: Measurements, *, threshold_bytes: int | None = None) -> NetworkModel:
+    """The lines that fit measurements best, and what follows from them.
+
+    What an empty step takes is subtracted from every measurement: many aggregations share one step
+    in training, so a pattern's latency does not include the client's call.
+
+    Args:
+        measurements: of each pattern at two sizes or more.
+        threshold_bytes: in place of the one that follows from the lines.
+
+    Raises:
+        ProfileError: there are too few measurements.
+    """
+    if not measurements.aggregations:
+        raise ProfileError("a network model needs measured aggregations; there are none")
+    empty_s = statistics.median(measurements.empty_seconds)
+    by_pattern: dict[str, list[AggregationTimes]] = defaultdict(list)
+    for times in measurements.aggregations:
+        by_pattern[times.pattern].append(times)
+    costs = {pattern: _fit_pattern(times, empty_s) for pattern, times in by_pattern.items()}
+    best = cheapest(costs, JUDGED_AT_BYTES)
+    links = tuple(_links(measurements))
+    if links:
+        bytes_per_s = min(link.bytes_per_s for link in links)
+    else:
+        bytes_per_s = _rate(costs[best].s_per_byte, best, measurements.workers)
+    return NetworkModel(
+        workers=measurements.workers,
+        costs=costs,
+        bytes_per_s=bytes_per_s,
+        threshold_bytes=threshold(costs[best]) if threshold_bytes is None else threshold_bytes,
+        links=links,
+    )
+
+
+def _fit_pattern(times: Sequence[AggregationTimes], empty_s: float) -> TransferCost:
+    sizes = [each.size_bytes for each in times]
+    if len(set(sizes)) < 2:
+        raise ProfileError(
+            f"'{times[0].pattern}' was measured with {sizes[0]} bytes only; a line needs two sizes"
+        )
+    return fit_line(sizes, [max(each.median_s - empty_s, 0.0) for each in times])
+
+
+def fit_line(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> TransferCost:
+    """The line through measurements with the least sum of squared *relative* errors.
+
+    Absolute errors would let the largest size decide alone what nothing takes. Neither latency nor
+    slope is negative: where the best line has such a one, it is the best of those with 0 instead.
+
+    Args:
+        sizes_bytes: at least two different ones.
+        seconds: of each size.
+    """
+    sizes, times = np.asarray(sizes_bytes, float), np.asarray(seconds, float)
+    largest = float(times.max())
+    if largest <= 0.0:
+        return TransferCost(0.0, 0.0, 0.0)
+    weights = 1.0 / np.maximum(times, 1e-6 * largest) ** 2
+    slope, latency = _weighted_line(sizes, times, weights, intercept=True)
+    if latency < 0.0:
+        slope, latency = _weighted_line(sizes, times, weights, intercept=False)
+    elif slope < 0.0:
+        slope, latency = 0.0, float(np.average(times, weights=weights))
+    predicted = latency + slope * sizes
+    measured = times > 0.0
+    residual = np.max(np.abs(predicted - times)[measured] / times[measured])
+    return TransferCost(latency, slope, float(residual))
+
+
+def _weighted_line(
+    sizes: np.ndarray, times: np.ndarray, weights: np.ndarray, *, intercept: bool
+) -> tuple[float, float]:
+    """Slope and value at 0."""
+    from sklearn.linear_model import LinearRegression  # here, because it takes a second
+
+    unit = float(sizes.max())
+    model = LinearRegression(fit_intercept=intercept)
+    model.fit(sizes[:, None] / unit, times, sample_weight=weights)
+    return float(model.coef_[0]) / unit, float(model.intercept_)
+
+
+def threshold(cost: TransferCost, share: float = THRESHOLD_SHARE) -> int:
+    """The least size x, in whole bytes from 1 on, with ``f(2x) / 2 f(x) > share``.
+
+    For ``f(x) = a + b x`` that is ``x > (2 share - 1) / (2 - 2 share) * a / b``, or 1.5 a / b.
+
+    Args:
+        cost: the line f.
+        share: between 1/2 and 1.
+
+    Returns:
+        1 without any latency; `LARGEST_THRESHOLD` if there is no such size.
+    """
+    if cost.latency_s <= 0.0:
+        return 1
+    if cost.s_per_byte <= 0.0:
+        return LARGEST_THRESHOLD
+    exact_share = Fraction(str(share))
+    factor = (2 * exact_share - 1) / (2 - 2 * exact_share)
+    bound = factor * Fraction(cost.latency_s) / Fraction(cost.s_per_byte)
+    return min(math.floor(bound) + 1, LARGEST_THRESHOLD)
+
+
+def cheapest(costs: Mapping[str, TransferCost], size_bytes: int) -> str:
+    """The pattern that aggregates `size_bytes` in the least time; the first one of equals."""
+    order = [pattern for pattern in PATTERNS if pattern in costs]
+    return min(order, key=lambda pattern: costs[pattern].seconds(size_bytes))
+
+
+def _rate(s_per_byte: float, pattern: str, workers: int) -> float:
+    """Bytes that a worker sends in a second while it aggregates."""
+    shares = wire_shares(schedule(pattern, workers))
+    return sum(shares) / s_per_byte if s_per_byte > 0.0 else math.inf
+
+
+def _links(measurements: Measurements) -> Iterator[Link]:
+    if not measurements.sends:
+        return
+    empty_s = statistics.median(measurements.empty_send_seconds)
+
+    def pair(times: SendTimes) -> tuple[int, int]:
+        return times.source, times.target
+
+    for (source, target), group in groupby(sorted(measurements.sends, key=pair), key=pair):
+        times = list(group)
+        if len({each.size_bytes for each in times}) < 2:
+            raise ProfileError(
+                f"sending from worker {source} to {target} was measured with one size only; a "
+                "line needs two"
+            )
+        line = fit_line(
+            [each.size_bytes for each in times],
+            [max(each.median_s - empty_s, 0.0) for each in times],
+        )
+        rate = 1.0 / line.s_per_byte if line.s_per_byte > 0.0 else math.inf
+        yield Link(source, target, rate, line.latency_s)
+
+
+# Without measurements ---------------------------------------------------------------------------
+
+
+def assumed_network(workers: int, bytes_per_s: float, latency_s: float) -> NetworkModel:
+    """The model of a network that nobody has measured: all links alike, adding takes no time.
+
+    A pattern's latency is `latency_s` for each transfer on the longest chain of its schedule: 2 for
+    `shuffle`, 2 (N - 1) for `ring`, 2 log2 N for `halving_doubling`, and 2 more where N is no power
+    of two. Its slope is what the busiest worker sends or receives between one link of this chain
+    and the next, added up, over `bytes_per_s`: 2 (N - 1) / N where all workers do the same.
+
+    Args:
+        workers: at least 1.
+        bytes_per_s: payload that a worker can send, and at the same time receive, in a second.
+        latency_s: of one transfer of a tensor of no size, in TensorFlow, one way.
+
+    Raises:
+        ProfileError: a number that cannot be.
+    """
+    if workers < 1 or not bytes_per_s > 0.0 or not latency_s >= 0.0:
+        raise ProfileError(
+            f"a network of {workers} workers with {bytes_per_s} bytes/s and a latency of "
+            f"{latency_s} s cannot be: it needs at least 1 worker, a positive rate and no "
+            "negative latency"
+        )
+    costs = {}
+    for pattern in PATTERNS:
+        shares = wire_shares(schedule(pattern, workers))
+        costs[pattern] = TransferCost(latency_s * len(shares), sum(shares) / bytes_per_s)
+    best = cheapest(costs, JUDGED_AT_BYTES)
+    return NetworkModel(workers, costs, bytes_per_s, threshold(costs[best]))
+
+
+def wire_shares(pattern: Schedule) -> tuple[float, ...]:
+    """For each stage of an aggregation, which share of the tensor its busiest worker transfers.
+
+    A transfer belongs to stage k if k others have to be over before it can begin, one after
+    another. The busiest worker is the one that sends most, or the one that receives most.
+    """
+    arrived: dict[tuple[int, int], int] = defaultdict(
+        int
+    )  # worker, chunk: stages until it is there
+    kept_apart: dict[tuple[int, int, int], int] = {}
+    moved: dict[int, dict[tuple[str, int], int]] = defaultdict(lambda: defaultdict(int))
+    for step in pattern.steps:
+        if isinstance(step, Reduce):
+            here = (step.worker, step.chunk)
+            others = [kept_apart.get((*here, member), 0) for member in step.order]
+            arrived[here] = max(arrived[here], *others)
+            continue
+        stage = arrived[step.source, step.chunk]
+        moved[stage]["sends", step.source] += 1
+        moved[stage]["receives", step.target] += 1
+        if isinstance(step, Gather):
+            arrived[step.target, step.chunk] = stage + 1
+        else:
+            kept_apart[step.target, step.chunk, step.source] = stage + 1
+    return tuple(max(moved[stage].values()) / pattern.chunks for stage in sorted(moved))

@@ -1,0 +1,204 @@
+"""Measuring a network, and ``caramel profile``: from running workers to a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import caramel
+from caramel.errors import PlanError, ProfileError
+from caramel.fingerprint import graph_hash
+from caramel.measure import measure_network
+from caramel.network import fit_network
+from caramel.patterns import PATTERNS
+from caramel.processes import free_ports
+from caramel.profile import Profile
+
+SIZES = (64, 64 * 2**10)
+
+JOB = """
+    import networks
+    import caramel
+
+    def make_context():
+        job = networks.network("adam")
+        return job.context(), job.feed
+
+    def without_a_feed():
+        return make_context()[0]
+
+    def graph_only():
+        return networks.network().graph
+
+    def failing():
+        raise ValueError("no data here")
+"""
+
+
+# Measuring --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_aggregations_and_pairs_are_measured(workers):
+    turns = []
+    measured = measure_network(
+        workers, sizes=SIZES, repeats=5, progress=lambda *turn: turns.append(turn)
+    )
+    assert measured.workers == workers
+    keys = [(each.pattern, each.size_bytes) for each in measured.aggregations]
+    assert sorted(keys) == sorted((pattern, size) for pattern in PATTERNS for size in SIZES)
+    assert all(len(each.seconds) == 5 and each.least_s > 0.0 for each in measured.aggregations)
+    assert len(measured.empty_seconds) == 5
+    pairs = [(each.source, each.target, each.size_bytes) for each in measured.sends]
+    assert len(set(pairs)) == len(pairs) == workers * (workers - 1) * len(SIZES)
+    assert measured.addresses == ("",) * workers
+    series = len(PATTERNS) * len(SIZES) + 1
+    assert turns[4 * series - 1] == ("aggregations", 4 * series, 4 * series)
+    assert turns[-1][0] == "pairs"
+    assert turns[-1][1] == turns[-1][2]
+    model = fit_network(measured)
+    assert set(model.costs) == set(PATTERNS)
+    assert len(model.links) == workers * (workers - 1)
+    assert model.bytes_per_s > 0.0
+
+
+def test_what_is_measured_can_be_chosen():
+    measured = measure_network(2, patterns=["ring"], sizes=(4, 8, 8), repeats=1, pairs=False)
+    assert [(each.pattern, each.size_bytes) for each in measured.aggregations] == [
+        ("ring", 4),
+        ("ring", 8),
+    ]
+    assert (measured.sends, measured.empty_send_seconds) == ((), ())
+
+
+def test_the_measuring_jobs_send_what_they_should():
+    from caramel.measure import _aggregation, _nothing
+
+    sent = caramel.ARModel(_aggregation(4096), 2, pattern="shuffle").traffic
+    assert sum(sent.bytes.values()) == 2 * 4096
+    nothing = caramel.ARModel(_nothing(), 2, pattern="shuffle").traffic
+    assert sum(nothing.bytes.values()) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"workers": 1}, ProfileError, "one worker sends nothing"),
+        ({"sizes": (64,)}, ProfileError, "two different sizes"),
+        ({"sizes": (64, 64)}, ProfileError, "two different sizes"),
+        ({"sizes": (64, 101)}, ProfileError, "101 bytes .*multiples of 4"),
+        ({"patterns": ()}, ProfileError, "no pattern"),
+        ({"patterns": ("star",)}, PlanError, "unknown pattern 'star'"),
+        ({"repeats": 0}, ProfileError, "0 repeats"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        measure_network(options.pop("workers", 2), **options)
+
+
+# The command ------------------------------------------------------------------------------------
+
+
+def run(directory, *arguments):
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-m", "caramel", "profile", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": path, "CARAMEL_CACHE": str(directory / "cache")},
+    )
+
+
+@pytest.fixture
+def directory(tmp_path):
+    (tmp_path / "my_job.py").write_text(textwrap.dedent(JOB))
+    return tmp_path
+
+
+def own_hash():
+    import networks
+
+    return graph_hash(networks.network("adam").context().graph_def)
+
+
+@pytest.mark.processes
+def test_a_profile_of_network_and_ops(directory):
+    with caramel.Cluster.local(2) as cluster:
+        workers = ",".join(task.address for task in cluster.tasks)
+        result = run(
+            directory,
+            *("--out", "profile.json", "--workers", workers, "--sizes", "64,16KB"),
+            *("--repeats", 4, "--module", "my_job:make_context", "--steps", 4),
+        )
+    assert result.returncode == 0, result.stderr
+    assert "written to profile.json" in result.stdout
+    assert "2 workers: " in result.stdout
+    assert "halving_doubling" in result.stdout
+    assert "least of 4 steps" in result.stdout
+    assert "Traceback" not in result.stderr
+    assert "oneDNN" not in result.stderr
+    profile = Profile.load(directory / "profile.json")
+    assert profile.timing_of(own_hash()).steps == 4
+    assert set(profile.network(2).costs) == set(PATTERNS)
+    assert profile.measurements[0].addresses == tuple(workers.split(","))
+    assert {each.size_bytes for each in profile.measurements[0].aggregations} == {64, 16384}
+
+    again = run(directory, "--out", "profile.json", "--module", "my_job:make_context", "--add")
+    assert again.returncode == 0, again.stderr
+    joined = Profile.load(directory / "profile.json")
+    assert joined.timing.steps == 10
+    assert joined.networks == profile.networks
+
+
+@pytest.mark.processes
+def test_a_worker_that_is_not_there_is_named(directory):
+    (port,) = free_ports(1)
+    result = run(directory, "--out", "p.json", "--workers", f"127.0.0.1:{port},127.0.0.1:1")
+    assert result.returncode == 2
+    assert f"127.0.0.1:{port}" in result.stderr
+    assert not (directory / "p.json").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to measure: name --workers .*--module"),
+        (["--workers", "here"], "'here' is not an address"),
+        (["--workers", "{bad"], "--workers is not valid JSON"),
+        (["--workers", "a:1,b:1", "--sizes", "64,big"], "--sizes: 'big' is no size"),
+        (["--module", "my_job"], "'my_job' does not name a function; expected module:function"),
+        (["--module", "nowhere:f"], "cannot import 'nowhere': ModuleNotFoundError"),
+        (["--module", "my_job:f"], "module 'my_job' has no function 'f'"),
+        (["--module", "my_job:graph_only"], "returned Graph; expected a caramel.Context"),
+        (["--module", "my_job:failing"], r"failed: ValueError: no data here \(my_job.py, line 16"),
+        (["--module", "my_job:without_a_feed"], "placeholder 'x' must be fed"),
+        (["--module", "my_job:make_context", "--device", "/GPU:9"], "there is no device '/GPU:9'"),
+        (["--module", "my_job:make_context", "--device", "gpu"], "'gpu' is not a device name"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(directory, arguments, message):
+    result = run(directory, "--out", "profile.json", *arguments)
+    assert result.returncode == 2
+    lines = [line for line in result.stderr.splitlines() if line.startswith("caramel: error: ")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    assert re.search(message, lines[0]), result.stderr
+    assert not (directory / "profile.json").exists()
+
+
+@pytest.mark.processes
+def test_a_directory_that_is_not_there_is_noticed_before_anything_runs(directory):
+    result = run(directory, "--out", "no/profile.json", "--module", "my_job:make_context")
+    assert result.returncode == 2
+    assert "there is no directory 'no'" in result.stderr

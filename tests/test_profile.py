@@ -1,0 +1,222 @@
+"""The profile file, what identifies a graph and a machine, and timings that are kept on disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from caramel import timing_cache
+from caramel.errors import ProfileError
+from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
+from caramel.fingerprint import Machine, digest, this_machine
+from caramel.measurements import AggregationTimes, Measurements, SendTimes
+from caramel.profile import Profile
+
+TIMING = TimingTable({"a": 0.001, "b/c": 2e-6}, steps=10, error=0.01)
+
+
+def network(workers):
+    return NetworkModel(
+        workers,
+        {"shuffle": TransferCost(0.001, 1e-8, 0.0), "ring": TransferCost(0.002, 2e-8)},
+        1.25e8,
+        150_000,
+        (Link(0, 1, 1.25e8, 0.0003), Link(1, 0, 1.2e8, 0.0004)),
+    )
+
+
+def measurements(workers):
+    return Measurements(
+        workers,
+        (AggregationTimes("shuffle", 64, (0.2, 0.1, 0.4)),),
+        (0.01, 0.02),
+        (SendTimes(0, 1, 64, (0.03,)),),
+        (0.005,),
+        ("127.0.0.1:1", "127.0.0.1:2"),
+    )
+
+
+PROFILE = Profile(
+    "2.21.0",
+    Machine("a processor", 2, "CPU"),
+    "abc",
+    TIMING,
+    (network(2), network(4)),
+    (measurements(2), measurements(4)),
+)
+
+
+def test_a_profile_comes_back_from_its_file(tmp_path):
+    path = tmp_path / "profile.json"
+    PROFILE.save(path)
+    assert Profile.load(path) == PROFILE
+    only_network = replace(PROFILE, graph=None, timing=None)
+    only_network.save(path)
+    assert Profile.load(path) == only_network
+    assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
+
+
+def test_measured_times_are_summed_up():
+    times = measurements(2).aggregations[0]
+    assert (times.least_s, times.median_s) == (0.1, 0.2)
+    assert measurements(2).patterns == ("shuffle",)
+    assert measurements(2).sends[0].median_s == 0.03
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "'caramel profile' writes one"),
+        ('{"format": 1}', "'caramel profile' writes one"),
+        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads format 1"),
+        ('{"kind": "caramel profile", "format": 1}', r"keys \['machine', 'tensorflow'\]"),
+    ],
+)
+def test_what_is_no_profile_is_refused(tmp_path, text, message):
+    path = tmp_path / "some.json"
+    path.write_text(text)
+    with pytest.raises(ProfileError, match=f"some.json: .*{message}"):
+        Profile.load(path)
+
+
+def test_a_damaged_entry_is_named():
+    value = json.loads(PROFILE.to_json())
+    value["networks"][1]["costs"]["ring"]["latency_s"] = "fast"
+    with pytest.raises(ProfileError, match=r"\$.networks\[1\].costs.ring.latency_s: .*a number"):
+        Profile.from_json(json.dumps(value))
+
+
+def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
+    with pytest.raises(ProfileError, match="cannot read .*missing.json: No such file"):
+        Profile.load(tmp_path / "missing.json")
+    with pytest.raises(ProfileError, match="cannot write .*No such file"):
+        PROFILE.save(tmp_path / "missing" / "profile.json")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ProfileError, match="binary: not a Caramel profile"):
+        Profile.load(tmp_path / "binary")
+
+
+def test_the_timing_of_another_graph_is_refused():
+    assert PROFILE.timing_of("abc") == TIMING
+    with pytest.raises(ProfileError, match="made for another graph.*'caramel profile' again"):
+        PROFILE.timing_of("abd")
+    with pytest.raises(ProfileError, match="no times of ops.*--module"):
+        replace(PROFILE, graph=None, timing=None).timing_of("abc")
+
+
+def test_the_network_of_so_many_workers():
+    assert PROFILE.network(4) == network(4)
+    with pytest.raises(ProfileError, match=r"no network of 3 workers \(measured: 2, 4\)"):
+        PROFILE.network(3)
+
+
+def test_a_newer_profile_adds_to_an_older_one():
+    newer = Profile(
+        "2.21.0", PROFILE.machine, None, None, (network(3), network(4)), (measurements(3),)
+    )
+    joined = PROFILE.joined(newer)
+    assert (joined.graph, joined.timing) == ("abc", TIMING)
+    assert [model.workers for model in joined.networks] == [2, 3, 4]
+    assert [each.workers for each in joined.measurements] == [2, 3, 4]
+    other = Profile("2.21.0", PROFILE.machine, "new", TimingTable({}))
+    assert PROFILE.joined(other).graph == "new"
+    with pytest.raises(ProfileError, match="measured on a processor, 2 cores .*another file"):
+        PROFILE.joined(replace(newer, machine=Machine("another", 1, "CPU")))
+
+
+def test_a_profile_that_contradicts_itself_is_refused():
+    with pytest.raises(ProfileError, match="both a graph and its timing"):
+        Profile("2.21.0", PROFILE.machine, "abc")
+    with pytest.raises(ProfileError, match="two networks of as many workers"):
+        replace(PROFILE, networks=(network(2), network(2)))
+
+
+# Fingerprints -----------------------------------------------------------------------------------
+
+
+def test_where_parts_end_counts():
+    assert digest("ab", "c") != digest("a", "bc")
+    assert digest("ab") == digest(b"ab")
+
+
+def test_the_machine_is_described():
+    machine = this_machine("Some GPU")
+    assert machine.cores >= 1
+    assert machine.processor
+    assert str(replace(machine, processor="P", cores=1)) == "P, 1 core, Some GPU"
+
+
+def test_the_hash_of_a_graph_is_the_same_in_every_process():
+    program = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import networks
+from caramel.fingerprint import graph_hash
+def summed(model):
+    def called(x):
+        f = networks.tf.function(lambda a: a * 2)
+        g = networks.tf.function(lambda a: a * 3)
+        return model(networks.tf.map_fn(lambda row: row, g(f(x))))
+    return called
+for model in (networks.perceptron, networks.tied, summed(networks.perceptron)):
+    print(graph_hash(networks.network("adam", model=model).context().graph_def))
+"""
+    tests = str(Path(__file__).parent)
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program, tests], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
+
+
+# Timings on disk --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(timing_cache.VARIABLE, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_kept_timing_comes_back(cache):
+    assert timing_cache.kept_timing("k") is None
+    timing_cache.keep_timing("k", TIMING)
+    assert timing_cache.kept_timing("k") == TIMING
+    assert timing_cache.kept_timing("other") is None
+    assert [file.name for file in cache.iterdir()] == ["timing-k.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"seconds": {"a": "b"}}', '{"seconds": 3}'])
+def test_a_damaged_file_is_as_good_as_none(cache, text):
+    timing_cache.keep_timing("k", TIMING)
+    (cache / "timing-k.json").write_text(text)
+    assert timing_cache.kept_timing("k") is None
+    timing_cache.keep_timing("k", TIMING)
+    assert timing_cache.kept_timing("k") == TIMING
+
+
+def test_a_directory_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(timing_cache.VARIABLE, str(tmp_path / "file"))
+    timing_cache.keep_timing("k", TIMING)
+    assert timing_cache.kept_timing("k") is None
+
+
+def test_where_timings_are_kept(monkeypatch):
+    monkeypatch.setenv(timing_cache.VARIABLE, "/somewhere")
+    assert timing_cache.cache_directory() == Path("/somewhere")
+    monkeypatch.delenv(timing_cache.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert timing_cache.cache_directory() == Path("/cache/caramel")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert timing_cache.cache_directory() == Path("/home/somebody/.cache/caramel")
