@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -17,16 +18,19 @@ from caramel.context import Context
 from caramel.devices import Device
 from caramel.errors import ClusterError, PlanError, UnsupportedOpError
 from caramel.facts import GradientFrontier, InputPipelines, LoopFrames, ReplicaState, StateAccess
+from caramel.fingerprint import graph_hash
 from caramel.graph import OpGraph
 from caramel.kinds import PYTHON_CALLS
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import rewrite
 from caramel.names import in_replica, is_added
-from caramel.patterns import check_pattern
 from caramel.plan import Plan, SparseMethod
+from caramel.planning.choose import Options, choose, known_windows
 from caramel.planning.complete import complete
 from caramel.planning.fit import DECIDED, check_fit
+from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
+from caramel.profile import Profile
 from caramel.session import Job, Session
 from caramel.traffic import Traffic, audit
 
@@ -40,19 +44,28 @@ class ARModel:
         context: the single-device job.
         workers: how many workers to embed in this process, or a `Cluster`, a
             `tf.train.ClusterSpec` or a list of addresses.
-        pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling".
+        serialization: let gradients get ready in one order, by control edges.
+        batching: aggregate small gradients together.
+        scheduling: plan when what is transferred, some of it beside the next forward pass.
+        adaptive_depth: split large groups, so that transfers and additions overlap.
+        pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling"; "auto" takes
+            the fastest for each group.
+        profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. What
+            is planned needs times of ops and a model of the network, from it or from `analyzers`;
+            without them every gradient is aggregated by itself when it appears.
         sparse: how sparse gradients are: "gather" brings the rows of all workers to each, "dense"
             adds up whole matrices.
         device_list: a device for each replica, in place of one replica on each worker; several
             may be on one task.
         plan: a plan to carry out in place of a new one, as `ARModel.plan` or `Plan.from_json` gave
-            it, perhaps with other groups; `pattern` and `sparse` are not looked at then.
+            it, perhaps with other groups, edges or gates; the options above are not looked at then.
         analyzers: functions from facts to a fact that replace or add to the built-in ones.
         verbose: print each part of the build with its time.
         check: look at the graph after every modifier, at some cost.
 
     Attributes:
         plan: everything that will happen, as pure data.
+        windows: when each parameter can be aggregated; None if nothing is known of times.
         graph: the distributed `tf.Graph`.
         traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
 
@@ -67,7 +80,12 @@ class ARModel:
         context: Context,
         workers: Any,
         *,
-        pattern: str = "shuffle",
+        serialization: bool = True,
+        batching: bool = True,
+        scheduling: bool = True,
+        adaptive_depth: bool = True,
+        pattern: str = AUTO,
+        profile: Profile | str | os.PathLike[str] | None = None,
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
         plan: Plan | None = None,
@@ -80,7 +98,7 @@ class ARModel:
                 f"ARModel takes a caramel.Context, not {type(context).__name__}; make one with "
                 "caramel.Context(graph, train_op=train_op, loss=loss)"
             )
-        check_pattern(pattern)
+        options = Options(serialization, batching, scheduling, adaptive_depth, pattern)
         if sparse not in ("gather", "dense"):
             raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
         self.context = context
@@ -88,7 +106,8 @@ class ARModel:
         self._watch = _Stopwatch(verbose)
         devices = _devices(self.cluster, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
-        analysis = Analysis([context.op_graph, context.job], [*ANALYZERS, *(analyzers or ())])
+        facts = [context.op_graph, context.job, *_measured(profile, context, len(devices))]
+        analysis = Analysis(facts, [*ANALYZERS, *(analyzers or ())])
         self._state = analysis.get(ReplicaState)
         self._pipelines = analysis.get(InputPipelines)
         self._access = analysis.get(StateAccess)
@@ -101,9 +120,13 @@ class ARModel:
             self._state,
             self._pipelines,
             devices=devices,
-            pattern=pattern,
+            pattern=options.plain_pattern,
             sparse=sparse,
         )
+        self.windows = known_windows(analysis)
+        if plan is None:
+            own_plan, source = choose(own_plan, analysis, options)
+            self._watch.tell(f"the plan is {source}")
         frames = analysis.get(LoopFrames)
         self.plan: Plan = complete(
             _decided(plan, own_plan), context.op_graph, context.job, self._access, frames
@@ -178,6 +201,20 @@ class _Stopwatch:
         """Print one line."""
         if self._verbose:
             print(f"caramel: {text}", flush=True)
+
+
+def _measured(
+    profile: Profile | str | os.PathLike[str] | None, context: Context, workers: int
+) -> list[Any]:
+    """The facts of a profile that are about this job.
+
+    Raises:
+        ProfileError: it cannot be read, or is about another job or another number of workers.
+    """
+    if profile is None or workers == 1:
+        return []
+    known = profile if isinstance(profile, Profile) else Profile.load(profile)
+    return [known.timing_of(graph_hash(context.graph_def)), known.network(workers)]
 
 
 def _decided(plan: Plan | None, own: Plan) -> Plan:

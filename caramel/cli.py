@@ -17,6 +17,7 @@ import typer
 
 from caramel.cluster import Cluster
 from caramel.errors import CaramelError, ClusterError, ProfileError
+from caramel.files import write_whole
 from caramel.processes import LISTENING
 from caramel.quiet import quiet_start
 from caramel.version import __version__
@@ -184,6 +185,47 @@ def profile(
     console = Console()
     show(whole, console)
     console.print(f"written to {out}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def plan(
+    module: Annotated[
+        str,
+        typer.Option(
+            help="The job: module:function, where the function returns a caramel.Context."
+        ),
+    ],
+    profile: Annotated[Path, typer.Option(help="What 'caramel profile' wrote.")],
+    workers: Annotated[int, typer.Option(min=2, help="How many workers.")] = 2,
+    serialization: Annotated[bool, typer.Option(help="One order of gradients.")] = True,
+    batching: Annotated[bool, typer.Option(help="Join small gradients.")] = True,
+    scheduling: Annotated[bool, typer.Option(help="Plan transfers, some for later.")] = True,
+    adaptive_depth: Annotated[bool, typer.Option(help="Split large groups.")] = True,
+    pattern: Annotated[str, typer.Option(help="auto, or one pattern for all groups.")] = "auto",
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
+) -> None:
+    """Plan a job from measured facts, without running anything, and print the plan."""
+    with quiet_start():
+        import tensorflow  # noqa: F401
+    from rich.console import Console
+
+    from caramel.builder import ARModel
+    from caramel.plan_table import show_plan
+    from caramel.user_job import load_job
+
+    model = ARModel(
+        load_job(module).context,
+        [f"worker-{number}:1" for number in range(workers)],
+        serialization=serialization,
+        batching=batching,
+        scheduling=scheduling,
+        adaptive_depth=adaptive_depth,
+        pattern=pattern,
+        profile=profile,
+    )
+    show_plan(model.plan, model.windows, Console())
+    if save is not None:
+        write_whole(save, model.plan.to_json() + "\n")
 
 
 def _parse_size(text: str, option: str) -> int:

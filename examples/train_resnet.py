@@ -262,8 +262,15 @@ def main(
         float, typer.Option(min=0, help="Seconds to wait for the workers.")
     ] = 60.0,
     pattern: Annotated[
-        str, typer.Option(help="How to aggregate: shuffle, ring or halving_doubling.")
-    ] = "shuffle",
+        str, typer.Option(help="How to aggregate: shuffle, ring, halving_doubling, or auto.")
+    ] = "auto",
+    profile: Annotated[
+        str | None, typer.Option(help="What 'caramel profile' has measured, to plan from.")
+    ] = None,
+    serialization: Annotated[bool, typer.Option(help="Gradients in one order.")] = True,
+    batching: Annotated[bool, typer.Option(help="Small gradients together.")] = True,
+    scheduling: Annotated[bool, typer.Option(help="Transfers planned, some for later.")] = True,
+    adaptive_depth: Annotated[bool, typer.Option(help="Large gradients in parts.")] = True,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 20,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a step, of all workers.")] = 96,
     checkpoint: Annotated[str, typer.Option(help="Where to save.")] = "checkpoints/digits.ckpt",
@@ -281,7 +288,16 @@ def main(
     context = caramel.Context(graph, train_op=network.train_op, loss=network.loss)
     with ExitStack() as stack:
         chosen = stack.enter_context(choose_cluster(workers, local, cluster, start_timeout))
-        model = caramel.ARModel(context, workers=chosen, pattern=pattern)
+        model = caramel.ARModel(
+            context,
+            workers=chosen,
+            pattern=pattern,
+            profile=profile,
+            serialization=serialization,
+            batching=batching,
+            scheduling=scheduling,
+            adaptive_depth=adaptive_depth,
+        )
         session = stack.enter_context(model.session(start_timeout_s=start_timeout))
         parameters = sum(v.spec.elements or 0 for v in context.job.variables if v.trainable)
         print(

@@ -244,3 +244,112 @@ def test_an_empty_gradient_or_one_in_a_loop_is_not_deferred():
     model = caramel.ARModel(job.context(), 2)
     with pytest.raises(PlanError, match="'empty' is empty"):
         caramel.ARModel(job.context(), 2, plan=deferred(model, EVERY))
+
+
+# Sessions ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def momentum():
+    """A job with all groups deferred, and what plain training makes of it."""
+    job = network("momentum")
+    context = job.context()
+    plain = caramel.ARModel(context, 2)
+    return job, plain, caramel.ARModel(context, 2, plan=deferred(plain, EVERY), check=True)
+
+
+def assert_equal(values, expected):
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_whatever_looks_at_variables_sees_all_updates(momentum, tmp_path):
+    job, plain, model = momentum
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for _ in range(3):
+            assert session.step(job.feed) == expected.step(job.feed)
+            assert_equal(session.variables(), expected.variables())
+        session.step(job.feed), expected.step(job.feed)
+        assert_equal(session.variables(worker=1), expected.variables(worker=1))
+        session.step(job.feed), expected.step(job.feed)
+        read = session.run(job.loss, job.feed), expected.run(job.loss, job.feed)
+        assert read[0] == read[1]
+
+
+def test_a_checkpoint_holds_all_updates_and_nothing_of_caramels(momentum, tmp_path):
+    job, plain, model = momentum
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for _ in range(3):
+            session.step(job.feed), expected.step(job.feed)
+        path = session.save(tmp_path / "deferred")
+        names = [name for name, _ in tf.train.list_variables(path)]
+        assert sorted(names) == sorted(v.full_name for v in model.plan.variables if v.saved)
+        session.step(job.feed), expected.step(job.feed)
+        expected.restore(path)
+        session.restore(path)  # while something is pending
+        for _ in range(3):
+            assert session.step(job.feed) == expected.step(job.feed)
+        assert_equal(session.variables(), expected.variables())
+
+
+def test_fetches_of_the_deferred_part_are_those_of_their_step(momentum, tmp_path):
+    job, plain, model = momentum
+    fetches = [job.loss, *job.raw.values()]
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for number in range(4):
+            given = session.step(job.feed, fetches if number % 2 else None)
+            wanted = expected.step(job.feed, fetches if number % 2 else None)
+            np.testing.assert_equal(given, wanted)
+        assert_equal(session.variables(), expected.variables())
+
+
+def failing():
+    """The forward pass fails if it is fed NaN, the update if `poison` is NaN."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        loss = cross_entropy(perceptron(tf.debugging.check_numerics(x, "bad input")), y)
+        optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
+        poison = tf1.placeholder_with_default(tf.constant(0.0, tf.float64), [], name="poison")
+        checked = [
+            (tf.debugging.check_numerics(g + poison, "bad gradient"), v)
+            for g, v in optimizer.compute_gradients(loss)
+        ]
+        train_op = optimizer.apply_gradients(checked)
+    return Network(graph, train_op, loss, feed)
+
+
+def test_an_error_in_a_step_does_not_lose_the_updates_of_the_one_before(tmp_path):
+    job = failing()
+    context = job.context()
+    plain = caramel.ARModel(context, 2)
+    model = caramel.ARModel(context, 2, plan=deferred(plain, EVERY), check=True)
+    bad = {**job.feed, "x:0": np.full_like(job.feed["x:0"], np.nan)}
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for number in range(9):
+            if number % 3 == 2:
+                for each in (session, expected):
+                    with pytest.raises(tf.errors.InvalidArgumentError, match="bad input"):
+                        each.step(bad)
+            else:
+                assert session.step(job.feed) == expected.step(job.feed)
+        assert_equal(session.variables(), expected.variables())
+
+
+def test_an_error_in_a_deferred_update_is_raised_by_the_next_call():
+    job = failing()
+    plain = caramel.ARModel(job.context(), 2)
+    model = caramel.ARModel(job.context(), 2, plan=deferred(plain, EVERY))
+    poisoned = {**job.feed, "poison:0": np.nan}
+    with model.session(step_timeout_s=60) as session:
+        for follow in (lambda: session.step(job.feed), session.variables):
+            session.step(job.feed)
+            session.step(poisoned)
+            with pytest.raises(tf.errors.InvalidArgumentError, match="bad gradient"):
+                follow()
+        session.step(job.feed)
+        assert np.isfinite(session.variables()["w1"]).all()

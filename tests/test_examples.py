@@ -230,7 +230,7 @@ def test_the_readme_starts_workers_by_hand(tmp_path):
         options = ("--cluster", addresses, "--epochs", "1")
         result = run(python(str(ROOT / "examples/train_resnet.py"), *options), tmp_path)
         assert result.returncode == 0, result.stdout
-        assert "2 workers, shuffle" in result.stdout
+        assert "2 workers, auto" in result.stdout
     finally:
         for worker in workers:
             worker.terminate()

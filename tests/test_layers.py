@@ -35,7 +35,7 @@ LAYERS = {
         *("channel", "checkpoint", "context", "late", "modifiers.", "pending", "profiler"),
         *("runner", "servers", "session", "traces"),
     },
-    4: {"", "__main__", "builder", "cli", "measure", "profiling", "user_job"},
+    4: {"", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "user_job"},
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 LIBRARIES = {

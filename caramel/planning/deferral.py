@@ -20,6 +20,7 @@ So every op sees the values it would have seen without deferral.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
@@ -59,11 +60,15 @@ class Deferrals:
         self._raw = {
             tensor: gradient.parameter for gradient in gradients for tensor in _tensors(gradient)
         }
+        self._known: dict[str, dict[str, frozenset[str]]] = {}
 
     def reason_against(self, parameters: Set[str]) -> str | None:
         """Why the gradients of these parameters cannot be deferred together; None if they can."""
         try:
-            self.of(parameters)
+            moved = self._moved(parameters)
+            self._check(moved.keys(), parameters)
+            for _ in self._barriers(moved.keys()):
+                pass
         except PlanError as error:
             return str(error)
         return None
@@ -109,6 +114,16 @@ class Deferrals:
         return tuple(name for name in self._graph.topological_order() if name in self._step)
 
     @cached_property
+    def _position(self) -> dict[str, int]:
+        """Where each op of the step stands in `_order`."""
+        return {name: number for number, name in enumerate(self._order)}
+
+    @cached_property
+    def _touching(self) -> tuple[str, ...]:
+        """The ops of the step that touch variables, in order."""
+        return tuple(name for name in self._order if self._touched(name))
+
+    @cached_property
     def _timeless(self) -> frozenset[str]:
         """Ops that put out the same in every step: constants, handles, what is made of them."""
         found: set[str] = set()
@@ -123,16 +138,30 @@ class Deferrals:
     # What moves
 
     def _moved(self, parameters: Set[str]) -> dict[str, frozenset[str]]:
-        """The moved ops, each with the moved ones that touch state and that it waits for."""
-        roots = {
-            consumer
-            for parameter in parameters
-            for consumer in self._gradients[parameter].consumers
-            if consumer in self._step
-        }
+        """The moved ops, each with the moved ones that touch state and that it waits for.
+
+        What moves with several gradients is what moves with each of them: whatever lets an op move,
+        a tensor or a conflict, belongs to one.
+        """
+        found: dict[str, frozenset[str]] = {}
+        for parameter in sorted(parameters):
+            for name, waits in self._moved_with(parameter).items():
+                found[name] = found.get(name, _NOTHING) | waits
+        return {name: found[name] for name in sorted(found, key=self._position.__getitem__)}
+
+    def _moved_with(self, parameter: str) -> dict[str, frozenset[str]]:
+        """The same for one gradient; only what is downstream of it is looked at."""
+        if parameter in self._known:
+            return self._known[parameter]
+        position = self._position
+        roots = {name for name in self._gradients[parameter].consumers if name in position}
         moved: dict[str, frozenset[str]] = {}
         before: dict[str, frozenset[str]] = {}  # the same for ops that stay
-        for name in self._order:
+        ready = [(position[name], name) for name in roots]
+        heapq.heapify(ready)
+        seen = set(roots)
+        while ready:
+            _, name = heapq.heappop(ready)
             op = self._graph[name]
             waits = _NOTHING.union(
                 *(before.get(source, _NOTHING) for source in op.sources),
@@ -147,6 +176,11 @@ class Deferrals:
                 moved[name] = waits
             if waits:
                 before[name] = waits
+            for consumer in self._graph.consumers[name]:
+                if consumer in position and consumer not in seen:
+                    seen.add(consumer)
+                    heapq.heappush(ready, (position[consumer], consumer))
+        self._known[parameter] = moved
         return moved
 
     def _has_state(self, name: str) -> bool:
@@ -271,12 +305,12 @@ class Deferrals:
 
     def _barriers(self, moved: Set[str]) -> Iterator[Barrier]:
         by_variable: dict[str, list[str]] = {}
-        for name in self._order:
+        for name in self._touching:
             if name in moved:
                 for variable in sorted(self._touched(name)):
                     by_variable.setdefault(variable, []).append(name)
         waiting: dict[str, dict[str, None]] = {}
-        for name in self._order:
+        for name in self._touching:
             if name in moved:
                 continue
             for variable in sorted(self._touched(name)):

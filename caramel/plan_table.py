@@ -1,0 +1,55 @@
+"""Prints a plan as a table: what is aggregated together, when, how, and why."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from caramel.facts import TransferWindows
+from caramel.plan import Group, Plan
+
+_KIB = 1024
+
+
+def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> None:
+    """Print a row for each group, in the order of the plan.
+
+    Args:
+        windows: when each parameter can be aggregated; those columns are left out if None.
+    """
+    table = Table(title=_title(plan))
+    table.add_column("group")
+    for column in ("parameters", "KiB", "depth", *(("ready ms", "needed ms") if windows else ())):
+        table.add_column(column, justify="right")
+    for column in ("pattern", "when", "waits for", "why"):
+        table.add_column(column)
+    waits = {gate.group: gate.after for gate in plan.gates}
+    for group in plan.groups:
+        sparse = plan.gradient(group.members[0]).indices is not None
+        table.add_row(
+            group.name,
+            str(len(group.members)),
+            "rows" if sparse else f"{plan.bytes(group) / _KIB:,.1f}",
+            str(group.depth),
+            *(_window(group, windows) if windows else ()),
+            group.pattern,
+            "deferred" if group.deferred else "in-step",
+            waits.get(group.name, ""),
+            group.reason,
+        )
+    console.print(table)
+
+
+def _title(plan: Plan) -> str:
+    deferred = sum(group.deferred for group in plan.groups)
+    return (
+        f"{plan.workers} workers, {len(plan.gradients)} gradients in {len(plan.groups)} groups, "
+        f"{deferred} deferred; {len(plan.edges)} control edges, {len(plan.gates)} gates"
+    )
+
+
+def _window(group: Group, windows: TransferWindows) -> tuple[str, str]:
+    """When the last gradient of a group is ready and its first parameter is needed."""
+    own = [windows.windows[name] for name in group.members]
+    ready_s, needed_s = max(w.ready_s for w in own), min(w.needed_s for w in own)
+    return f"{ready_s * 1e3:.2f}", f"{needed_s * 1e3:.2f}"

@@ -1,0 +1,125 @@
+"""Optimizations on or off, in any combination: the same bits, on all workers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from networks import OPTIMIZERS, network, relative_error, run_on_one_device, tf, wide
+
+import caramel
+from caramel.errors import PlanError
+from caramel.facts import NetworkModel, TimingTable
+from caramel.fingerprint import Machine, graph_hash
+from caramel.graph import OpGraph
+from caramel.network import assumed_network
+from caramel.plan import Plan
+from caramel.profile import Profile
+
+FLAGS = ("serialization", "batching", "scheduling", "adaptive_depth")
+COMBINATIONS = [
+    dict(zip(FLAGS, values, strict=True))
+    for values in itertools.product((False, True), repeat=len(FLAGS))
+]
+
+
+def every_op_takes_a_millisecond(graph: OpGraph) -> TimingTable:
+    return TimingTable({op.name: 1e-3 for op in graph if op.inputs})
+
+
+def slow_network(workers):
+    """A network slow enough for transfers to be deferred."""
+
+    def network_model() -> NetworkModel:
+        return assumed_network(workers, 2e6, 1e-4)
+
+    return network_model
+
+
+def model_of(context, workers, *, pattern="shuffle", **flags):
+    facts = [every_op_takes_a_millisecond, slow_network(workers)]
+    return caramel.ARModel(context, workers, pattern=pattern, analyzers=facts, check=True, **flags)
+
+
+def train(model, feed, steps=20):
+    with model.session() as session:
+        initial = session.variables()
+        losses = [session.step(feed) for _ in range(steps)]
+        return initial, losses, session.variables()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_all_combinations_of_optimizations_give_the_same_bits(workers):
+    job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
+    context = job.context()
+    _, losses, values = train(caramel.ARModel(context, workers, pattern="shuffle"), job.feed)
+    for flags in COMBINATIONS:
+        _, own_losses, own = train(model_of(context, workers, **flags), job.feed)
+        assert own_losses == losses, flags
+        for name, value in values.items():
+            np.testing.assert_array_equal(own[name], value, err_msg=f"{name} {flags}")
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_with_everything_on_trains_as_one_device(optimizer):
+    job = network(optimizer, model=wide)
+    model = model_of(job.context(), 2, pattern="auto")
+    initial, losses, values = train(model, job.feed)
+    expected = run_on_one_device(job, initial)
+    assert relative_error(values, expected.values) < 1e-12
+    np.testing.assert_allclose(losses, expected.losses, rtol=1e-12)
+
+
+def test_a_slow_network_has_transfers_deferred_and_gated():
+    plan = model_of(network("momentum", model=wide).context(), 2).plan
+    assert any(group.deferred for group in plan.groups)
+    assert all(group.reason for group in plan.groups)
+
+
+def test_without_facts_the_plan_is_plain():
+    context = network().context()
+    assert caramel.ARModel(context, 2).plan == caramel.ARModel(context, 2, pattern="shuffle").plan
+    off = dict.fromkeys(FLAGS, False)
+    assert model_of(context, 2, **off).plan == caramel.ARModel(context, 2, pattern="shuffle").plan
+
+
+def test_a_plan_can_be_saved_edited_and_carried_out():
+    job = network("momentum", model=wide)
+    context = job.context()
+    plan = model_of(context, 2).plan
+    loaded = Plan.from_json(plan.to_json())
+    assert loaded == plan
+    assert caramel.ARModel(context, 2, plan=loaded).plan == plan
+    edited = dataclasses.replace(
+        loaded,
+        groups=tuple(dataclasses.replace(g, deferred=False) for g in loaded.groups),
+        gates=(),
+    )
+    assert not caramel.ARModel(context, 2, plan=edited).plan.deferral.moved
+
+
+def test_a_profile_gives_the_facts(tmp_path):
+    job = network("momentum", model=wide)
+    context = job.context()
+    profile = Profile(
+        tensorflow=tf.__version__,
+        machine=Machine("some processor", 2, "CPU"),
+        graph=graph_hash(context.graph_def),
+        timing=every_op_takes_a_millisecond(context.op_graph),
+        networks=(assumed_network(2, 2e6, 1e-4),),
+    )
+    profile.save(tmp_path / "profile.json")
+    model = caramel.ARModel(context, 2, pattern="shuffle", profile=tmp_path / "profile.json")
+    assert model.plan == model_of(context, 2).plan
+    other = network("adam").context()
+    with pytest.raises(caramel.CaramelError, match="another graph"):
+        caramel.ARModel(other, 2, profile=profile)
+    with pytest.raises(caramel.CaramelError, match="no network of 3 workers"):
+        caramel.ARModel(context, 3, profile=profile)
+
+
+def test_an_unknown_pattern_is_refused():
+    with pytest.raises(PlanError, match="pattern"):
+        caramel.ARModel(network().context(), 2, pattern="tree")
