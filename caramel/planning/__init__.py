@@ -2,7 +2,13 @@
 
 ===================== ===========================================================================
 `plain`               every gradient is aggregated by itself when it appears
+`choose`              which plan, from the facts that are there?
+`paper`               the plan of the Caramel paper; `batching`, `packing`, `depth`, `pattern` and
+                      `gates` answer its questions
 `serialize`           which control edges let gradients get ready in one order?
+`deferral`            what moves into the next step with deferred gradients?
+`hold`                which updates have to wait until every worker has read its inputs?
+`complete`            a plan with what follows from its groups
 `fit`                 does a plan that was made elsewhere fit the job?
 ===================== ===========================================================================
 """
