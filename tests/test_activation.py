@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from itertools import permutations
+from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from orders import FIGURE_1, FIGURE_1_SECONDS, Step, step
 
@@ -136,21 +137,19 @@ def test_an_order_of_other_parameters_is_refused(parameters, message):
 # Against brute force ----------------------------------------------------------------------------
 
 
-@st.composite
-def random_steps(draw) -> tuple[Step, dict[str, float], dict[str, float]]:
+def random_case(random: Random, gradients: int) -> tuple[Step, dict[str, float], dict[str, float]]:
     """A small step, the seconds of its ops, and the seconds that each gradient's transfer takes."""
-    count = draw(st.integers(3, 10))
-    ops = {}
-    for number in range(count):
-        before = draw(st.sets(st.integers(0, number - 1), max_size=3)) if number else ()
-        ops[f"op_{number}"] = " ".join(["Mul", *(f"op_{source}" for source in sorted(before))])
-    gradients = draw(st.lists(st.sampled_from(sorted(ops)), min_size=1, max_size=5, unique=True))
-    parameters = {f"p_{number}": name for number, name in enumerate(gradients)}
-    controls = " ".join(f"^{name}" for name in gradients)
+    ops: dict[str, str] = {}
+    for number in range(random.randint(gradients, 3 * gradients)):
+        sources = random.sample(sorted(ops), min(len(ops), random.randint(0, 2)))
+        ops[f"op_{number}"] = " ".join(["Mul", *sources])
+    parameters = {
+        f"p_{number}": name for number, name in enumerate(random.sample(sorted(ops), gradients))
+    }
+    controls = " ".join(f"^{name}" for name in parameters.values())
     job = step(parameters, **ops, loss="Mean", train=f"NoOp {controls}")
-    seconds = {name: draw(st.integers(0, 9)) / 2 for name in ops}
-    transfers = {name: draw(st.integers(1, 20)) / 2 for name in parameters}
-    return job, seconds, transfers
+    seconds = {name: random.randint(0, 9) / 2 for name in ops}
+    return job, seconds, {name: random.randint(1, 20) / 2 for name in parameters}
 
 
 def outstanding(job: Step, seconds, done: set[str], parameter: str) -> float:
@@ -169,9 +168,9 @@ def ends_s(job: Step, seconds, transfers, order) -> float:
     return sent_s
 
 
-@given(random_steps())
-def test_every_choice_is_the_cheapest_that_is_left(case):
-    job, seconds, _ = case
+@given(st.randoms(use_true_random=False), st.integers(1, 5))
+def test_every_choice_is_the_cheapest_that_is_left(random, gradients):
+    job, seconds, _ = random_case(random, gradients)
     order = job.order(seconds).parameters
     assert sorted(order) == sorted(targets_of(job.frontier))
     done: set[str] = set()
@@ -183,22 +182,16 @@ def test_every_choice_is_the_cheapest_that_is_left(case):
 
 def test_the_gap_to_the_best_order(capsys):
     gaps = []
-
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(random_steps())
-    def compare(case):
-        job, seconds, transfers = case
+    for seed in range(200):
+        job, seconds, transfers = random_case(Random(seed), gradients=5)
         greedy_s = ends_s(job, seconds, transfers, job.order(seconds).parameters)
         best_s = min(ends_s(job, seconds, transfers, order) for order in permutations(transfers))
         # No order ends before all is computed or before all is sent, and none after both in turn.
         assert best_s <= greedy_s <= 2 * best_s
         gaps.append(greedy_s / best_s - 1)
-
-    compare()
     with capsys.disabled():
-        gaps.sort()
-        optimal = sum(gap == 0 for gap in gaps)
+        optimal = sum(gap < 1e-9 for gap in gaps)
         print(
             f"\nactivation order against brute force: {optimal} of {len(gaps)} random graphs "
-            f"optimal; mean gap {sum(gaps) / len(gaps):.1%}, largest {gaps[-1]:.1%}"
+            f"optimal; mean gap {sum(gaps) / len(gaps):.1%}, largest {max(gaps):.1%}"
         )

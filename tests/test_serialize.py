@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from itertools import pairwise, permutations
+from itertools import permutations
 
 import networks
 import numpy as np
@@ -136,6 +136,19 @@ def test_an_order_that_cannot_be_is_refused():
         job.edges("B", "C", "A")
     with pytest.raises(PlanError, match="lacks 'C'"):
         job.edges("A", "B")
+
+
+def test_a_part_of_a_sparse_gradient_is_not_ready_after_the_whole():
+    job = step(
+        {"A": "grad_a", "E": ("grad_a", "indices")},
+        loss="Mean",
+        grad_a="Mul",
+        indices="Unique grad_a",
+        train="NoOp ^indices",
+    )
+    assert job.edges("A", "E") == ()
+    with pytest.raises(PlanError, match="'A' cannot get ready after that of 'E'"):
+        job.edges("E", "A")
 
 
 # Loops ------------------------------------------------------------------------------------------
@@ -274,15 +287,19 @@ def never_held(job: Step) -> set[str]:
 
 
 def possible(job: Step, order) -> bool:
-    """Whether, edges or not, the gradients that can be held can get ready in that order."""
+    """Whether, edges or not, no gradient has to be ready before one that stands before it."""
     targets, free = targets_of(job.frontier), never_held(job)
-    own = [set(targets[name]) - free for name in order]
-    own = [targets for targets in own if targets]
-    needed: set[str] = set()
-    for now, later in pairwise(own):
-        needed |= job.graph.ancestors(now)
-        if later <= needed and not any(later & before for before in own[: own.index(later)]):
-            return False
+    for number, name in enumerate(order):
+        own, needed = set(targets[name]) - free, set()
+        for earlier in order[:number]:
+            # What is computed last for the earlier one, if all before it has been.
+            last = set(targets[earlier]) - free - needed
+            last -= {n for n in last for other in last - {n} if n in job.graph.ancestors([other])}
+            needed |= job.graph.ancestors(targets[earlier])
+            if own and own <= needed:
+                if not own & last:
+                    return False
+                break
     return True
 
 

@@ -49,16 +49,18 @@ def serialize(
     units = units_of_step(graph, job, frames)
     parts = units.by_target(list(targets.values()))[:-1]
     free = units_never_held(graph, job, units, parts)
-    _refuse_impossible(units, free, targets, parts)
+    sets = [_set_of(graph, units, [unit for unit in part if unit not in free]) for part in parts]
+    end_sets = [
+        _sinks(graph, own, part.names) for own, part in zip(targets.values(), sets, strict=True)
+    ]
+    _refuse_impossible(targets, sets, end_sets)
     edges: list[Edge] = []
-    ends: list[str] = []
-    for own, part in zip(targets.values(), parts, strict=True):
-        front = _front(graph, units, [unit for unit in part if unit not in free])
-        for name in front.roots:
-            edges += [Edge(end, name) for end in ends if end not in graph[name].sources]
-        new_ends = _sinks(graph, own, front.names)
-        is_held = any(name in front.held for name in new_ends)
-        ends = new_ends if is_held else [*ends, *new_ends]
+    before: list[str] = []
+    for part, end_set in zip(sets, end_sets, strict=True):
+        for name in part.free_set:
+            edges += [Edge(end, name) for end in before if end not in graph[name].sources]
+        is_held = any(name in part.held for name in end_set)
+        before = end_set if is_held else [*before, *end_set]
     return tuple(edges)
 
 
@@ -76,51 +78,52 @@ def units_never_held(
     return frozenset(units.ancestors(early))
 
 
+@dataclass(slots=True)
+class _Set:
+    """The set of a parameter: its ops, with which it begins, and all that waits for these."""
+
+    names: set[str]
+    free_set: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+
+
+def _set_of(graph: OpGraph, units: Units, part: Sequence[int]) -> _Set:
+    """The set that consists of some units, which are given in an order in which they can run.
+
+    What comes out of a loop of an earlier set cannot be held back; it counts as computed.
+    """
+    waiting = {name for unit in part for name in units.ops[unit]}
+    found = _Set(set(waiting))
+    for unit in part:
+        own = units.ops[unit]
+        before = {name: waiting.intersection(graph[name].sources) for name in own}
+        free_set = [name for name in own if not before[name]]
+        if free_set and graph[own[0]].kind == "Exit":
+            waiting.remove(own[0])
+            continue
+        found.free_set += free_set
+        if free_set or any(not found.held.isdisjoint(names) for names in before.values()):
+            found.held.update(own)
+    return found
+
+
 def _refuse_impossible(
-    units: Units,
-    free: Set[int],
-    targets: Mapping[str, Sequence[str]],
-    parts: Sequence[Sequence[int]],
+    targets: Mapping[str, Sequence[str]], sets: Sequence[_Set], end_sets: Sequence[Sequence[str]]
 ) -> None:
-    rank = {unit: number for number, part in enumerate(parts) for unit in part}
+    """Raise if a gradient has to be ready before one that stands before it in the order.
+
+    Gradients that are one tensor get ready together, wherever they stand.
+    """
+    rank = {name: number for number, part in enumerate(sets) for name in part.names}
     parameters = list(targets)
     for number, (parameter, own) in enumerate(targets.items()):
-        held = [name for name in own if units.of_op[name] not in free]
-        latest = max((rank[units.of_op[name]] for name in held), default=number)
-        if latest < number and not set(held) & set(targets[parameters[latest]]):
+        held = [name for name in own if name in rank]
+        latest = max((rank[name] for name in held), default=number)
+        if latest < number and not set(held) & set(end_sets[latest]):
             raise PlanError(
                 f"the gradient of '{parameter}' cannot get ready after that of "
                 f"'{parameters[latest]}', which is computed from it"
             )
-
-
-@dataclass(slots=True)
-class _Front:
-    """A set: its ops, those with which it begins, and those that wait for one of these."""
-
-    names: set[str] = field(default_factory=set)
-    roots: list[str] = field(default_factory=list)
-    held: set[str] = field(default_factory=set)
-
-
-def _front(graph: OpGraph, units: Units, part: Sequence[int]) -> _Front:
-    """The front of a set of units, which are given in an order in which they can run.
-
-    What comes out of a loop of an earlier set cannot be held back; it counts as computed.
-    """
-    names = {name for unit in part for name in units.ops[unit]}
-    front = _Front(set(names))
-    for unit in part:
-        own = units.ops[unit]
-        before = {name: names.intersection(graph[name].sources) for name in own}
-        roots = [name for name in own if not before[name]]
-        if roots and graph[own[0]].kind == "Exit":
-            names.remove(own[0])
-            continue
-        front.roots += roots
-        if roots or any(not front.held.isdisjoint(sources) for sources in before.values()):
-            front.held.update(own)
-    return front
 
 
 def _sinks(graph: OpGraph, targets: Sequence[str], names: Set[str]) -> list[str]:
