@@ -51,6 +51,7 @@ class CallThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._kept: Any = None
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -59,6 +60,10 @@ class CallThread:
         future: Future[Result] = Future()
         self._jobs.put((function, future))
         return future
+
+    def keep(self, thing: Any) -> None:
+        """Hold on to something for as long as the thread lives, which refers to this object."""
+        self._kept = thing
 
     def end(self, timeout_s: float) -> None:
         """End the thread after the calls it has, waiting no longer than `timeout_s`."""
@@ -81,7 +86,6 @@ class Channel:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._failure: str | None = None
-        self._kept: Callable[[], Any] | None = None
         self._thread = CallThread("caramel-channel")
 
     def call(self, function: Callable[[], Result], *, what: str, timeout_s: float) -> Result:
@@ -103,14 +107,19 @@ class Channel:
         try:
             return self._wait(future, what, timeout_s)
         except CaramelError as error:
-            self._failure = str(error)
+            self._fail(str(error), function)
             raise
         except _LOST as error:
             message = self._find_lost(what, error)
             if message is None:
                 raise
-            self._failure = message
+            self._fail(message, function)
             raise WorkerLostError(message) from error
+
+    def _fail(self, message: str, call: Callable[[], Any]) -> None:
+        """No call is made any more; what this one refers to is never collected (see `close`)."""
+        self._failure = message
+        self._thread.keep(call)
 
     def close(self, last: Callable[[], Any], *, timeout_s: float) -> None:
         """Make one last call, without waiting longer than `timeout_s` for it to end.
@@ -122,7 +131,7 @@ class Channel:
         if self._failure is None and self._ends(last, timeout_s):
             self._thread.end(timeout_s)
         else:
-            self._kept = last
+            self._thread.keep(last)
         self._failure = self._failure or "it is closed"
 
     def _ends(self, last: Callable[[], Any], timeout_s: float) -> bool:
