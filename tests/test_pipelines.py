@@ -40,7 +40,8 @@ class Job:
 def regression(ids: Any, *, averages: bool = False) -> tuple[Any, Any]:
     """Train op and loss of a regression on the examples of the given numbers."""
     x, y = tf.gather(tf.constant(X), ids), tf.gather(tf.constant(Y), ids)
-    w = tf1.get_variable("w", [FEATURES, 1], tf.float64)
+    far_away = tf1.random_uniform_initializer(1.0, 2.0, dtype=tf.float64)  # so that training helps
+    w = tf1.get_variable("w", [FEATURES, 1], tf.float64, far_away)
     updates = []
     if averages:
         mean = tf1.get_variable("mean", [FEATURES], tf.float64, trainable=False)
