@@ -13,6 +13,14 @@ from caramel.names import TensorRef
 from caramel.plan import Plan
 
 
+@dataclass(frozen=True, slots=True)
+class StepValue:
+    """A tensor of a step, or if it is a raw gradient its `aggregated` value."""
+
+    tensor: TensorRef
+    aggregated: bool = False
+
+
 @dataclass(frozen=True)
 class LateFetches:
     """Tells fetches apart, by the ops of the single-device graph.
@@ -38,13 +46,13 @@ class LateFetches:
         own = self.graph.ancestors([op], stop=self._step) - self._step
         return any(self.access.reads.get(name, frozenset()) & self._touched for name in own)
 
-    def inputs(self, ops: Iterable[str]) -> list[TensorRef]:
+    def inputs(self, ops: Iterable[str]) -> list[StepValue]:
         """What late fetches read, apart from moved ops, from the step they belong to.
 
         Raises:
             FeedError: a fetch waits for an op of the step, so it cannot run after it.
         """
-        found: dict[TensorRef, None] = {}
+        found: dict[StepValue, None] = {}
         moved = frozenset(self.plan.deferral.moved)
         for name in sorted(self.graph.ancestors(ops, stop=moved) & self._behind - moved):
             op = self.graph[name]
@@ -55,9 +63,31 @@ class LateFetches:
                     f"for '{waits[0]}', which has run before; use a plan that defers nothing"
                 )
             for tensor in op.inputs:
-                if tensor.op not in self._behind and tensor not in self._sums:
-                    found[tensor] = None
-        return [t for t in found if self.graph.spec(t).dtype != "resource"]
+                if tensor.op not in self._behind and (name, tensor) not in self._deferred_reads:
+                    found[StepValue(tensor, (name, tensor) in self._aggregated_reads)] = None
+        return [each for each in found if self.graph.spec(each.tensor).dtype != "resource"]
+
+    @cached_property
+    def _aggregated_reads(self) -> frozenset[tuple[str, TensorRef]]:
+        """Which op reads the aggregated value in place of which raw gradient."""
+        return frozenset(
+            (name, tensor)
+            for gradient in self.plan.gradients
+            for name in gradient.consumers
+            for tensor in (gradient.values, gradient.indices)
+            if tensor is not None
+        )
+
+    @cached_property
+    def _deferred_reads(self) -> frozenset[tuple[str, TensorRef]]:
+        deferred = self.plan.deferred
+        tensors = {
+            tensor
+            for gradient in self.plan.gradients
+            if gradient.parameter in deferred
+            for tensor in (gradient.values, gradient.indices)
+        }
+        return frozenset(pair for pair in self._aggregated_reads if pair[1] in tensors)
 
     @cached_property
     def _sums(self) -> frozenset[TensorRef]:

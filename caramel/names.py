@@ -208,6 +208,19 @@ def token_count(worker: int, variable: str) -> TensorRef:
     return TensorRef(f"{tokens(worker, variable)}/count")
 
 
+def is_token(op: str) -> bool:
+    """Whether a node has to do with tokens; taking one waits for another part of the step."""
+    return is_added(op) and op.split("/")[2:3] == ["tokens"]
+
+
+def group_of(op: str) -> str | None:
+    """The group whose aggregation a node belongs to, told from its name."""
+    parts = op.split("/")
+    if parts[0] != _CARAMEL or len(parts) < 3 or _is_replica_prefix(parts[1]):
+        return None
+    return parts[1]
+
+
 def is_added(op: str) -> bool:
     """Whether a node is Caramel's own, not a copy of one of the user's."""
     return op.startswith(f"{_CARAMEL}/")

@@ -36,11 +36,6 @@ class Pending:
         self._is_pending = False
         self._beside = CallThread("caramel-moved") if self._moved else None
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether updates of the step before are still to be done."""
-        return self._is_pending
-
     def begin(self) -> None:
         """Nothing is pending: every token is there."""
         if self._fill:

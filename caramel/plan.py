@@ -262,6 +262,8 @@ class Plan:
             for name in (gate.group, gate.after):
                 if name not in deferred:
                     raise PlanError(f"a gate of the plan names group '{name}', which is not in it")
+            if not self._travels(gate.after):
+                raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
             if deferred[gate.group] != deferred[gate.after]:
                 raise PlanError(
                     f"group '{gate.group}' cannot wait for '{gate.after}': one of them is deferred"
@@ -271,6 +273,11 @@ class Plan:
             tuple(TopologicalSorter(after).static_order())
         except CycleError as error:
             raise PlanError(f"gates of the plan wait for each other: {error.args[1]}") from None
+
+    def _travels(self, name: str) -> bool:
+        """Whether anything is sent of a group."""
+        group = next(group for group in self.groups if group.name == name)
+        return self.gradient(group.members[0]).indices is not None or self.elements(group) > 0
 
     @property
     def workers(self) -> int:

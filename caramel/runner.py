@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
@@ -49,6 +50,7 @@ class Runner:
     ) -> None:
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
         self._callables: dict[Any, Callable[..., list[Any]]] = {}
+        self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
         target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(target, devices, start_timeout_s)
@@ -78,14 +80,31 @@ class Runner:
         self, tensors: Sequence[TensorRef], targets: Sequence[str], fed: Mapping[TensorRef, Any]
     ) -> Call:
         """A function that fetches tensors and runs target ops; the values of tensors come first."""
-        key = (tuple(tensors), tuple(targets), tuple(fed))
+        traces = self._traces
+        key = (tuple(tensors), tuple(targets), tuple(fed), traces is None)
         if key not in self._callables:
             fetched = [self._graph.get_tensor_by_name(str(tensor)) for tensor in tensors]
             fetched += [self._graph.get_operation_by_name(name) for name in targets]
             feed_list = [self._graph.get_tensor_by_name(str(tensor)) for tensor in fed]
-            self._callables[key] = self._session.make_callable(fetched, feed_list)
+            self._callables[key] = self._session.make_callable(
+                fetched, feed_list, accept_options=traces is not None
+            )
         function, values = self._callables[key], list(fed.values())
-        return lambda: list(function(*values))
+        if traces is None:
+            return lambda: list(function(*values))
+        metadata = tf1.RunMetadata()
+        traces.append(metadata)
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+        return lambda: list(function(*values, options=options, run_metadata=metadata))
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Any]]:
+        """Trace the calls that are compiled meanwhile; their `RunMetadata` come into the list."""
+        self._traces = []
+        try:
+            yield self._traces
+        finally:
+            self._traces = None
 
     def call(self, function: Call, what: str) -> list[Any]:
         """Call what makes calls into TensorFlow, and watch the workers meanwhile.

@@ -19,9 +19,9 @@ from caramel.context import Context
 from caramel.errors import CheckpointError, FeedError, SessionError
 from caramel.facts import InputPipelines, ReplicaState, StateAccess, Variable
 from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
-from caramel.late import LateFetches
+from caramel.late import LateFetches, StepValue
 from caramel.modifiers import synchronise as programs
-from caramel.modifiers.aggregate import aggregated_tensors
+from caramel.modifiers.aggregated import aggregated_tensors, aggregated_values
 from caramel.modifiers.defer import step_ops
 from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
@@ -29,6 +29,8 @@ from caramel.pending import Pending
 from caramel.plan import Plan
 from caramel.results import combine
 from caramel.runner import Runner
+from caramel.step_trace import timeline_of
+from caramel.timeline import Timeline
 
 _CHUNK_BYTES = 256 * 2**20  # of variables that travel to or from the client in one call
 _PLACEHOLDERS_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
@@ -144,6 +146,29 @@ class Session:
         ]
         return tf.nest.pack_sequence_as(structure, results)
 
+    def trace(
+        self, steps: int = 3, feed_dict: Mapping[Any, Any] | None = None
+    ) -> tuple[Timeline, ...]:
+        """What every worker does when, in each of some training steps.
+
+        They are ordinary steps, but tracing makes them slower. In each, the deferred part of the
+        step before is seen.
+
+        Args:
+            steps: how many.
+            feed_dict: as for `step`, for each of them.
+
+        Raises:
+            FeedError, WorkerLostError, tf.errors.OpError: as `step`.
+        """
+        timelines = []
+        for _ in range(steps):
+            with self._runner.traced() as traces:
+                self.step(feed_dict)
+            stats = [metadata.step_stats for metadata in traces]
+            timelines.append(timeline_of(stats, self._job.plan.devices))
+        return tuple(timelines)
+
     def _run_both_parts(
         self, flat: Sequence[_Fetch], feeds: SplitFeeds
     ) -> tuple[list[list[Any]], Sequence[int] | None]:
@@ -152,17 +177,17 @@ class Session:
         if any(self._late.is_beside(fetch.op) for fetch in flat):
             self._flush()
         if not late:
-            return self._run_step(flat, feeds)
+            values, examples, _ = self._run_step(flat, feeds)
+            return values, examples
         early = [fetch for fetch in flat if fetch not in late]
-        inputs = [_Fetch(t.op, t) for t in self._late.inputs(fetch.op for fetch in late)]
-        values, examples = self._run_step([*early, *inputs], feeds)
         workers = range(self._job.plan.workers)
-        fed = {
-            names.tensor_in_replica(worker, fetch.tensor): column[worker]
-            for fetch, column in zip(inputs, values[len(early) :], strict=True)
+        inputs = [
+            self._value_on(worker, value)
+            for value in self._late.inputs(fetch.op for fetch in late)
             for worker in workers
-            if fetch.tensor is not None
-        }
+        ]
+        values, examples, extra = self._run_step(early, feeds, inputs)
+        fed = dict(zip(inputs, extra, strict=True))
         tensors = [
             self._tensor_on(worker, fetch.tensor)
             for fetch in late
@@ -183,9 +208,9 @@ class Session:
         return [columns[fetch] for fetch in flat], examples
 
     def _run_step(
-        self, flat: Sequence[_Fetch], feeds: SplitFeeds
-    ) -> tuple[list[list[Any]], Sequence[int] | None]:
-        """For each fetch its value on every worker, and the workers' numbers of examples."""
+        self, flat: Sequence[_Fetch], feeds: SplitFeeds, beside: Sequence[TensorRef] = ()
+    ) -> tuple[list[list[Any]], Sequence[int] | None, list[Any]]:
+        """For each fetch its value on every worker, the workers' numbers of examples, `beside`."""
         plan, workers = self._job.plan, range(self._job.plan.workers)
         fed = {
             names.tensor_in_replica(worker, tensor): value
@@ -199,6 +224,7 @@ class Session:
             for worker in workers
             if fetch.tensor is not None
         ]
+        tensors += beside
         counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
         if counted:
             tensors.append(counts(0))
@@ -215,7 +241,7 @@ class Session:
         values = [
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
-        return values, examples
+        return values, examples, list(remaining)
 
     def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
         """How much each worker's part counts; nothing is fed while all count alike."""
@@ -517,6 +543,13 @@ class Session:
                     "nothing is fed for " + ", ".join(f"'{name}:0'" for name in missing)
                 )
             self._checked.add(key)
+
+    def _value_on(self, worker: int, value: StepValue) -> TensorRef:
+        """Where a value of a step is found on a worker."""
+        own = names.tensor_in_replica(worker, value.tensor)
+        if not value.aggregated:
+            return own
+        return aggregated_values(self._job.plan, worker).get(value.tensor, own)
 
     def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:
         """Where a tensor of the single-device graph is found on a worker."""

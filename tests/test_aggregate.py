@@ -11,7 +11,8 @@ from tensorflow.python.distribute.v1 import all_reduce
 
 from caramel.checks import check_graph
 from caramel.graph import OpGraph, TensorSpec
-from caramel.modifiers.aggregate import aggregate, aggregated_tensors
+from caramel.modifiers.aggregate import aggregate
+from caramel.modifiers.aggregated import aggregated_tensors
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import share, uneven, weigh
 from caramel.names import TensorRef, in_replica, tensor_in_replica

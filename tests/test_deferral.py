@@ -306,6 +306,59 @@ def test_fetches_of_the_deferred_part_are_those_of_their_step(momentum, tmp_path
         assert_equal(session.variables(), expected.variables())
 
 
+def with_norm():
+    """The norm of all raw gradients is computed beside the train op."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        loss = cross_entropy(perceptron(x), y)
+        optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
+        gradients = optimizer.compute_gradients(loss)
+        tf.identity(tf.linalg.global_norm([g for g, _ in gradients]), name="norm")
+        train_op = optimizer.apply_gradients(gradients)
+    return Network(graph, train_op, loss, feed)
+
+
+@pytest.mark.parametrize("choice", [FIRST, SOME, EVERY])
+def test_a_fetch_of_both_parts_sees_what_it_would_see_in_one(choice, tmp_path):
+    job = with_norm()
+    plain = caramel.ARModel(job.context(), 2)
+    model = caramel.ARModel(job.context(), 2, plan=deferred(plain, choice), check=True)
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for _ in range(3):
+            assert session.step(job.feed, ["norm:0"]) == expected.step(job.feed, ["norm:0"])
+            assert session.step(job.feed) == expected.step(job.feed)
+        assert_equal(session.variables(), expected.variables())
+
+
+def with_biased_loss():
+    """The loss reads a variable that nothing else of the step reads."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        bias = parameter("bias", [])
+        loss = cross_entropy(perceptron(x), y) + bias * tf.reduce_mean(x)
+        train_op = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+    return Network(graph, train_op, loss, feed)
+
+
+def test_steps_without_a_loss_leave_no_tokens_behind(tmp_path):
+    job = with_biased_loss()
+    plain = caramel.ARModel(job.context(), 2)
+    model = caramel.ARModel(job.context(), 2, plan=deferred(plain, EVERY), check=True)
+    waiting = {b.variable: b.waiting for b in model.plan.deferral.barriers}
+    assert "bias" in waiting
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for _ in range(3):
+            session.step(job.feed, []), expected.step(job.feed, [])
+            counts = session._runner.run(session._pending._counts, [], {}, "counting tokens")
+            assert max(counts) <= 1
+        for _ in range(3):
+            assert session.step(job.feed) == expected.step(job.feed)
+
+
 def failing():
     """The forward pass fails if it is fed NaN, the update if `poison` is NaN."""
     with tf.Graph().as_default() as graph:

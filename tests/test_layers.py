@@ -33,7 +33,7 @@ LAYERS = {
     2: {"analysis", "analyzers.", "checks", "network", "planning."},
     3: {
         *("channel", "checkpoint", "context", "late", "modifiers.", "pending", "profiler"),
-        *("runner", "servers", "session", "traces"),
+        *("runner", "servers", "session", "step_trace", "traces"),
     },
     4: {"", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "user_job"},
 }

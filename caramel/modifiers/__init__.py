@@ -7,10 +7,13 @@
 `shard`               each worker's own shard of the input pipelines
 `await_inputs`        no update before every worker has read its inputs
 `weigh`               how much each worker's part of a batch counts
+`add_tokens`          queues by which a step waits for the deferred part of the one before
 `aggregate`           gradients aggregated between the workers
+`defer`               the deferred part, cut off from its step
 `synchronise`         programs that read, broadcast and average variables
 ===================== ===========================================================================
 
-`rewrite` runs them in this order. `aggregate` is helped by `dense`, `sparse` and `desk`; `nodes`
-writes the nodes that all of them add.
+`rewrite` runs them in this order. `aggregate` is helped by `dense`, `sparse` and `desk`,
+`aggregated` knows where the results are, `keep` what is kept between two steps; `nodes` writes the
+nodes that all of them add.
 """

@@ -12,10 +12,9 @@ from typing import Any
 from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
 from caramel.modifiers.nodes import GraphWriter, copy_of
-from caramel.modifiers.sparse import SparseRows, result_names
+from caramel.modifiers.sparse import SparseRows
 from caramel.names import (
     TensorRef,
-    in_group,
     in_replica,
     input_string,
     parse_input,
@@ -37,28 +36,6 @@ def aggregate(graph_def: Any, plan: Plan) -> Any:
             for parameter, tensors in zip(group.members, results[worker], strict=True):
                 _rewire(nodes, worker, plan.gradient(parameter), tensors)
     return aggregated
-
-
-def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
-    """Where a worker has the aggregated value of each dense raw gradient."""
-    sums = aggregated_values(plan, worker)
-    return {g.values: sums[g.values] for g in plan.gradients if not g.indices and g.values in sums}
-
-
-def aggregated_values(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
-    """Where a worker has what is read in place of each tensor of each raw gradient."""
-    found = {}
-    for group in plan.groups:
-        for number, parameter in enumerate(group.members):
-            gradient = plan.gradient(parameter)
-            if gradient.indices is not None:
-                values, indices = result_names(group)
-                found[gradient.values] = TensorRef(in_group(group.name, worker, values))
-                found[gradient.indices] = TensorRef(in_group(group.name, worker, indices))
-            elif plan.elements(group):
-                name = in_group(group.name, worker, "aggregated", str(number))
-                found[gradient.values] = TensorRef(name)
-    return found
 
 
 def _rewire(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from caramel.modifiers.aggregate import aggregated_values
+from caramel.modifiers.aggregated import aggregated_values
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.tokens import add_put, host_of, token_variables
@@ -59,8 +59,16 @@ def step_ops(plan: Plan) -> list[str]:
     workers = range(plan.workers)
     if not plan.deferral.moved:
         return [in_replica(worker, plan.train_op) for worker in workers]
-    stays = [in_replica(worker, op) for worker in workers for op in plan.deferral.stays]
-    return stays + [assigned(kept) for worker in workers for kept in kept_by(plan, worker)]
+    return [
+        name
+        for worker in workers
+        for name in (
+            *(in_replica(worker, op) for op in plan.deferral.stays),
+            *(assigned(kept) for kept in kept_by(plan, worker)),
+            # also those that nothing of this step waits for: none may be left for the next step
+            *(token_taken(worker, variable) for variable in token_variables(plan)),
+        )
+    ]
 
 
 def moved_ops(plan: Plan) -> list[str]:

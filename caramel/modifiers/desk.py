@@ -9,11 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.graph import TensorSpec
+from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import SHARE_DTYPE, share
-from caramel.names import TensorRef, added, control_string, in_group
-from caramel.plan import ALL_GATHER, Group, Plan
+from caramel.names import TensorRef, added, control_string
+from caramel.plan import Group, Plan
 
 
 class Desk:
@@ -23,8 +24,8 @@ class Desk:
         self._writer, self._devices = writer, plan.devices
         self._constants: dict[tuple[Any, ...], TensorRef] = {}
         self._shares: dict[tuple[int, str], TensorRef] = {}
-        self._gates = plan.gates
-        self._arrivals = {group.name: _arrival(plan, group) for group in plan.groups}
+        self._plan = plan
+        self._groups = {group.name: group for group in plan.groups}
 
     def add(
         self,
@@ -73,8 +74,8 @@ class Desk:
     def gates(self, group: Group, worker: int) -> list[str]:
         """What has to have run on a worker before it sends anything of a group."""
         return [
-            in_group(gate.after, worker, self._arrivals[gate.after])
-            for gate in self._gates
+            arrival(self._plan, self._groups[gate.after], worker)
+            for gate in self._plan.gates
             if gate.group == group.name
         ]
 
@@ -82,10 +83,3 @@ class Desk:
         """Let the node that was added last wait for gates; returns its first output."""
         self._writer.last.input.extend(control_string(name) for name in gates)
         return TensorRef(self._writer.last.name)
-
-
-def _arrival(plan: Plan, group: Group) -> str:
-    """The node that runs on a worker when a group has arrived there, aggregated."""
-    if plan.gradient(group.members[0]).indices is None:
-        return "aggregated/0"
-    return "gathered_values" if group.pattern == ALL_GATHER else "rows/values"

@@ -15,7 +15,7 @@ from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
 from caramel.modifiers.weigh import SHARE_DTYPE, share
 from caramel.names import TensorRef, in_group, is_added, kept_flat, tensor_in_replica
-from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan
+from caramel.plan import AggregatedGradient, Group, Plan
 
 
 class SparseRows:
@@ -214,13 +214,6 @@ class SparseRows:
     ) -> TensorRef:
         full_name = in_group(self._group.name, worker, name)
         return self._desk.add(full_name, worker, kind, inputs, outputs, **attributes)
-
-
-def result_names(group: Group) -> tuple[str, str]:
-    """The nodes that put out the aggregated values and row numbers."""
-    if group.pattern == ALL_GATHER:
-        return "gathered_values", "gathered_indices"
-    return "rows/values", "rows/indices"
 
 
 def _row_flags(gradient: AggregatedGradient) -> TensorSpec:

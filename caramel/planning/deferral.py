@@ -229,15 +229,12 @@ class Deferrals:
                         f"gradients of {named} cannot be deferred: '{name}' reads '{tensor}', "
                         "which cannot be kept for the next step"
                     )
-                if self._is_conditional(tensor.op):
-                    raise PlanError(
-                        f"gradients of {named} cannot be deferred: '{name}' reads '{tensor}', "
-                        "which is part of a loop or a condition"
-                    )
-
-    def _is_conditional(self, name: str) -> bool:
-        """Whether an op may be skipped in a step."""
-        return name in self._skippable
+            skippable = [s for s in op.sources if s in self._skippable and s not in moved]
+            if skippable:
+                raise PlanError(
+                    f"gradients of {named} cannot be deferred: '{name}' waits for "
+                    f"'{skippable[0]}', which is part of a loop or a condition"
+                )
 
     @cached_property
     def _skippable(self) -> frozenset[str]:
@@ -309,6 +306,7 @@ class Deferrals:
             if name in moved:
                 for variable in sorted(self._touched(name)):
                     by_variable.setdefault(variable, []).append(name)
+        reads = {variable.read: variable.name for variable in self._job.variables}
         waiting: dict[str, dict[str, None]] = {}
         for name in self._touching:
             if name in moved:
@@ -316,6 +314,11 @@ class Deferrals:
             for variable in sorted(self._touched(name)):
                 others = by_variable.get(variable, ())
                 if any(variable in self._conflict(name, other) for other in others):
+                    if name in reads:
+                        raise PlanError(
+                            f"updates of '{variable}' cannot be deferred: the step reads it by "
+                            f"'{name}', which also reads it outside the step"
+                        )
                     waiting.setdefault(variable, {})[self._outside(name)] = None
         for variable, ops in waiting.items():
             yield Barrier(variable, tuple(by_variable[variable]), tuple(ops))
