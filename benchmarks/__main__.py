@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import order as order_benchmark
+from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks.allreduce import driver as allreduce_driver
 from benchmarks.allreduce.settings import FULL, QUICK
@@ -22,9 +25,14 @@ from benchmarks.testbed import BedError
 app = typer.Typer(help="Measure Caramel. Needs root and tc, for hosts with a real network.")
 
 
-@app.callback()
-def _root() -> None:
-    """Keeps the names of benchmarks subcommands while there is only one."""
+@contextmanager
+def _errors_in_a_line() -> Iterator[None]:
+    """What the user can correct ends the program with one line and exit code 2."""
+    try:
+        yield
+    except (BedError, ValueError) as error:
+        print(f"benchmarks: error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -47,11 +55,8 @@ def allreduce(
         raise typer.BadParameter("there is no such cell")
     name = "allreduce-quick" if quick else "allreduce"
     add = bool(workers or size)
-    try:
+    with _errors_in_a_line():
         allreduce_driver.run(settings, name, results, Console(), add=add)
-    except BedError as error:
-        print(f"benchmarks: error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -68,11 +73,8 @@ def order(
     """In how many orders transfers arrive, and how much step times spread."""
     settings = order_benchmark.QUICK if quick else order_benchmark.FULL
     name = "order-quick" if quick else "order"
-    try:
+    with _errors_in_a_line():
         order_benchmark.run(settings, name, results, Console(), only=network or ())
-    except (BedError, ValueError) as error:
-        print(f"benchmarks: error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -89,11 +91,20 @@ def scale(
     """Build time, memory and size of the distributed graph, by number of workers and network."""
     settings = scale_benchmark.QUICK if quick else scale_benchmark.FULL
     name = "scale-quick" if quick else "scale"
-    try:
+    with _errors_in_a_line():
         scale_benchmark.run(settings, name, results, Console(), only=network or ())
-    except ValueError as error:
-        print(f"benchmarks: error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+
+
+@app.command()
+def overhead(
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer layers and steps.")] = False,
+    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+) -> None:
+    """What a step of Caramel's session costs over TensorFlow's own."""
+    settings = overhead_benchmark.QUICK if quick else overhead_benchmark.FULL
+    name = "overhead-quick" if quick else "overhead"
+    with _errors_in_a_line():
+        overhead_benchmark.run(settings, name, results, Console())
 
 
 @app.command()
@@ -110,14 +121,38 @@ def step(
 ) -> None:
     """Time of a training step, beside all peers, with real and emulated computation."""
     known = {"quick": step_cells.QUICK} if quick else step_cells.FULL
-    try:
-        for name in suite or known:
-            if name not in known:
-                raise ValueError(f"there is no suite '{name}'; there are {', '.join(known)}")
-            run_step(known[name], f"step-{name}", results, Console(), only=network or ())
-    except (BedError, ValueError) as error:
-        print(f"benchmarks: error: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+    _run_suites("step", known, suite, network, results)
+
+
+@app.command()
+def ablation(
+    quick: Annotated[bool, typer.Option(help="A tiny network, for less than two minutes.")] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What to measure, of {', '.join(step_cells.ABLATION)}; all by default."),
+    ] = None,
+    network: Annotated[
+        list[str] | None, typer.Option(help="Only this network; may be repeated.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+) -> None:
+    """What each optimization of the plan brings: added in turn, and alone."""
+    known = {"quick": step_cells.QUICK_ABLATION} if quick else step_cells.ABLATION
+    _run_suites("ablation", known, suite, network, results)
+
+
+def _run_suites(
+    name: str,
+    known: Mapping[str, step_cells.Suite],
+    suites: Sequence[str] | None,
+    networks: Sequence[str] | None,
+    results: Path,
+) -> None:
+    with _errors_in_a_line():
+        for suite in suites or known:
+            if suite not in known:
+                raise ValueError(f"there is no suite '{suite}'; there are {', '.join(known)}")
+            run_step(known[suite], f"{name}-{suite}", results, Console(), only=networks or ())
 
 
 @app.command()

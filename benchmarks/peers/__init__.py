@@ -4,6 +4,7 @@
 |---------------------|----------------------------------------------------------------------------|
 | `alone`             | one worker without aggregation                                             |
 | `plain`             | Caramel with one aggregation per gradient, and no plan                     |
+| `planned`           | Caramel with a plan                                                        |
 | `mirrored`          | MultiWorkerMirroredStrategy                                                |
 | `parameter_servers` | parameter servers with synchronous workers (`SyncReplicasOptimizer`)       |
 | `mpi`               | an MPI all-reduce of each gradient between computation and update          |
@@ -32,6 +33,7 @@ from benchmarks.peers.data import Case
 NAMES = (
     "alone",
     "plain",
+    "planned",
     "mirrored",
     "parameter_servers",
     "mpi",

@@ -48,7 +48,7 @@ CHECKED_STEPS = 5
 REPOSITORY = Path(__file__).parents[2]
 POLL_S = 0.01
 IDLE_POLL_S = 0.05
-OVER = "over"
+OVER, FACTS = "over", "facts.json"
 SETTLE_S = 0.2  # for packets and acknowledgements on their way when the counters are read
 FIRST_PORT, LAST_PORT = 20000, 30000  # the hosts of a bed have ports of their own
 HIDDEN = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
@@ -82,6 +82,7 @@ class Result:
             None if the peer's are not comparable.
         versions: of the software.
         load: the machine's load average over a minute, before the run.
+        facts: what else the peer reports.
         problems: why the row does not count; empty if it does. `validate` fills it.
     """
 
@@ -96,6 +97,7 @@ class Result:
     parameters: str | None
     versions: Mapping[str, str]
     load: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
@@ -321,6 +323,7 @@ class Running:
     def result(self) -> Result:
         """What all blocks so far have shown."""
         run, steps = self.run, len(self.step_s)
+        facts = run.directory / FACTS
         workers = len(run.bed.hosts)
         return Result(
             peer=self.peer.name,
@@ -336,6 +339,7 @@ class Running:
             parameters=str(run.directory / "parameters.npz") if self.compared else None,
             versions=self.peer.versions(),
             load=self.load,
+            facts=json.loads(facts.read_text()) if facts.exists() else {},
         )
 
     def close(self) -> None:
@@ -504,6 +508,7 @@ class Rank:
         parameters: Callable[[], Mapping[str, np.ndarray]] | None,
         *,
         own_step: Callable[[], Any] | None = None,
+        facts: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Do the checked steps, and blocks of steps until it is over.
 
@@ -511,6 +516,7 @@ class Rank:
             step: does one step and returns when it is done.
             parameters: reads the parameters; called at rank 0.
             own_step: does the computation of one step alone; timed before everything else.
+            facts: what else there is to report; called at rank 0 after the checked steps.
         """
         directory = Path(self.directory)
         own_s = timed(own_step, self.case.warm_up, self.case.steps) if own_step else None
@@ -519,6 +525,8 @@ class Rank:
         self.meet("checked")
         if self.number == 0 and parameters is not None:
             write_values(directory / "parameters.npz", parameters())
+        if self.number == 0 and facts is not None:
+            (directory / FACTS).write_text(json.dumps(facts()))
         (directory / f"written.{self.number}").touch()
         number = 0
         while (order := self.order(number)) is not None:

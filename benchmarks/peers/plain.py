@@ -1,12 +1,16 @@
-"""Caramel without a plan: one aggregation per gradient, started whenever the gradient is there.
+"""Caramel: without a plan, where each gradient is aggregated when it is there, and with one.
 
-Host 0 has worker 0 and drives the job; the other hosts run ``caramel worker``.
+Host 0 has worker 0 and drives the job; the other hosts run ``caramel worker``. What a planned run
+needs to know of the network and of its ops is measured by the first such run of a case, on its
+hosts, before it trains.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.base import (
@@ -25,10 +29,28 @@ if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
 
 
-class Plain:
-    """Caramel with the plain plan."""
+OPTIMIZATIONS = {
+    "order": "serialization",
+    "batch": "batching",
+    "schedule": "scheduling",
+    "depth": "adaptive_depth",
+}
+"""The optimizations of the Caramel paper: what they are called here, and the flags of `ARModel`."""
 
-    name = "plain"
+PROFILE = "profile.json"
+PROFILED_BYTES = (64, 2**16, 2**20, 4 * 2**20)
+TRACED_STEPS = 3
+
+
+class InGraph:
+    """Caramel.
+
+    A setting of a planned run names the optimizations that it `uses`, joined by plus signs, and
+    the pattern.
+    """
+
+    def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
+        self.name, self._settings = name, settings
 
     def versions(self) -> dict[str, str]:
         """Caramel's and TensorFlow's."""
@@ -41,8 +63,8 @@ class Plain:
         return None
 
     def settings(self) -> list[dict[str, Any]]:
-        """Every pattern."""
-        return [{"pattern": name} for name in ("shuffle", "ring", "halving_doubling")]
+        """Every pattern; everything that can be planned."""
+        return [dict(setting) for setting in self._settings]
 
     def expected_bytes(self, sizes: Sequence[int], workers: int, setting: Setting) -> list[float]:
         """What an all-reduce must send; halving-doubling sends more if N is no power of two."""
@@ -60,7 +82,8 @@ class Plain:
         return launch(self, __name__, bed, case, setting, start_all, ranks=1)
 
 
-PEER = Plain()
+PEER = InGraph("plain", [{"pattern": name} for name in ("shuffle", "ring", "halving_doubling")])
+PLANNED = InGraph("planned", [{"uses": "+".join(OPTIMIZATIONS), "pattern": "auto"}])
 
 
 def _worker(addresses: Sequence[str], number: int, case: Case) -> list[str]:
@@ -83,7 +106,7 @@ def main() -> None:
     gradients = job.gradients if emulated else None
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
-    model = caramel.ARModel(context, cluster, pattern=rank.setting["pattern"])
+    model = caramel.ARModel(context, cluster, **_options(rank, context, cluster))
     session = model.session(config=graph.config(rank.case))
     session.run(job.assign, job.fed)
     session.run(job.start)
@@ -92,8 +115,55 @@ def main() -> None:
         values = session.variables()
         return {name: values[name] for name in job.parameters}
 
-    rank.measure(session.step, parameters)
+    def facts() -> dict[str, Any]:
+        """What the links were busy with, in traced steps; the plan in a few words."""
+        timelines = session.trace(TRACED_STEPS)
+        plan = model.plan
+        return {
+            "communication_s": statistics.median(each.communication_s for each in timelines),
+            "groups": len(plan.groups),
+            "gates": len(plan.gates),
+            "edges": len(plan.edges),
+            "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
+        }
+
+    rank.measure(session.step, parameters, facts=facts)
     leave()
+
+
+def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
+    """What the setting asks of `ARModel`."""
+    from benchmarks.peers import graph
+    from caramel import Plan
+    from caramel.measure import measure_network
+    from caramel.network import fit_network
+    from caramel.profile import Profile
+    from caramel.profiler import machine, profile_steps
+
+    setting = rank.setting
+    if "plan" in setting:
+        return {"plan": Plan.from_json(Path(setting["plan"]).read_text())}
+    if "uses" not in setting:
+        return {"pattern": setting["pattern"]}
+    path = Path(rank.prepared) / PROFILE
+    if not path.exists():
+        import tensorflow as tf
+
+        from caramel.fingerprint import graph_hash
+
+        config = graph.config(rank.case)
+        measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
+        Profile(
+            tensorflow=tf.__version__,
+            machine=machine("/CPU:0"),
+            graph=graph_hash(context.graph_def),
+            timing=profile_steps(context, device="/CPU:0", config=config, use_cache=False),
+            networks=(fit_network(measured),),
+            measurements=(measured,),
+        ).save(path)
+    used = setting["uses"].split("+")
+    flags = {flag: word in used for word, flag in OPTIMIZATIONS.items()}
+    return {"profile": path, "pattern": setting["pattern"], **flags}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any
 
 from benchmarks import peers
 from benchmarks.peers import Case
+from benchmarks.peers.plain import OPTIMIZATIONS
 from benchmarks.testbed import PAYLOAD_SHARE
 
 
@@ -24,6 +25,7 @@ class Cell:
         mbit_per_s: rate of each host's link.
         slowdown: emulated kernels take this many times longer, for links slower than those that
             they stand for.
+        inter_op_threads: ops that each worker may run at once.
     """
 
     network: str
@@ -33,13 +35,16 @@ class Cell:
     workers: int = 2
     mbit_per_s: float = 1000.0
     slowdown: float = 1.0
+    inter_op_threads: int = Case.inter_op_threads
 
     def __str__(self) -> str:
         computed = f"emulated {self.accelerator}" if self.accelerator else "real computation"
         slowed = f" x {self.slowdown:g}" if self.slowdown != 1 else ""
+        usual = self.inter_op_threads == Case.inter_op_threads
+        threads = "" if usual else f", inter-op threads: {self.inter_op_threads}"
         return (
             f"{self.network}, batch {self.batch}, {computed}{slowed}, {self.workers} workers, "
-            f"{self.mbit_per_s:g} Mbit/s"
+            f"{self.mbit_per_s:g} Mbit/s{threads}"
         )
 
     def case(self, steps: int) -> Case:
@@ -52,6 +57,7 @@ class Cell:
             learning_rate=1e-3,
             accelerator=self.accelerator,
             slowdown=self.slowdown,
+            inter_op_threads=self.inter_op_threads,
             updates="none" if self.accelerator else "real",
         )
 
@@ -122,6 +128,24 @@ def best_systems(cell: Cell) -> list[System]:
     ]
 
 
+def plain_systems(cell: Cell) -> list[System]:
+    """One worker alone, and plain Caramel."""
+    return [ALONE, PLAIN]
+
+
+def ablation_systems(cell: Cell) -> list[System]:
+    """Each optimization added in turn, and each alone, as in Figures 11 and 12 of the paper."""
+    words = list(OPTIMIZATIONS)
+    in_turn = ["+".join(words[: count + 1]) for count in range(len(words))]
+    uses = [*in_turn, *(word for word in words if word not in in_turn)]
+    return [
+        ALONE,
+        PLAIN,
+        *(System("planned", (("uses", each), ("pattern", "shuffle"))) for each in uses),
+        System("planned", (("uses", in_turn[-1]), ("pattern", "auto"))),
+    ]
+
+
 def quick_systems(cell: Cell) -> list[System]:
     """Those that need no environment of their own."""
     return [
@@ -163,6 +187,14 @@ def emulated(accelerator: str, workers: int, mbit_per_s: float, slowdown: float)
     return Suite(cells, best_systems, rounds=3, steps=2)
 
 
+ABLATION = {
+    "real-2": Suite(REAL, ablation_systems, rounds=3, steps=3),
+    "k80-2": replace(emulated("K80", 2, 1000, 1), systems=ablation_systems),
+    "k80-4": replace(emulated("K80", 4, 500, 2), systems=ablation_systems),
+}
+QUICK_ABLATION = Suite(
+    (Cell("tiny", 4, accelerator="K80", mbit_per_s=200),), ablation_systems, rounds=2, steps=2
+)
 QUICK = Suite(
     (Cell("tiny", 4, mbit_per_s=200), Cell("tiny", 4, accelerator="K80", mbit_per_s=200)),
     quick_systems,
@@ -172,6 +204,9 @@ QUICK = Suite(
 FULL = {
     "peers": Suite(REAL[:1], all_systems, rounds=3, steps=3),
     "real-2": Suite(REAL[1:], best_systems, rounds=3, steps=3),
+    "threads": Suite(
+        (REAL[0], replace(REAL[0], inter_op_threads=1)), plain_systems, rounds=4, steps=3
+    ),
     "k80-2": emulated("K80", 2, 1000, 1),
     "t4-2": emulated("T4", 2, 1000, 1),
     "k80-4": emulated("K80", 4, 500, 2),

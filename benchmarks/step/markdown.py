@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.results import Row, ratio_of_medians
 from benchmarks.step.cells import PLAIN
-from benchmarks.step.show import bound_s
+from benchmarks.step.show import REPORTED, bound_s, reported
 
 
 def markdown(path: Path) -> str:
@@ -32,12 +32,15 @@ def _table(rows: list[Row]) -> Iterator[str]:
         f"rho {limit_s / computation_s:.2f}; bound by {bound}"
     )
     yield ""
-    yield "| system | step, s | ÷ plain (95 %) | ÷ max(C, wire) | alpha | U | processor, s |"
-    yield "|---|---|---|---|---|---|---|"
+    heads = ["system", "step, s", "÷ plain (95 %)", "÷ max(C, wire)", "alpha", "U", "processor, s"]
+    with_plans = any(row.what["system"].startswith("planned") for row in rows)
+    heads += REPORTED.values() if with_plans else ()
+    yield f"| {' | '.join(heads)} |"
+    yield "|---" * len(heads) + "|"
     for row in rows:
         name = row.what["system"]
         if not row.samples_s:
-            yield f"| {name} | {str(row.invalid).splitlines()[0]} | | | | | |"
+            yield f"| {name} | {str(row.invalid).splitlines()[0]} |" + " |" * (len(heads) - 2)
             continue
         is_plain = name == str(PLAIN)
         ratio = (
@@ -48,4 +51,5 @@ def _table(rows: list[Row]) -> Iterator[str]:
             f"| {name}{' **invalid**' if row.invalid else ''} | {row.median_s:.3f} | {ratio} | "
             f"{row.median_s / bound_s(row):.2f} | {' | '.join(overlap)} | "
             f"{row.facts['processor_s']:.2f} |"
+            + ("".join(f" {each} |" for each in reported(row)) if with_plans else "")
         )

@@ -124,6 +124,7 @@ def _rows(
             "processor_s": result.processor_s,
             "tx_bytes": result.tx_bytes,
             "expected_bytes": result.expected_bytes,
+            "reported": dict(result.facts),
             "versions": dict(result.versions),
             "busy_share_before": busy,
         }

@@ -10,6 +10,13 @@ from rich.table import Table
 from benchmarks.results import Row, ratio_of_medians
 from benchmarks.step.cells import PLAIN, Cell
 
+REPORTED = {
+    "communication_s": "link busy s",
+    "groups": "groups",
+    "deferred_bytes": "deferred MiB",
+}
+"""What systems may report: the time in which a link is in use, in traced steps, and the plan."""
+
 
 def bound_s(row: Row) -> float:
     """No step is shorter: computation and wire limit, the longer one."""
@@ -28,12 +35,14 @@ def table(cell: Cell, rows: Sequence[Row]) -> Table:
     )
     shown = Table(title=f"{cell}{limits}")
     shown.add_column("system")
-    for column in ("median s", "/ plain (95 %)", "/ max(C, wire)", "alpha", "U", "processor s"):
+    columns = ["median s", "/ plain (95 %)", "/ max(C, wire)", "alpha", "U", "processor s"]
+    columns += REPORTED.values()
+    for column in columns:
         shown.add_column(column, justify="right")
     shown.add_column("")
     for row in own:
         if not row.samples_s:
-            shown.add_row(row.what["system"], *[""] * 6, row.invalid)
+            shown.add_row(row.what["system"], *[""] * len(columns), row.invalid)
             continue
         is_plain = row.what["system"] == str(PLAIN)
         ratio = "1" if is_plain else ratio_of_medians(row.samples_s, row.facts["plain_samples_s"])
@@ -44,9 +53,19 @@ def table(cell: Cell, rows: Sequence[Row]) -> Table:
             f"{row.median_s / bound_s(row):.2f}",
             *(f"{row.facts[key]:.2f}" if key in row.facts else "" for key in ("alpha", "U")),
             f"{row.facts['processor_s']:.2f}",
+            *reported(row),
             row.invalid or "",
         )
     return shown
+
+
+def reported(row: Row) -> list[str]:
+    """What a system reported of itself, where it did, as `REPORTED` lists it."""
+    found = row.facts.get("reported", {})
+    if not found:
+        return [""] * len(REPORTED)
+    deferred = f"{found['deferred_bytes'] / 2**20:.0f}"
+    return [f"{found['communication_s']:.3f}", str(found["groups"]), deferred]
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
