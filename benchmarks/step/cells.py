@@ -115,10 +115,11 @@ def all_systems(cell: Cell) -> list[System]:
 
 
 def best_systems(cell: Cell) -> list[System]:
-    """Every peer with the settings that proved best for it."""
+    """Every peer with the settings that proved best for it; between many workers, two patterns."""
     return [
         ALONE,
         PLAIN,
+        *([System("plain", (("pattern", "ring"),))] if cell.workers > 2 else []),
         System("mirrored", (("bytes_per_pack", 4 * 2**20),)),
         System("torch_ddp", (("bucket_cap_mb", 25), ("static_graph", False))),
         System("torch_ddp", (("bucket_cap_mb", 5), ("static_graph", False))),
