@@ -15,11 +15,12 @@ from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks.allreduce import driver as allreduce_driver
+from benchmarks.allreduce.markdown import markdown as allreduce_markdown
 from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS
 from benchmarks.step import cells as step_cells
 from benchmarks.step import run as run_step
-from benchmarks.step.markdown import markdown
+from benchmarks.step.markdown import markdown, overview
 from benchmarks.testbed import BedError
 
 app = typer.Typer(help="Measure Caramel. Needs root and tc, for hosts with a real network.")
@@ -157,11 +158,17 @@ def _run_suites(
 
 @app.command()
 def tables(
-    files: Annotated[list[Path], typer.Argument(help="Result files of the step benchmark.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Result files of step, ablation and allreduce.")
+    ],
+    full: Annotated[bool, typer.Option(help="A table for each cell, with all numbers.")] = False,
 ) -> None:
     """Print result files as Markdown, as they stand in BENCHMARKS.md."""
     for file in files:
-        print(markdown(file))
+        if file.name.startswith("allreduce"):
+            print(allreduce_markdown(file))
+        else:
+            print(markdown(file) if full else overview(file))
 
 
 if __name__ == "__main__":

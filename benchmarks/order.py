@@ -2,8 +2,9 @@
 
 TicTac (section 2.2) found another order of the parameters' arrivals in each of 1000 steps of
 ResNet-v2-50 and Inception-v3 with a parameter server, and 493 orders in VGG-16. Counted here for a
-parameter server and for Caramel without a planned order, on two hosts. Orders come from traced
-steps, times from steps without a trace between them.
+parameter server, for Caramel without a planned order and for one with it, on two hosts. Orders come
+from traced steps, times from steps without a trace between them. With a parameter server an order
+is that of arrivals at the worker, else that in which a worker begins to send.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from benchmarks.results import Row, write
 from benchmarks.testbed import Testbed, difference
 from benchmarks.workers import on_first_host, workers
 
-SYSTEMS = ("parameter_server", "all_reduce")
+UNORDERED = ("parameter_server", "all_reduce")
+SYSTEMS = (*UNORDERED, "planned")
 MIB = 2**20
 TIMEOUT_S = 600
 
@@ -43,6 +45,7 @@ class Cell:
     rate: str = "1gbit"
     threads: int = 8
     rounds: int = 30
+    systems: tuple[str, ...] = UNORDERED
 
 
 @dataclass(frozen=True)
@@ -61,10 +64,11 @@ FULL = Settings(
         Cell("inception_v1", 16, threads=1),
         Cell("resnet_v1_50", 8),
         Cell("vgg_16", 4, "4gbit", rounds=12),
+        Cell("inception_v2", 8, "2gbit", rounds=1000, systems=("all_reduce", "planned")),
     ),
-    warm_up=1,
+    warm_up=3,
 )
-QUICK = Settings(cells=(Cell("inception_v1", 2, "200mbit", rounds=3),), warm_up=1)
+QUICK = Settings(cells=(Cell("inception_v1", 2, "200mbit", rounds=3, systems=SYSTEMS),), warm_up=1)
 
 
 def kendall_distance(order: Sequence[int], reference: Sequence[int]) -> float:
@@ -99,9 +103,9 @@ def run(
     cells = [cell for cell in settings.cells if cell.network in part.networks]
     rows: list[Row] = []
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("order", total=len(cells) * len(SYSTEMS))
+        task = progress.add_task("order", total=sum(len(cell.systems) for cell in cells))
         for cell in cells:
-            for system in SYSTEMS:
+            for system in cell.systems:
                 progress.update(task, description=f"{cell.network}, {_words(system)}")
                 rows.append(_measure(cell, system, settings))
                 progress.advance(task)
@@ -132,46 +136,62 @@ def _measure(cell: Cell, system: str, settings: Settings) -> Row:
         before = bed.counters()
         measured = on_first_host(bed, "benchmarks.order_client", case, timeout_s=TIMEOUT_S)
         sent_bytes = [host.tx_bytes for host in difference(before, bed.counters())]
-    steps = 2 * (cell.rounds + settings.warm_up)
+    steps = 2 * (cell.rounds + settings.warm_up) + measured["incomplete"]
     facts = {
         **statistics(measured["orders"], measured["samples_s"]),
-        "transfers": len(measured["parameters"]),
+        "transfers": len(measured["transfers"]),
         "sent_over_needed": min(sent_bytes) / (steps * measured["bytes"]),
         "seconds": time.monotonic() - begin,
-        "parameters": measured["parameters"],
-        "orders": [" ".join(map(str, order)) for order in measured["orders"]],
+        "incomplete_traces": measured["incomplete"],
+        "names": measured["transfers"],
+        "orders": [[" ".join(map(str, order)) for order in step] for step in measured["orders"]],
     }
     return Row(
-        what={**asdict(cell), "system": system},
+        what={**_described(cell), "system": system},
         samples_s=tuple(measured["samples_s"]),
         facts=facts,
-        invalid=_why_invalid(facts, measured["orders"]),
+        invalid=_why_invalid(facts, measured["orders"], cell.rounds),
     )
 
 
-def statistics(orders: Sequence[Sequence[int]], samples_s: Sequence[float]) -> dict[str, Any]:
+def _described(cell: Cell) -> dict[str, Any]:
+    return {key: value for key, value in asdict(cell).items() if key != "systems"}
+
+
+def statistics(
+    orders: Sequence[Sequence[Sequence[int]]], samples_s: Sequence[float]
+) -> dict[str, Any]:
     """How many orders there are, how far they are from the first, and the spread of times.
 
-    Steps in which something did not arrive have no distance; `_measure` marks the row.
+    Args:
+        orders: for each traced step the order of each worker.
+        samples_s: seconds of the other steps.
     """
-    complete = [order for order in orders if len(order) == len(orders[0])]
+    first = orders[0][0]
+    later = [order for step in orders for order in step][1:]
     seconds = np.asarray(samples_s)
+    p5_s, p95_s = np.percentile(seconds, [5, 95])
     return {
         "traced_steps": len(orders),
-        "unique_orders": len({tuple(order) for order in orders}),
-        "distances_to_first": [kendall_distance(order, orders[0]) for order in complete[1:]],
+        "unique_orders": len({tuple(order) for step in orders for order in step}),
+        "steps_with_several_orders": sum(len(set(map(tuple, step))) > 1 for step in orders),
+        "distances_to_first": [kendall_distance(order, first) for order in later],
         "median_s": float(np.median(seconds)),
-        "p5_s": float(np.percentile(seconds, 5)),
-        "p95_s": float(np.percentile(seconds, 95)),
+        "p5_s": float(p5_s),
+        "p95_s": float(p95_s),
+        "spread_s": float(p95_s - p5_s),
         "max_s": float(seconds.max()),
         "variation": float(seconds.std(ddof=1) / seconds.mean()),
     }
 
 
-def _why_invalid(facts: dict[str, Any], orders: Sequence[Sequence[int]]) -> str | None:
-    for number, order in enumerate(orders):
-        if sorted(order) != list(range(facts["transfers"])):
-            return f"{len(order)} of {facts['transfers']} arrived in traced step {number}"
+def _why_invalid(
+    facts: dict[str, Any], orders: Sequence[Sequence[Sequence[int]]], rounds: int
+) -> str | None:
+    if len(orders) < rounds:
+        return f"only {len(orders)} of {rounds} traces have all transfers"
+    if any(sorted(order) != list(range(facts["transfers"])) for step in orders for order in step):
+        return "a transfer was seen twice"
     if facts["sent_over_needed"] < 1:
         return "fewer bytes crossed the wire than the steps need"
     return None
@@ -183,12 +203,12 @@ def _words(system: str) -> str:
 
 def _tables(rows: Sequence[Row], name: str) -> tuple[Table, Table]:
     """Orders, and times."""
-    orders = Table(title=f"{name}: orders of arrivals at one worker", **COMPACT)
+    orders = Table(title=f"{name}: orders of transfers", **COMPACT)
     times = Table(title=f"{name}: steps without a trace, ms", **COMPACT)
     which = ("network", "rate", "threads", "system")
     for table, columns in (
-        (orders, ("transfers", "orders", "steps", "distance")),
-        (times, ("median", "p5", "p95", "max", "variation")),
+        (orders, ("transfers", "orders", "steps", "workers differ", "distance")),
+        (times, ("median", "p5", "p95", "p95 - p5", "max", "variation")),
     ):
         for column in (*which, *columns):
             table.add_column(column, justify="right")
@@ -199,11 +219,15 @@ def _tables(rows: Sequence[Row], name: str) -> tuple[Table, Table]:
         orders.add_row(
             *(*own, str(facts["transfers"])),
             *(row.invalid or str(facts["unique_orders"]), str(facts["traced_steps"])),
+            str(facts["steps_with_several_orders"]),
             f"{np.mean(distances):.3f}" if distances else "-",
         )
         times.add_row(
             *own,
-            *(f"{facts[key] * 1e3:.0f}" for key in ("median_s", "p5_s", "p95_s", "max_s")),
+            *(
+                f"{facts[key] * 1e3:.0f}"
+                for key in ("median_s", "p5_s", "p95_s", "spread_s", "max_s")
+            ),
             f"{facts['variation']:.1%}",
         )
     return orders, times
@@ -215,7 +239,7 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
 
     figure = Figure(figsize=(max(5, 1.3 * len(rows) + 1), 5), layout="constrained")
     axes = figure.add_subplot(ylabel="step time / median")
-    colours = dict(zip(SYSTEMS, ("tab:orange", "tab:blue"), strict=True))
+    colours = dict(zip(SYSTEMS, ("tab:orange", "tab:blue", "tab:green"), strict=True))
     random = np.random.default_rng(0)
     ratios = [seconds / row.median_s for row in rows for seconds in row.samples_s]
     top = max(ratios) + 0.04 * (max(ratios) - min(ratios))

@@ -1,13 +1,16 @@
 """Traces steps of one system on running workers: ``python -m ... CASE RESULT``.
 
 The case names the system, the network, the workers and the rounds. In each round a traced step
-gives an order of arrivals at worker 0, and a step without a trace gives a time. Computation is
-emulated; the bytes of parameters and gradients are real.
+gives orders of transfers, and a step without a trace gives a time. Computation is emulated; the
+bytes of parameters and gradients are real.
 
 =================== ===============================================================================
-`parameter_server`  task 1 holds variables and optimizer, task 0 computes; what arrives are the
-                    parameters that the forward pass reads
-`all_reduce`        plain Caramel on both; what arrives is each gradient, with its last chunk
+`parameter_server`  task 1 holds variables and optimizer, task 0 computes; one order, that of the
+                    arrivals of the parameters that the forward pass reads
+`all_reduce`        plain Caramel on both; an order for each worker, that in which it begins to send
+                    its gradients
+`planned`           the same with everything that Caramel plans, one group behind the other; an
+                    order of groups
 =================== ===============================================================================
 """
 
@@ -18,52 +21,37 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
 import caramel
 from benchmarks import networks
 from benchmarks.emulate import emulate, flops_times
-from caramel.names import in_group, in_replica
+from benchmarks.workers import measured_profile
+from caramel.names import group_of
+from caramel.timeline import Timeline
 
 tf1 = tf.compat.v1
 
+ACCELERATOR = "K80"
 WORKER, SERVER = "/job:worker/task:0", "/job:worker/task:1"
 # TensorFlow's label of a transfer that ends at task 0: size, rate, tensor, where from and where to.
 _TRANSFER = re.compile(r"edge_\d+_(?P<op>\S+) from \S*/task:1/\S* to \S*/task:0/")
 
 
-@dataclass(frozen=True)
-class System:
-    """A job that is ready to train.
+class System(Protocol):
+    """A job that is ready to train, with the names of what it transfers."""
 
-    Attributes:
-        session: the TensorFlow session that runs it.
-        targets: the ops that a step runs.
-        parameters: the names of those whose transfers count.
-        parameter_of: the parameter that an op's value belongs to, None if it counts for none.
-    """
+    transfers: tuple[str, ...]
 
-    session: Any
-    targets: Sequence[Any]
-    parameters: tuple[str, ...]
-    parameter_of: Callable[[str], str | None]
+    def step(self) -> Any:
+        """A step without a trace."""
 
-    def step(self) -> float:
-        """A step without a trace; returns its seconds."""
-        begin = time.perf_counter()
-        self.session.run(self.targets)
-        return time.perf_counter() - begin
-
-    def traced_step(self) -> tuple[str, ...]:
-        """A step; returns the parameters in the order in which they were complete at worker 0."""
-        metadata = tf1.RunMetadata()
-        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-        self.session.run(self.targets, options=options, run_metadata=metadata)
-        return arrivals(metadata, self.parameter_of)
+    def traced_step(self) -> list[tuple[str, ...]]:
+        """A step; returns orders of the transfers."""
 
 
 def arrivals(metadata: Any, parameter_of: Callable[[str], str | None]) -> tuple[str, ...]:
@@ -87,25 +75,42 @@ def arrivals(metadata: Any, parameter_of: Callable[[str], str | None]) -> tuple[
 
 
 def emulated(network: str, batch: int) -> caramel.Context:
-    """A network's training job on a K80, whose updates cost nothing."""
+    """A network's training job on an accelerator, whose updates cost nothing."""
     context = networks.build(network, batch=batch).context()
-    return emulate(context, flops_times(context, batch=batch), batch=batch, updates="none")
+    return emulate(
+        context,
+        flops_times(context, device=ACCELERATOR, batch=batch),
+        batch=batch,
+        updates="none",
+    )
 
 
 # Parameter server -------------------------------------------------------------------------------
 
 
-def parameter_server(context: caramel.Context, addresses: Sequence[str]) -> System:
+class ParameterServer:
     """One server with all variables, one worker; both run in one session, as one graph."""
-    graph_def, reads = placed(context)
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(graph_def, name="")
-    session = tf1.Session(f"grpc://{addresses[0]}", graph=graph, config=_config())
-    job = context.job
-    session.run([graph.get_operation_by_name(v.initializer) for v in job.variables])
-    targets = [graph.get_operation_by_name(name) for name in (job.train_op, job.loss.op)]
-    trained = sorted(gradient.parameter for gradient in job.given_gradients)
-    return System(session, targets, tuple(trained), reads.get)
+
+    def __init__(self, context: caramel.Context, addresses: Sequence[str]) -> None:
+        graph_def, self._reads = placed(context)
+        with tf.Graph().as_default() as graph:
+            tf.graph_util.import_graph_def(graph_def, name="")
+        self._session = tf1.Session(f"grpc://{addresses[0]}", graph=graph, config=_config())
+        job = context.job
+        self._session.run([graph.get_operation_by_name(v.initializer) for v in job.variables])
+        self._targets = [graph.get_operation_by_name(op) for op in (job.train_op, job.loss.op)]
+        self.transfers = tuple(sorted(gradient.parameter for gradient in job.given_gradients))
+
+    def step(self) -> None:
+        """A step without a trace."""
+        self._session.run(self._targets)
+
+    def traced_step(self) -> list[tuple[str, ...]]:
+        """A step; returns the order of the arrivals at the worker."""
+        metadata = tf1.RunMetadata()
+        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+        self._session.run(self._targets, options=options, run_metadata=metadata)
+        return [arrivals(metadata, self._reads.get)]
 
 
 def placed(context: caramel.Context) -> tuple[Any, dict[str, str]]:
@@ -142,33 +147,39 @@ def _config() -> Any:
 # All-reduce -------------------------------------------------------------------------------------
 
 
-def all_reduce(context: caramel.Context, addresses: Sequence[str]) -> System:
-    """Plain Caramel: every gradient is aggregated by itself as soon as it is there."""
-    model = caramel.ARModel(context, list(addresses))
-    session = model.session(start_timeout_s=60, step_timeout_s=300)
-    plan, job = model.plan, context.job
-    targets = [
-        model.graph.get_operation_by_name(in_replica(worker, name))
-        for worker in range(plan.workers)
-        for name in (job.train_op, job.loss.op)
-    ]
-    members = {in_group(group.name, 1): group.members[0] for group in plan.groups}
-    depth = len(next(iter(members)).split("/"))
+class AllReduce:
+    """Caramel, plain or planned."""
 
-    def parameter_of(op: str) -> str | None:
-        return members.get("/".join(op.split("/")[:depth]))
+    def __init__(
+        self, context: caramel.Context, addresses: Sequence[str], *, planned: bool
+    ) -> None:
+        profile = measured_profile(context, addresses, accelerator=ACCELERATOR) if planned else None
+        model = caramel.ARModel(context, list(addresses), profile=profile, in_flight_bytes=0)
+        self._workers = model.plan.workers
+        self._session = model.session(start_timeout_s=60, step_timeout_s=300)
+        self.step = self._session.step
+        self.transfers = tuple(sorted(g.name for g in model.plan.groups if model.plan.bytes(g)))
 
-    return System(_raw(session), targets, tuple(sorted(members.values())), parameter_of)
+    def traced_step(self) -> list[tuple[str, ...]]:
+        """A step; returns for each worker the order in which it begins to send the groups."""
+        (timeline,) = self._session.trace(1)
+        return [starts(timeline, worker) for worker in range(self._workers)]
 
 
-def _raw(session: Any) -> Any:
-    """The TensorFlow session under one of Caramel's, which has no steps with a trace."""
-    return session._runner._session
+def starts(timeline: Timeline, worker: int) -> tuple[str, ...]:
+    """The groups in the order in which a worker begins to send them; by name if at once."""
+    first: dict[str, float] = {}
+    for span in timeline.spans:
+        group = group_of(span.name)
+        if group is not None and (span.worker, span.resource) == (worker, "send"):
+            first[group] = min(span.begin_s, first.get(group, span.begin_s))
+    return tuple(sorted(first, key=lambda group: (first[group], group)))
 
 
 SYSTEMS: Mapping[str, Callable[[caramel.Context, Sequence[str]], System]] = {
-    "parameter_server": parameter_server,
-    "all_reduce": all_reduce,
+    "parameter_server": ParameterServer,
+    "all_reduce": partial(AllReduce, planned=False),
+    "planned": partial(AllReduce, planned=True),
 }
 
 
@@ -180,15 +191,23 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
         system.traced_step()
         system.step()
     orders, samples_s = [], []
-    for _ in range(case["rounds"]):
-        orders.append(system.traced_step())
-        samples_s.append(system.step())
-    number = {name: index for index, name in enumerate(system.parameters)}
+    incomplete = 0
+    while len(orders) < case["rounds"] and incomplete <= case["rounds"]:
+        step = system.traced_step()
+        if any(len(order) < len(system.transfers) for order in step):
+            incomplete += 1  # two calls are traced at once, and TensorFlow loses some records
+            continue
+        orders.append(step)
+        begin = time.perf_counter()
+        system.step()
+        samples_s.append(time.perf_counter() - begin)
+    number = {name: index for index, name in enumerate(system.transfers)}
     sizes = {variable.name: variable.spec.bytes or 0 for variable in context.job.variables}
     return {
-        "bytes": sum(sizes[name] for name in system.parameters),
-        "parameters": system.parameters,
-        "orders": [[number[name] for name in order] for order in orders],
+        "bytes": sum(sizes[gradient.parameter] for gradient in context.job.given_gradients),
+        "transfers": system.transfers,
+        "incomplete": incomplete,
+        "orders": [[[number[name] for name in order] for order in step] for step in orders],
         "samples_s": samples_s,
     }
 

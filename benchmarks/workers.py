@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,38 @@ def on_first_host(
             raise RuntimeError(f"{module} failed with exit code {process.returncode}:\n{output}")
         content: dict[str, Any] = json.loads(result.read_text())
         return content
+
+
+PROFILED_BYTES = (64, 2**16, 2**20, 4 * 2**20)
+
+
+def measured_profile(
+    context: Any, cluster: Any, config: Any = None, *, accelerator: str | None = None
+) -> Any:
+    """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
+
+    Args:
+        accelerator: the one that the job's computation emulates, if any: it leaves the processor to
+            the transfers.
+    """
+    import tensorflow as tf
+
+    from caramel.fingerprint import graph_hash
+    from caramel.measure import measure_network
+    from caramel.network import fit_network
+    from caramel.profile import Profile
+    from caramel.profiler import machine, profile_steps
+
+    measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
+    timing = profile_steps(context, device="/CPU:0", config=config, use_cache=False)
+    on = machine("/CPU:0")
+    if accelerator is not None:
+        timing, on = replace(timing, cores=None), replace(on, device=accelerator)
+    return Profile(
+        tensorflow=tf.__version__,
+        machine=on,
+        graph=graph_hash(context.graph_def),
+        timing=timing,
+        networks=(fit_network(measured),),
+        measurements=(measured,),
+    )

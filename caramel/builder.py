@@ -28,6 +28,7 @@ from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Options, choose, known_windows
 from caramel.planning.complete import complete
 from caramel.planning.fit import DECIDED, check_fit
+from caramel.planning.gates import IN_FLIGHT_BYTES
 from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
 from caramel.profile import Profile
@@ -50,6 +51,9 @@ class ARModel:
         adaptive_depth: split large groups, so that transfers and additions overlap.
         pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling"; "auto" takes
             the fastest for each group.
+        in_flight_bytes: with `scheduling`, how many bytes of groups may be on their way at a time.
+            With 0 each waits for the one before, so that all workers send in one order in every
+            step; where a processor computes and sends, that costs time.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. What
             is planned needs times of ops and a model of the network, from it or from `analyzers`;
             without them every gradient is aggregated by itself when it appears.
@@ -85,6 +89,7 @@ class ARModel:
         scheduling: bool = True,
         adaptive_depth: bool = True,
         pattern: str = AUTO,
+        in_flight_bytes: int = IN_FLIGHT_BYTES,
         profile: Profile | str | os.PathLike[str] | None = None,
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
@@ -98,7 +103,9 @@ class ARModel:
                 f"ARModel takes a caramel.Context, not {type(context).__name__}; make one with "
                 "caramel.Context(graph, train_op=train_op, loss=loss)"
             )
-        options = Options(serialization, batching, scheduling, adaptive_depth, pattern)
+        options = Options(
+            serialization, batching, scheduling, adaptive_depth, pattern, in_flight_bytes
+        )
         if sparse not in ("gather", "dense"):
             raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
         self.context = context

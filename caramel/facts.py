@@ -207,11 +207,14 @@ class TimingTable:
         steps: how many steps were traced; 0 for times that were given, not measured.
         error: how much the sum of the minima over the first half of the steps is larger than that
             over all, relative; None if not measured.
+        cores: how many cores of a processor, which also transfer in training, computed the ops;
+            None if an accelerator did, or if that is unknown.
     """
 
     seconds: Mapping[str, float]
     steps: int = 0
     error: float | None = None
+    cores: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,13 @@ def read_back(kept: str) -> str:
     return f"{kept}/read"
 
 
-ALL_KEPT = "all_kept"
-"""Stands for everything that is kept among the variables that have tokens."""
+ALL_KEPT = "_all_kept"
+"""Stands for everything that is kept among the variables that have tokens; no variable's name."""
+
+
+def arrived(group: str) -> str:
+    """Stands for a deferred group that groups of the step wait for, among what has tokens."""
+    return f"_arrived_{group}"
 
 
 def tokens(worker: int, variable: str) -> str:

@@ -84,7 +84,8 @@ class Group:
 class Gate:
     """A worker's transfers of `group` start when `after` has arrived there, aggregated.
 
-    Both are names of groups, and either both are deferred or neither is.
+    Both are names of groups. A deferred group may wait for deferred ones only; one that is not may
+    wait for deferred ones too, which are those of the step before.
     """
 
     group: str
@@ -264,9 +265,10 @@ class Plan:
                     raise PlanError(f"a gate of the plan names group '{name}', which is not in it")
             if not self._travels(gate.after):
                 raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
-            if deferred[gate.group] != deferred[gate.after]:
+            if deferred[gate.group] and not deferred[gate.after]:
                 raise PlanError(
-                    f"group '{gate.group}' cannot wait for '{gate.after}': one of them is deferred"
+                    f"group '{gate.group}' is deferred and cannot wait for '{gate.after}', which "
+                    "is not"
                 )
             after.setdefault(gate.group, []).append(gate.after)
         try:
@@ -288,6 +290,12 @@ class Plan:
     def deferred(self) -> frozenset[str]:
         """The parameters whose gradients are aggregated at the start of the next step."""
         return frozenset(name for group in self.groups if group.deferred for name in group.members)
+
+    @property
+    def gates_between_steps(self) -> tuple[Gate, ...]:
+        """Those by which a group of the step waits for a deferred one of the step before."""
+        deferred = {group.name for group in self.groups if group.deferred}
+        return tuple(g for g in self.gates if g.after in deferred and g.group not in deferred)
 
     def gradient(self, parameter: str) -> AggregatedGradient:
         """The gradient of a parameter.

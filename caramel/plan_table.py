@@ -23,7 +23,9 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
         table.add_column(column, justify="right")
     for column in ("pattern", "when", "waits for", "why"):
         table.add_column(column)
-    waits = {gate.group: gate.after for gate in plan.gates}
+    waits: dict[str, list[str]] = {}
+    for gate in plan.gates:
+        waits.setdefault(gate.group, []).append(gate.after)
     for group in plan.groups:
         sparse = plan.gradient(group.members[0]).indices is not None
         table.add_row(
@@ -34,7 +36,7 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
             *(_window(group, windows) if windows else ()),
             group.pattern,
             "deferred" if group.deferred else "in-step",
-            waits.get(group.name, ""),
+            ", ".join(waits.get(group.name, ())),
             group.reason,
         )
     console.print(table)

@@ -8,7 +8,7 @@ processor from each other: its wall time is its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ tf1 = tf.compat.v1
 Feed = Mapping[Any, Any] | Callable[[int], Mapping[Any, Any]]
 """Values by tensor or name; or a function from a step's number to them."""
 
+_VERSION = "2"  # of what is kept on disk
 WARM_UP_STEPS = 2
 _WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 _ITERATORS = ("IteratorV2", "Iterator")
@@ -69,12 +70,14 @@ def profile_steps(
         raise ProfileError(f"{steps} steps cannot be traced; at least 1 is needed")
     job = _Job(context, _feeds(context, feed), _starters(context, initializers))
     job.check_fed()
+    runs_on = machine(device)
     key = digest(
+        _VERSION,
         graph_hash(context.graph_def),
         context.job.train_op,
         str(context.job.loss),
         tf.__version__,
-        repr(machine(device)),
+        repr(runs_on),
         device or "",
         str(steps),
         repr(job.fed_shapes()),
@@ -85,6 +88,8 @@ def profile_steps(
     if kept is not None:
         return kept
     table = timing_table(_traced(job, steps, device, config, progress or (lambda *_: None)))
+    if runs_on.device == "CPU":
+        table = replace(table, cores=runs_on.cores)
     keep_timing(key, table)
     return table
 

@@ -85,6 +85,9 @@ PROCESSES: Mapping[str, Process] = {
 # Optimizers --------------------------------------------------------------------------------------
 
 train = tf1.train
+FLOAT64_ONLY = frozenset({"proximal", "exponential", "adagrad_da"})
+"""Optimizers of the list below that these networks have with float64 numbers only."""
+
 OPTIMIZERS: Mapping[str, MakeOptimizer] = {
     "gradient_descent": lambda step: train.GradientDescentOptimizer(0.3),
     "momentum": lambda step: train.MomentumOptimizer(0.1, 0.9),

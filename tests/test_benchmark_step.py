@@ -40,12 +40,29 @@ def test_plain_caramel_is_in_every_lot_and_every_system_in_one():
         assert rest == [system for system in systems if system != cells.PLAIN]
 
 
+def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
+    uses = [dict(system.setting).get("uses") for system in cells.ablation_systems(cells.REAL[0])]
+    assert uses == [
+        *(None, None),
+        *("order", "order+batch", "order+batch+schedule", "order+batch+schedule+depth"),
+        *("batch", "schedule", "depth"),
+        "order+batch+schedule+depth",
+    ]
+
+
 @pytest.mark.namespaces
 @pytest.mark.processes
 @pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")
-def test_the_quick_step_benchmark_gives_valid_numbers(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "systems"),
+    [
+        ("step", 2 * len(cells.quick_systems(cells.QUICK.cells[0]))),
+        ("ablation", len(cells.QUICK_ABLATION.systems(cells.QUICK_ABLATION.cells[0]))),
+    ],
+)
+def test_a_quick_benchmark_gives_valid_numbers(name, systems, tmp_path):
     finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "step", "--quick", "--results", str(tmp_path)],
+        [sys.executable, "-m", "benchmarks", name, "--quick", "--results", str(tmp_path)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -53,9 +70,21 @@ def test_the_quick_step_benchmark_gives_valid_numbers(tmp_path):
         check=False,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    rows = json.loads((tmp_path / "step-quick.json").read_text())["rows"]
-    assert len(rows) == 2 * len(cells.quick_systems(cells.QUICK.cells[0]))
+    file = tmp_path / f"{name}-quick.json"
+    rows = json.loads(file.read_text())["rows"]
+    assert len(rows) == systems
     for row in rows:
         assert row["invalid"] is None, row
         assert min(row["samples_s"]) > 0
-    assert (tmp_path / "step-quick.png").stat().st_size > 1000
+    planned = [row for row in rows if row["what"]["system"].startswith("planned")]
+    assert len(planned) == (name == "ablation")
+    for row in planned:
+        assert row["facts"]["reported"]["communication_s"] > 0
+    printed = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "tables", str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "wire limit, s" in printed

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from networks import (
+    FLOAT64_ONLY,
     OPTIMIZERS,
     PROCESSES,
     STEPS,
@@ -73,10 +74,8 @@ def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_gives_the_same_bits(optimizer, choice):
-    workers = 2 + len(optimizer) % 2
-    assert_same(network(optimizer, dtype=tf.float32), workers, choice) if (
-        optimizer not in ("proximal", "exponential", "adagrad_da")
-    ) else assert_same(network(optimizer), workers, choice)
+    dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32
+    assert_same(network(optimizer, dtype=dtype), 2 + len(optimizer) % 2, choice)
 
 
 @pytest.mark.parametrize("choice", [EVERY, SOME])

@@ -10,25 +10,23 @@ from caramel.facts import NetworkModel
 from caramel.planning.depth import depth_of
 
 
-def network(threshold_bytes):
-    return NetworkModel(4, {}, bytes_per_s=1e8, threshold_bytes=threshold_bytes)
+def network(threshold_bytes, workers=4):
+    return NetworkModel(workers, {}, bytes_per_s=1e8, threshold_bytes=threshold_bytes)
 
 
 @pytest.mark.parametrize(
     ("size_bytes", "depth"),
-    [(0, 1), (64, 1), (199, 1), (200, 2), (399, 2), (400, 4), (799, 4), (800, 8), (10**9, 8)],
+    [(0, 1), (1599, 1), (1600, 2), (3199, 2), (3200, 4), (10**9, 4)],
 )
-def test_depth_is_the_number_of_thresholds_in_the_size_as_a_power_of_two(size_bytes, depth):
+def test_depth_is_the_number_of_eight_thresholds_in_the_size_as_a_power_of_two(size_bytes, depth):
     assert depth_of(size_bytes, network(100)) == depth
 
 
 @pytest.mark.parametrize(
     ("threshold_bytes", "depths"),
-    [(40_000, [1, 1, 1, 8, 8, 8]), (65_000, [1, 1, 1, 8, 8, 8]), (270_000, [1, 1, 1, 2, 8, 8])],
+    [(65_000, [1, 1, 1, 2, 4, 4]), (270_000, [1, 1, 1, 1, 1, 4])],
 )
-def test_the_thresholds_of_the_measured_networks_split_64_kb_never_and_4_mb_always(
-    threshold_bytes, depths
-):
+def test_64_kb_are_never_split_and_16_mb_always(threshold_bytes, depths):
     sizes = [64, 4096, 65536, 1 << 20, 4 << 20, 16 << 20]
     assert [depth_of(size, network(threshold_bytes)) for size in sizes] == depths
 
@@ -37,5 +35,14 @@ def test_the_thresholds_of_the_measured_networks_split_64_kb_never_and_4_mb_alwa
 def test_depth_grows_with_the_size_and_no_part_is_below_the_threshold(one, other, threshold_bytes):
     small, large = sorted((one, other))
     model = network(threshold_bytes)
-    assert 1 <= depth_of(small, model) <= depth_of(large, model) <= 8
+    assert 1 <= depth_of(small, model) <= depth_of(large, model) <= 4
     assert depth_of(large, model) == 1 or large / depth_of(large, model) >= threshold_bytes
+
+
+def test_a_group_is_not_split_where_others_fill_its_pauses():
+    assert depth_of(10_000, network(100), beside_bytes=9999) == 4
+    assert depth_of(10_000, network(100), beside_bytes=10_000) == 1
+
+
+def test_two_workers_split_nothing():
+    assert depth_of(10**9, network(100, workers=2)) == 1

@@ -17,7 +17,7 @@ def waits(*sizes, limit):
     return [after.get(str(n)) for n in range(len(sizes))]
 
 
-def test_three_groups_of_2_mb_are_in_flight_by_default():
+def test_three_groups_of_a_third_of_the_limit_are_in_flight():
     transfers = [(f"g{n}", IN_FLIGHT_BYTES // 3) for n in range(5)]
     assert gates_of(transfers) == (Gate("g3", after="g0"), Gate("g4", after="g1"))
 

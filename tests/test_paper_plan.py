@@ -90,14 +90,17 @@ def test_all_together():
         ("middle/bias", "first/weights", "first/bias"),
     ]
     assert [group.pattern for group in plan.groups] == ["ring", "ring", "shuffle"]
-    assert [group.depth for group in plan.groups] == [8, 8, 1]
+    assert [group.depth for group in plan.groups] == [4, 4, 1]
     assert [group.deferred for group in plan.groups] == [False, False, False]
     assert plan.groups[2].reason == (
         "fits the backward pass: ready 0.8100 s, needed 0.0000 s, starts 0.9020 s; 3 small "
         "gradients joined while others are on the wire; shuffle is the fastest (0.0011 s)"
     )
     assert plan.edges == (Edge("a", "b"),)
-    assert plan.gates == (Gate("group_1", "group_0"), Gate("group_2", "group_1"))
+    assert plan.gates == (
+        Gate("group_1", "group_0"),
+        Gate("group_2", "group_1"),
+    )
 
 
 def test_what_does_not_fit_is_deferred_and_named_first():
@@ -110,7 +113,10 @@ def test_what_does_not_fit_is_deferred_and_named_first():
         ("middle/bias", "first/weights", "first/bias"),
     ]
     assert [group.deferred for group in plan.groups] == [True, False, False]
-    assert plan.gates == (Gate("group_2", "group_1"),)
+    assert plan.gates == (
+        Gate("group_1", "group_0"),
+        Gate("group_2", "group_1"),
+    )
 
 
 def test_all_off_is_the_plain_plan():
@@ -139,10 +145,17 @@ def test_scheduling_alone_defers_and_gates_single_gradients():
     assert [group.deferred for group in plan.groups] == [True, False, False, False, False]
     assert {group.depth for group in plan.groups} == {1}
     assert plan.gates == (
+        Gate("group_1", "group_0"),
         Gate("group_2", "group_1"),
         Gate("group_3", "group_1"),
         Gate("group_4", "group_1"),
     )
+
+
+def test_one_group_at_a_time():
+    plan = planned(BASE, WINDOWS, **{**OFF, "scheduling": True}, in_flight_bytes=0)
+    names = [group.name for group in plan.groups]
+    assert plan.gates == tuple(Gate(*pair) for pair in zip(names[1:], names, strict=False))
 
 
 MODEL_OF_RING = dataclasses.replace(MODEL, costs={"shuffle": MODEL.costs["ring"]})
@@ -150,7 +163,7 @@ MODEL_OF_RING = dataclasses.replace(MODEL, costs={"shuffle": MODEL.costs["ring"]
 
 def test_depth_alone_splits_large_ones():
     plan = planned(BASE, WINDOWS, **{**OFF, "adaptive_depth": True})
-    assert [group.depth for group in plan.groups] == [8, 8, 1, 1, 1]
+    assert [group.depth for group in plan.groups] == [4, 4, 1, 1, 1]
     assert {group.pattern for group in plan.groups} == {"shuffle"}
 
 

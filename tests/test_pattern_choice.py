@@ -1,4 +1,4 @@
-"""The pattern "auto" is the one with the least predicted time."""
+"""The pattern "auto" is the one with the least predicted time, if that is clearly less."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ MODEL = network(shuffle=(1.0, 0.3), halving_doubling=(2.0, 0.2), ring=(4.0, 0.1)
     ("size_bytes", "pattern"),
     [
         (0, "shuffle"),
-        (9, "shuffle"),
-        (11, "halving_doubling"),
+        (12, "shuffle"),  # 4.4 s are less than 4.6 s, but not by enough
+        (13, "halving_doubling"),
         (19, "halving_doubling"),
         (21, "ring"),
     ],
 )
-def test_auto_takes_the_fastest_at_that_size(workers, size_bytes, pattern):
+def test_auto_takes_what_is_clearly_the_fastest_at_that_size(workers, size_bytes, pattern):
     costs = {name: (c.latency_s, c.s_per_byte) for name, c in MODEL.costs.items()}
     model = network(workers, **costs)
     assert pattern_of(size_bytes, model) == pattern

@@ -7,7 +7,16 @@ import itertools
 
 import numpy as np
 import pytest
-from networks import OPTIMIZERS, network, relative_error, run_on_one_device, tf, wide
+from networks import (
+    FLOAT64_ONLY,
+    OPTIMIZERS,
+    PROCESSES,
+    network,
+    relative_error,
+    run_on_one_device,
+    tf,
+    wide,
+)
 
 import caramel
 from caramel.errors import PlanError
@@ -33,14 +42,15 @@ def slow_network(workers):
     """A network slow enough for transfers to be deferred."""
 
     def network_model() -> NetworkModel:
-        return assumed_network(workers, 2e6, 1e-4)
+        return assumed_network(workers, 1e5, 1e-4)
 
     return network_model
 
 
 def model_of(context, workers, *, pattern="shuffle", **flags):
     facts = [every_op_takes_a_millisecond, slow_network(workers)]
-    return caramel.ARModel(context, workers, pattern=pattern, analyzers=facts, check=True, **flags)
+    options = {"pattern": pattern, "in_flight_bytes": 0, **flags}
+    return caramel.ARModel(context, workers, analyzers=facts, check=True, **options)
 
 
 def train(model, feed, steps=20):
@@ -55,11 +65,16 @@ def test_all_combinations_of_optimizations_give_the_same_bits(workers):
     job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
     context = job.context()
     _, losses, values = train(caramel.ARModel(context, workers, pattern="shuffle"), job.feed)
+    deferring = 0
     for flags in COMBINATIONS:
-        _, own_losses, own = train(model_of(context, workers, **flags), job.feed)
+        model = model_of(context, workers, **flags)
+        assert bool(model.plan.gates) == flags["scheduling"]
+        deferring += bool(model.plan.deferral.moved)
+        _, own_losses, own = train(model, job.feed)
         assert own_losses == losses, flags
         for name, value in values.items():
             np.testing.assert_array_equal(own[name], value, err_msg=f"{name} {flags}")
+    assert deferring >= 4
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -72,9 +87,33 @@ def test_every_optimizer_with_everything_on_trains_as_one_device(optimizer):
     np.testing.assert_allclose(losses, expected.losses, rtol=1e-12)
 
 
+@pytest.mark.parametrize("number", range(len(OPTIMIZERS)))
+def test_every_optimizer_gives_the_bits_of_the_plain_plan(number):
+    optimizer, flags = list(OPTIMIZERS)[number], COMBINATIONS[-1 - number % 8]
+    dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32
+    assert_same_bits(network(optimizer, model=wide, dtype=dtype), 2 + number % 2, flags)
+
+
+@pytest.mark.parametrize("number", range(len(PROCESSES)))
+def test_every_clipping_gives_the_bits_of_the_plain_plan(number):
+    process, flags = list(PROCESSES)[number], COMBINATIONS[-1 - number % 8]
+    job = network("momentum", process, model=wide, dtype=tf.float32)
+    assert_same_bits(job, 3 - number % 2, flags)
+
+
+def assert_same_bits(job, workers, flags):
+    context = job.context()
+    _, losses, values = train(caramel.ARModel(context, workers, pattern="shuffle"), job.feed)
+    _, own_losses, own = train(model_of(context, workers, **flags), job.feed)
+    assert own_losses == losses
+    for name, value in values.items():
+        np.testing.assert_array_equal(own[name], value, err_msg=name)
+
+
 def test_a_slow_network_has_transfers_deferred_and_gated():
     plan = model_of(network("momentum", model=wide).context(), 2).plan
     assert any(group.deferred for group in plan.groups)
+    assert plan.gates_between_steps
     assert all(group.reason for group in plan.groups)
 
 
@@ -108,16 +147,22 @@ def test_a_profile_gives_the_facts(tmp_path):
         machine=Machine("some processor", 2, "CPU"),
         graph=graph_hash(context.graph_def),
         timing=every_op_takes_a_millisecond(context.op_graph),
-        networks=(assumed_network(2, 2e6, 1e-4),),
+        networks=(assumed_network(2, 1e5, 1e-4),),
     )
     profile.save(tmp_path / "profile.json")
-    model = caramel.ARModel(context, 2, pattern="shuffle", profile=tmp_path / "profile.json")
+    options = {"pattern": "shuffle", "in_flight_bytes": 0}
+    model = caramel.ARModel(context, 2, profile=tmp_path / "profile.json", **options)
     assert model.plan == model_of(context, 2).plan
     other = network("adam").context()
     with pytest.raises(caramel.CaramelError, match="another graph"):
         caramel.ARModel(other, 2, profile=profile)
     with pytest.raises(caramel.CaramelError, match="no network of 3 workers"):
         caramel.ARModel(context, 3, profile=profile)
+
+
+def test_less_than_nothing_in_flight_is_refused():
+    with pytest.raises(PlanError, match="in_flight_bytes"):
+        caramel.ARModel(network().context(), 2, in_flight_bytes=-1)
 
 
 def test_an_unknown_pattern_is_refused():

@@ -38,7 +38,6 @@ OPTIMIZATIONS = {
 """The optimizations of the Caramel paper: what they are called here, and the flags of `ARModel`."""
 
 PROFILE = "profile.json"
-PROFILED_BYTES = (64, 2**16, 2**20, 4 * 2**20)
 TRACED_STEPS = 3
 
 
@@ -134,11 +133,8 @@ def main() -> None:
 def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
     """What the setting asks of `ARModel`."""
     from benchmarks.peers import graph
+    from benchmarks.workers import measured_profile
     from caramel import Plan
-    from caramel.measure import measure_network
-    from caramel.network import fit_network
-    from caramel.profile import Profile
-    from caramel.profiler import machine, profile_steps
 
     setting = rank.setting
     if "plan" in setting:
@@ -147,20 +143,8 @@ def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
         return {"pattern": setting["pattern"]}
     path = Path(rank.prepared) / PROFILE
     if not path.exists():
-        import tensorflow as tf
-
-        from caramel.fingerprint import graph_hash
-
-        config = graph.config(rank.case)
-        measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
-        Profile(
-            tensorflow=tf.__version__,
-            machine=machine("/CPU:0"),
-            graph=graph_hash(context.graph_def),
-            timing=profile_steps(context, device="/CPU:0", config=config, use_cache=False),
-            networks=(fit_network(measured),),
-            measurements=(measured,),
-        ).save(path)
+        config, accelerator = graph.config(rank.case), rank.case.accelerator
+        measured_profile(context, cluster, config, accelerator=accelerator).save(path)
     used = setting["uses"].split("+")
     flags = {flag: word in used for word, flag in OPTIMIZATIONS.items()}
     return {"profile": path, "pattern": setting["pattern"], **flags}

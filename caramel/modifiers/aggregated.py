@@ -17,11 +17,12 @@ def aggregated_values(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
     return {raw: tensor for group in plan.groups for raw, tensor in _of_group(plan, group, worker)}
 
 
-def arrival(plan: Plan, group: Group, worker: int) -> str:
+def arrival(plan: Plan, name: str, worker: int) -> str:
     """The op that runs on a worker when a group has arrived there, aggregated.
 
     A group without elements does not travel, and has none.
     """
+    group = next(group for group in plan.groups if group.name == name)
     return _of_group(plan, group, worker)[0][1].op
 
 

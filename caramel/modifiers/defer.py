@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from caramel.modifiers.aggregated import aggregated_values
+from caramel.modifiers.aggregated import aggregated_values, arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.tokens import add_put, host_of, token_variables
 from caramel.names import (
     ALL_KEPT,
     TensorRef,
+    arrived,
     assigned,
     control_source,
     control_string,
@@ -174,3 +175,6 @@ class _Replica:
             taken = control_string(token_taken(worker, barrier.variable))
             for op in barrier.waiting:
                 self._nodes[in_replica(worker, op)].input.append(taken)
+        for group in dict.fromkeys(gate.after for gate in self._plan.gates_between_steps):
+            after = arrival(self._plan, group, worker)
+            add_put(self._writer, worker, arrived(group), self._host, [after])

@@ -13,7 +13,7 @@ from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import SHARE_DTYPE, share
-from caramel.names import TensorRef, added, control_string
+from caramel.names import TensorRef, added, arrived, control_string, token_taken
 from caramel.plan import Group, Plan
 
 
@@ -25,7 +25,6 @@ class Desk:
         self._constants: dict[tuple[Any, ...], TensorRef] = {}
         self._shares: dict[tuple[int, str], TensorRef] = {}
         self._plan = plan
-        self._groups = {group.name: group for group in plan.groups}
 
     def add(
         self,
@@ -73,8 +72,11 @@ class Desk:
 
     def gates(self, group: Group, worker: int) -> list[str]:
         """What has to have run on a worker before it sends anything of a group."""
+        between = self._plan.gates_between_steps
         return [
-            arrival(self._plan, self._groups[gate.after], worker)
+            token_taken(worker, arrived(gate.after))
+            if gate in between
+            else arrival(self._plan, gate.after, worker)
             for gate in self._plan.gates
             if gate.group == group.name
         ]

@@ -1,8 +1,8 @@
 """Tokens by which ops of a step wait for moved ops of the step before, across two calls.
 
-For each variable that both touch, and one for everything that is kept, a worker has a queue with at
-most one token. The moved part puts it when the moved ops are done, the step takes it before its own
-ops run. `defer` writes what puts it.
+For each variable that both touch, for everything that is kept, and for each deferred group that
+transfers of the step wait for, a worker has a queue with at most one token. The moved part puts it
+when the moved ops are done, the step takes it before its own ops run. `defer` writes what puts it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from caramel.names import (
     ALL_KEPT,
     TensorRef,
     added,
+    arrived,
     token_count,
     token_filled,
     token_put,
@@ -47,7 +48,8 @@ def token_variables(plan: Plan) -> list[str]:
     """The names that tokens stand for."""
     if not plan.deferral.moved:
         return []
-    return [ALL_KEPT, *(barrier.variable for barrier in plan.deferral.barriers)]
+    groups = dict.fromkeys(arrived(gate.after) for gate in plan.gates_between_steps)
+    return [ALL_KEPT, *(barrier.variable for barrier in plan.deferral.barriers), *groups]
 
 
 def host_of(device: str) -> str:

@@ -18,8 +18,10 @@ from caramel.facts import (
 )
 from caramel.graph import OpGraph
 from caramel.patterns import check_pattern
-from caramel.plan import Plan
+from caramel.plan import ALL_GATHER, Plan
+from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
+from caramel.planning.gates import IN_FLIGHT_BYTES
 from caramel.planning.paper import paper_plan
 from caramel.planning.pattern import AUTO
 from caramel.planning.serialize import serialize
@@ -37,9 +39,10 @@ class Options:
         scheduling: transfers are planned, some of them for the next forward pass (4.3).
         adaptive_depth: large groups are split (4.4).
         pattern: one of `caramel.patterns.PATTERNS`, or "auto" for the fastest of each group.
+        in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`).
 
     Raises:
-        PlanError: an unknown pattern.
+        PlanError: an unknown pattern, or less than no bytes.
     """
 
     serialization: bool = True
@@ -47,8 +50,11 @@ class Options:
     scheduling: bool = True
     adaptive_depth: bool = True
     pattern: str = AUTO
+    in_flight_bytes: int = IN_FLIGHT_BYTES
 
     def __post_init__(self) -> None:
+        if self.in_flight_bytes < 0:
+            raise PlanError(f"in_flight_bytes must be at least 0, not {self.in_flight_bytes}")
         if self.pattern != AUTO:
             check_pattern(self.pattern)
 
@@ -97,7 +103,9 @@ def choose(plain: Plan, analysis: Analysis, options: Options) -> tuple[Plan, str
     plan = paper_plan(
         plain,
         order=order,
-        windows=analysis.get(TransferWindows),
+        windows=stretched(
+            analysis.get(TransferWindows), cores=timing.cores, sent_bytes=_sent_bytes(plain)
+        ),
         network=network,
         edges=edges,
         batching=options.batching,
@@ -106,5 +114,12 @@ def choose(plain: Plan, analysis: Analysis, options: Options) -> tuple[Plan, str
         pattern=options.pattern,
         deferrable=deferrals.reason_against,
         moved_updates=deferrals.updated_with,
+        in_flight_bytes=options.in_flight_bytes,
     )
     return plan, f"from the times of {len(timing.seconds)} ops"
+
+
+def _sent_bytes(plan: Plan) -> float:
+    """What each worker sends in a step, if nothing is gathered: 2 S (N - 1) / N."""
+    summed = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
+    return 2 * summed * (plan.workers - 1) / plan.workers

@@ -71,7 +71,7 @@ def paper_plan(
     else:
         placed = planner.unscheduled(members)
     groups = tuple(
-        planner.group(number, placement, adaptive_depth=adaptive_depth)
+        planner.group(number, placement, in_flight_bytes if adaptive_depth else None)
         for number, placement in enumerate(placed)
     )
     gates = planner.gates(groups, in_flight_bytes) if scheduling else ()
@@ -169,8 +169,12 @@ class _Planner:
 
     # What is in the plan
 
-    def group(self, number: int, placement: Placement, *, adaptive_depth: bool) -> Group:
-        """A group of the plan."""
+    def group(self, number: int, placement: Placement, beside_bytes: int | None) -> Group:
+        """A group of the plan.
+
+        Args:
+            beside_bytes: what else is on its way at the same time; None to leave the depth alone.
+        """
         members, size_bytes = placement.transfer.members, placement.transfer.size_bytes
         plain = dataclasses.replace(
             self._plain_groups[members[0]],
@@ -189,21 +193,16 @@ class _Planner:
         return dataclasses.replace(
             plain,
             pattern=pattern,
-            depth=depth_of(size_bytes, self._network) if adaptive_depth else plain.depth,
+            depth=plain.depth
+            if beside_bytes is None
+            else depth_of(size_bytes, self._network, beside_bytes=beside_bytes),
             reason="; ".join(reasons),
         )
 
     def gates(self, groups: Sequence[Group], in_flight_bytes: int) -> tuple[Gate, ...]:
-        """The order of the deferred groups, and that of the others."""
-        sized = [(group, sum(self._sizes[name] for name in group.members)) for group in groups]
-        return tuple(
-            gate
-            for deferred in (True, False)
-            for gate in gates_of(
-                [(g.name, size) for g, size in sized if g.deferred == deferred and size],
-                in_flight_bytes=in_flight_bytes,
-            )
-        )
+        """The order of the groups, which begin with the deferred ones."""
+        sized = [(group.name, sum(self._sizes[name] for name in group.members)) for group in groups]
+        return gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
 
 
 def _with_pattern(groups: Sequence[Group], pattern: str) -> tuple[Group, ...]:

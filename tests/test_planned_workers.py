@@ -1,0 +1,89 @@
+"""Planned training on real worker processes: the same bits, also when workers are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from networks import network, tf, wide
+from test_planned_model import FLAGS, every_op_takes_a_millisecond, slow_network
+from test_workers import worker_pid
+
+import caramel
+from caramel.errors import WorkerLostError
+
+pytestmark = pytest.mark.processes
+
+STEPS = 20
+COMBINATIONS = [
+    dict.fromkeys(FLAGS, True),
+    *({**dict.fromkeys(FLAGS, True), flag: False} for flag in FLAGS),
+    *({**dict.fromkeys(FLAGS, False), flag: True} for flag in FLAGS),
+]
+
+
+def batch(job, step):
+    """Another batch in each step, of the same size."""
+    return {name: np.roll(value, step, axis=0) for name, value in job.feed.items()}
+
+
+def planned(context, cluster, **flags):
+    facts = [every_op_takes_a_millisecond, slow_network(cluster.size)]
+    options = {"pattern": "shuffle", "in_flight_bytes": 0, **flags}
+    return caramel.ARModel(context, cluster, analyzers=facts, **options)
+
+
+def plain_values(job, context, workers, start=None):
+    """What embedded workers have after all steps without a plan; and where they began."""
+    with caramel.ARModel(context, workers, pattern="shuffle").session() as session:
+        if start is not None:
+            session.save(start)
+        for step in range(STEPS):
+            session.step(batch(job, step))
+        return session.variables()
+
+
+def assert_equal(values, expected, what):
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=f"{name} {what}")
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_worker_processes_give_the_bits_of_plain_training(workers):
+    job = network("adam", model=wide, dtype=tf.float32, process="clip_by_global_norm")
+    context = job.context()
+    expected = plain_values(job, context, workers)
+    with caramel.Cluster.local(workers) as cluster:
+        for flags in COMBINATIONS:
+            with planned(context, cluster, **flags).session() as session:
+                for step in range(STEPS):
+                    session.step(batch(job, step))
+                for worker in range(workers):
+                    assert_equal(session.variables(worker=worker), expected, flags)
+
+
+@pytest.mark.parametrize("save_every", [1, 3])
+def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path, save_every):
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    start = tmp_path / "start"
+    expected = plain_values(job, context, 2, start)
+    checkpoint, done = str(start), 0
+    for victim, kill_after in ((1, 1), (0, 5), (1, 12), (None, STEPS)):
+        with caramel.Cluster.local(2) as cluster:
+            model = planned(context, cluster)
+            assert model.plan.deferral.moved
+            with model.session() as session:
+                session.restore(checkpoint)
+                for step in range(done, kill_after):
+                    session.step(batch(job, step))
+                    if (step + 1) % save_every == 0:
+                        checkpoint, done = session.save(tmp_path / "saved"), step + 1
+                if victim is None:
+                    assert_equal(session.variables(), expected, "in the end")
+                    continue
+                os.kill(worker_pid(cluster, victim), signal.SIGKILL)
+                with pytest.raises(WorkerLostError):
+                    session.step(batch(job, kill_after))
