@@ -35,9 +35,9 @@ TIMEOUT_S = 600
 class Cell:
     """A network on hosts with links of some rate, as tc takes it.
 
-    Each round has a traced step; `timed` rounds also have one without a trace. `threads` is how many ops TensorFlow may
-    run at once on each host; with a single one, ops run, and are sent, in nearly always the same
-    order.
+    Each round has a traced step; `timed` rounds also have one without a trace. `threads` is how
+    many ops TensorFlow may run at once on each host; with a single one, ops run, and are sent, in
+    nearly always the same order.
     """
 
     network: str
