@@ -89,11 +89,13 @@ def measured_profile(
     """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
 
     Args:
-        accelerator: the one that the job's computation emulates, if any: it leaves the processor to
-            the transfers.
+        accelerator: the one that the job's computation emulates, if any. Times of ops are then what
+            it was told to emulate.
     """
     import tensorflow as tf
 
+    from benchmarks.emulate import kernel_times
+    from caramel.facts import TimingTable
     from caramel.fingerprint import graph_hash
     from caramel.measure import measure_network
     from caramel.network import fit_network
@@ -101,10 +103,11 @@ def measured_profile(
     from caramel.profiler import machine, profile_steps
 
     measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
-    timing = profile_steps(context, device="/CPU:0", config=config, use_cache=False)
     on = machine("/CPU:0")
-    if accelerator is not None:
-        timing, on = replace(timing, cores=None), replace(on, device=accelerator)
+    if accelerator is None:
+        timing = profile_steps(context, device="/CPU:0", config=config, use_cache=False)
+    else:
+        timing, on = TimingTable(kernel_times(context)), replace(on, device=accelerator)
     return Profile(
         tensorflow=tf.__version__,
         machine=on,

@@ -13,7 +13,14 @@ from networks import frontier_of, inputs, network, optimized, parameter, state_o
 
 import caramel
 from benchmarks import networks as papers
-from benchmarks.emulate import DEVICES, EmulationError, emulate, flops_times, traced_times
+from benchmarks.emulate import (
+    DEVICES,
+    EmulationError,
+    emulate,
+    flops_times,
+    kernel_times,
+    traced_times,
+)
 from benchmarks.emulate.flops import flops_of
 from benchmarks.emulate.merge import contract, gather_times
 from benchmarks.emulate.region import computation
@@ -239,6 +246,13 @@ def test_kernels_are_few_and_their_sum_is_the_total():
     assert sum(seconds) == pytest.approx(0.3)
     assert min(seconds) >= 0.002
     assert len(seconds) <= 0.3 / 0.002 < len(computation(context).order) / 5
+
+
+def test_kernels_of_an_emulated_job_are_known_without_a_trace():
+    emulated = emulate(branches(2), {"product_0": 0.25, "product_1": 0.5})
+    times = kernel_times(emulated)
+    assert sorted(times.values()) == [0.25, 0.5]
+    assert all(emulated.op_graph[name].kind == "DatasetToSingleElement" for name in times)
 
 
 def test_parameters_reach_their_kernels_as_data():

@@ -61,7 +61,15 @@ from caramel import Context
 from caramel.facts import RawGradient, TrainingJob, Variable
 from caramel.names import TensorRef
 
-__all__ = ["DEVICES", "Device", "EmulationError", "emulate", "flops_times", "traced_times"]
+__all__ = [
+    "DEVICES",
+    "Device",
+    "EmulationError",
+    "emulate",
+    "flops_times",
+    "kernel_times",
+    "traced_times",
+]
 
 tf1 = tf.compat.v1
 
@@ -130,6 +138,19 @@ def traced_times(metadata: Any) -> dict[str, float]:
         for node in device.node_stats:
             seconds = (node.op_end_rel_micros - node.op_start_rel_micros) * 1e-6
             times[node.node_name] = times.get(node.node_name, 0.0) + seconds
+    return times
+
+
+def kernel_times(emulated: Context) -> dict[str, float]:
+    """Seconds of each kernel of an emulated job, by the op whose end is that of the kernel.
+
+    A trace of such a job would count the time in which a kernel waits for the device, too.
+    """
+    times = {}
+    for node in emulated.graph_def.node:
+        prefix, _, last = node.name.rpartition("/")
+        if last == "seconds" and f"{prefix}/slept" in emulated.op_graph:
+            times[f"{prefix}/slept"] = float(tf.make_ndarray(node.attr["value"].tensor))
     return times
 
 
