@@ -222,15 +222,14 @@ def _tables(rows: Sequence[Row], name: str) -> tuple[Table, Table]:
         orders.add_row(
             *(*own, str(facts["transfers"])),
             *(row.invalid or str(facts["unique_orders"]), str(facts["traced_steps"])),
-            str(facts["steps_with_several_orders"]),
+            str(facts.get("steps_with_several_orders", "-")),  # earlier files do not have it
             f"{np.mean(distances):.3f}" if distances else "-",
         )
         times.add_row(
             *own,
-            *(
-                f"{facts[key] * 1e3:.0f}"
-                for key in ("median_s", "p5_s", "p95_s", "spread_s", "max_s")
-            ),
+            *(f"{facts[key] * 1e3:.0f}" for key in ("median_s", "p5_s", "p95_s")),
+            f"{(facts['p95_s'] - facts['p5_s']) * 1e3:.0f}",
+            f"{facts['max_s'] * 1e3:.0f}",
             f"{facts['variation']:.1%}",
         )
     return orders, times

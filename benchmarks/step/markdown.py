@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -43,7 +42,7 @@ def overview(path: Path) -> str:
         _line("wire limit, s", [f"{row.facts['wire_limit_s']:.3f}" for row in plain]),
         _line(f"{PLAIN}, s", [f"{row.median_s:.3f}" for row in plain]),
         _line("÷ max(C, wire limit)", [f"{row.median_s / bound_s(row):.2f}" for row in plain]),
-        _line("cores busy", [_busy(row) for row in plain]),
+        _line("cores busy", [_busy(row, content["machine"]["cores"]) for row in plain]),
     ]
     for system in systems:
         if system not in (str(ALONE), str(PLAIN)):
@@ -57,9 +56,9 @@ def _line(head: str, texts: Sequence[str]) -> str:
     return f"| {head} | {' | '.join(texts)} |"
 
 
-def _busy(row: Row) -> str:
+def _busy(row: Row, cores: int) -> str:
     """Which share of the machine's cores a step keeps busy."""
-    return f"{row.facts['processor_s'] / row.median_s / (os.cpu_count() or 1):.0%}"
+    return f"{row.facts['processor_s'] / row.median_s / cores:.0%}"
 
 
 def _against(row: Row | None) -> str:
