@@ -44,5 +44,6 @@ def test_a_group_is_not_split_where_others_fill_its_pauses():
     assert depth_of(10_000, network(100), beside_bytes=10_000) == 1
 
 
-def test_two_workers_split_nothing():
-    assert depth_of(10**9, network(100, workers=2)) == 1
+def test_two_workers_split_only_what_is_very_large():
+    assert depth_of(100_000_000, network(100, workers=2)) == 1
+    assert depth_of(128_000_000, network(100, workers=2)) == 4

@@ -5,7 +5,8 @@ group is split as often as its parts stay well above the threshold, below which 
 into 1, 2 or 4 parts. The paper goes up to 8 and leaves the formula open. These limits are taken
 from `benchmarks/results/allreduce.json`: with them, and the pattern that is the fastest for a size,
 no size takes over 5 % longer than with its best fixed depth. Between two workers, whose links are
-busy in both directions from the begin, that holds for groups that are not split at all.
+busy in both directions from the begin, that holds for groups of up to 100 MB that are not split at
+all; what is larger takes so long to add that the link would stand still.
 
 Where other groups are on the wire meanwhile, splitting fills no pause and only costs: ResNet-50 on
 two hosts, everything else planned, took 0.95 s with groups of 4 MB in 8 parts and 0.91 s without.
@@ -19,6 +20,9 @@ LARGEST_DEPTH = 4
 PART_THRESHOLDS = 8
 """A part is at least as many thresholds large: it is cut into a chunk for each worker."""
 
+PAIR_BYTES = 128_000_000
+"""From here on, groups are split between two workers, too."""
+
 
 def depth_of(size_bytes: int, network: NetworkModel, *, beside_bytes: int = 0) -> int:
     """The largest power of two up to `size_bytes / (8 threshold)`, at least 1 and at most 4.
@@ -29,7 +33,7 @@ def depth_of(size_bytes: int, network: NetworkModel, *, beside_bytes: int = 0) -
         beside_bytes: of other groups that are on their way at the same time, and fill the pauses of
             this one. A group that is not larger is not split.
     """
-    if network.workers <= 2 or size_bytes <= beside_bytes:
+    if size_bytes <= beside_bytes or (network.workers <= 2 and size_bytes < PAIR_BYTES):
         return 1
     parts = min(size_bytes // max(1, PART_THRESHOLDS * network.threshold_bytes), LARGEST_DEPTH)
     return 1 << max(0, parts.bit_length() - 1)

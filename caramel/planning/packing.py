@@ -8,10 +8,13 @@ A greedy packing of transfers into the time of the link, largest first. Each goe
 3. what fits neither goes, when all the others have their place, after the backward pass or before
    the forward pass, whichever adds less to the step.
 
-A transfer that is too large for either pass finds the others where it would have to be: in VGG-16,
-one gradient has three quarters of all bytes. So in the end, again largest first,
+A transfer that is longer than the backward pass finds the others where it would have to be: in
+VGG-16, one gradient has three quarters of all bytes. So if there is one, in the end, again largest
+first,
 
-4. each changes to the other side as long as that makes the step shorter. (Not in the paper.)
+4. each changes to the other side as long as that makes the step shorter. (Not in the paper. Where
+   there is none, it only defers more: ResNet-50 on two hosts then took 0.93 of the plain plan's
+   step, else 0.90.)
 
 The link carries one transfer at a time, and those of the two passes share it in every step. Inside
 a pass nothing is fixed until the end: deferred transfers go in the order in which they are needed,
@@ -107,10 +110,12 @@ def pack(
     unassigned = [item for item in ranked if not packer.place_within(item)]
     for item in unassigned:
         packer.place_beyond(item)
-    for _ in range(_PASSES):
-        changed = sum(packer.change_side(item) for item in ranked)
-        if not changed:
-            break
+    backward_s = computation_s - min((t.ready_s for t in transfers), default=0.0)
+    if any(transfer.seconds > backward_s for transfer in transfers):
+        for _ in range(_PASSES):
+            changed = sum(packer.change_side(item) for item in ranked)
+            if not changed:
+                break
     return packer.packing()
 
 
