@@ -56,7 +56,7 @@ def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
 @pytest.mark.parametrize(
     ("name", "systems"),
     [
-        ("step", 2 * len(cells.quick_systems(cells.QUICK.cells[0]))),
+        ("step", len(cells.quick_systems(cells.QUICK.cells[0]))),
         ("ablation", len(cells.QUICK_ABLATION.systems(cells.QUICK_ABLATION.cells[0]))),
     ],
 )

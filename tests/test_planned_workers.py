@@ -64,8 +64,7 @@ def test_worker_processes_give_the_bits_of_plain_training(workers):
                     assert_equal(session.variables(worker=worker), expected, flags)
 
 
-@pytest.mark.parametrize("save_every", [1, 3])
-def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path, save_every):
+def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path):
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     start = tmp_path / "start"
@@ -79,7 +78,7 @@ def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_
                 session.restore(checkpoint)
                 for step in range(done, kill_after):
                     session.step(batch(job, step))
-                    if (step + 1) % save_every == 0:
+                    if (step + 1) % 3 == 0:  # in the middle of a deferred step
                         checkpoint, done = session.save(tmp_path / "saved"), step + 1
                 if victim is None:
                     assert_equal(session.variables(), expected, "in the end")

@@ -208,7 +208,7 @@ QUICK_ABLATION = Suite(
     steps=2,
 )
 QUICK = Suite(
-    (Cell("tiny", 4, mbit_per_s=200), Cell("tiny", 4, accelerator="K80", mbit_per_s=200)),
+    (Cell("tiny", 4, mbit_per_s=200),),
     quick_systems,
     rounds=2,
     steps=2,
