@@ -14,7 +14,7 @@ first,
 
 4. each changes to the other side as long as that makes the step shorter. (Not in the paper. Where
    there is none, it only defers more: ResNet-50 on two hosts then took 0.93 of the plain plan's
-   step, else 0.90.)
+   step, else 0.91.)
 
 The link carries one transfer at a time, and those of the two passes share it in every step. Inside
 a pass nothing is fixed until the end: deferred transfers go in the order in which they are needed,
