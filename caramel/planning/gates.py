@@ -4,7 +4,7 @@ Without gates all transfers share the bandwidth, and the first one that is neede
 last. With one at a time each worker sends in one order, in every step; but the wire is idle from
 the arrival of a group until the next one starts. On a processor that also computes, this takes as
 long as the ops that run just then: ResNet-50 on two hosts of one core took 0.99 s with one group at
-a time, and 0.90 s with a few megabytes in flight. So by default a group starts when the group has
+a time, and 0.91 s with a few megabytes in flight. So by default a group starts when the group has
 arrived behind which the limit leaves room for it.
 
 Deferred groups go first; those of the step follow behind them.
