@@ -190,7 +190,8 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     for _ in range(case["warm_up"]):
         system.traced_step()
         system.step()
-    orders, samples_s = [], []
+    orders: list[list[tuple[str, ...]]] = []
+    samples_s: list[float] = []
     incomplete = 0
     while len(orders) < case["rounds"] and incomplete <= case["rounds"]:
         step = system.traced_step()
