@@ -30,7 +30,7 @@ LAYERS = {
         *("measurements", "patterns", "plan", "processes", "profile", "records", "results"),
         *("timeline", "timing_cache", "traffic"),
     },
-    2: {"analysis", "analyzers.", "checks", "network", "planning."},
+    2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {
         *("channel", "checkpoint", "context", "late", "modifiers.", "pending", "profiler"),
         *("runner", "servers", "session", "step_trace", "traces"),

@@ -45,12 +45,12 @@ def transfer_windows(
     seconds = [sum(timing.seconds.get(name, 0.0) for name in names) for names in units.ops]
     begin_s, part_ends_s = _schedule(parts, seconds)
     computation_s = part_ends_s[-1]
-    readers = _readers(units, access, targets)
+    readers = readers_of(units, access, targets)
     windows = {
         name: Window(
             ready_s=ready_s,
             needed_s=min(
-                (begin_s[unit] for unit in _users(graph, units, readers[name], seconds)),
+                (begin_s[unit] for unit in users_of(graph, units, readers[name], seconds)),
                 default=computation_s,
             ),
         )
@@ -83,7 +83,9 @@ def _schedule(
     return begin_s, ends_s
 
 
-def _readers(units: Units, access: StateAccess, parameters: Iterable[str]) -> dict[str, list[str]]:
+def readers_of(
+    units: Units, access: StateAccess, parameters: Iterable[str]
+) -> dict[str, list[str]]:
     """The ops of the step that read each parameter, its own updates left out."""
     readers: dict[str, list[str]] = {name: [] for name in parameters}
     for op in units.of_op:
@@ -93,7 +95,7 @@ def _readers(units: Units, access: StateAccess, parameters: Iterable[str]) -> di
     return readers
 
 
-def _users(
+def users_of(
     graph: OpGraph, units: Units, readers: Sequence[str], seconds: Sequence[float]
 ) -> set[int]:
     """The first units that take time for what `readers` put out.

@@ -145,11 +145,11 @@ class Deferrals:
         """
         found: dict[str, frozenset[str]] = {}
         for parameter in sorted(parameters):
-            for name, waits in self._moved_with(parameter).items():
+            for name, waits in self.moved_with(parameter).items():
                 found[name] = found.get(name, _NOTHING) | waits
         return {name: found[name] for name in sorted(found, key=self._position.__getitem__)}
 
-    def _moved_with(self, parameter: str) -> dict[str, frozenset[str]]:
+    def moved_with(self, parameter: str) -> dict[str, frozenset[str]]:
         """The same for one gradient; only what is downstream of it is looked at."""
         if parameter in self._known:
             return self._known[parameter]

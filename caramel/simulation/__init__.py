@@ -1,0 +1,14 @@
+"""Predicts a training step: what every worker and link does when, without running anything.
+
+================ ==================================================================================
+`workload`       what does a worker compute, piece by piece, and what does each piece wait for?
+`hardware`       what can the workers and their links do?
+`rounds`         in which rounds does an aggregation go over a link?
+`tasks`          everything that happens in a step, and what waits for what
+`engine`         when does each task begin and end?
+`simulate`       the timeline of a step, from a plan
+================ ==================================================================================
+
+A step is simulated in its steady state: transfers that are deferred from the step before begin with
+it. The client waits for both parts of a step, so nothing else is left over from one to the next.
+"""

@@ -1,0 +1,204 @@
+"""What can the workers and their links do, as far as it matters for the time of a step?"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from caramel.errors import PlanError
+from caramel.facts import Link, NetworkModel, TimingTable
+from caramel.measurements import Measurements
+from caramel.patterns import PATTERNS
+from caramel.planning.contention import PROCESSOR_S_PER_BYTE
+from caramel.simulation.rounds import rounds_of
+
+REDUCE_S_PER_BYTE = 0.25e-9
+"""Adding two tensors of so many bytes, on one core: 64 MB take 12 to 18 ms."""
+
+HANDLING_S_PER_BYTE = 0.4e-9
+"""From the last byte of a tensor that arrives until it can be used, and before the first one goes:
+what one aggregation of 16 or 64 MB between two workers takes longer than the wire and the additions
+need (`benchmarks/results/allreduce.json`)."""
+
+COPY_S_PER_BYTE = 0.25e-9
+"""Laying tensors side by side; taking them apart again copies nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What one worker can do.
+
+    Attributes:
+        send_bytes_per_s: payload over its link, in each direction at the same time.
+        receive_bytes_per_s: likewise.
+        slowdown: its computation takes so many times longer than the timed ops.
+    """
+
+    send_bytes_per_s: float
+    receive_bytes_per_s: float
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("send_bytes_per_s", "receive_bytes_per_s", "slowdown"):
+            if not getattr(self, name) > 0:
+                raise PlanError(f"a host's {name} must be more than {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """Workers, links, and what a step costs besides.
+
+    Attributes:
+        hosts: one for each worker.
+        latency_s: from when a tensor could be sent until its first byte arrives, by pattern.
+        links: pairs of workers whose rate or latency is another than their hosts and `latency_s`
+            say.
+        excess: how many times the bytes of a pattern its transfers are worth: 1, or more where
+            several senders to one receiver make segments be sent again.
+        cores: how many cores of a processor both compute and transfer; None if an accelerator
+            computes.
+        processor_s_per_byte: time of one core for each byte that a worker sends, receiving as many.
+        reduce_s_per_byte: adding two tensors of so many bytes.
+        handling_s_per_byte: what every transfer takes besides, while others may be on the wire.
+        copy_s_per_byte: laying members of a group side by side, or keeping them for the next step.
+        op_s: what the runtime takes for each op beside the op's own time.
+        step_s: what a step takes in which nothing is done: the client's call.
+    """
+
+    hosts: tuple[Host, ...]
+    latency_s: Mapping[str, float]
+    links: tuple[Link, ...] = ()
+    excess: Mapping[str, float] = field(default_factory=dict)
+    cores: int | None = None
+    processor_s_per_byte: float = PROCESSOR_S_PER_BYTE
+    reduce_s_per_byte: float = REDUCE_S_PER_BYTE
+    handling_s_per_byte: float = HANDLING_S_PER_BYTE
+    copy_s_per_byte: float = COPY_S_PER_BYTE
+    op_s: float = 0.0
+    step_s: float = 0.0
+
+    @property
+    def workers(self) -> int:
+        """Number of workers."""
+        return len(self.hosts)
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all workers and all links are alike."""
+        return len(set(self.hosts)) == 1 and not self.links
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What the slowest link carries."""
+        return min(min(h.send_bytes_per_s, h.receive_bytes_per_s) for h in self.hosts)
+
+    def latency_of(self, pattern: str) -> float:
+        """Latency of one transfer of a pattern; of one that is unknown, the largest known."""
+        known = self.latency_s.get(pattern)
+        return max(self.latency_s.values(), default=0.0) if known is None else known
+
+    def with_rate(self, bytes_per_s: float) -> Hardware:
+        """The same with links of another rate."""
+        hosts = [
+            dataclasses.replace(h, send_bytes_per_s=bytes_per_s, receive_bytes_per_s=bytes_per_s)
+            for h in self.hosts
+        ]
+        return dataclasses.replace(self, hosts=tuple(hosts), links=())
+
+    def with_workers(self, workers: int) -> Hardware:
+        """The same with another number of workers like the first one."""
+        return dataclasses.replace(self, hosts=(self.hosts[0],) * workers, links=())
+
+    def with_latency(self, latency_s: float) -> Hardware:
+        """The same with another latency, for every pattern."""
+        return dataclasses.replace(self, latency_s=dict.fromkeys(PATTERNS, latency_s), links=())
+
+
+LINKS_DIFFER = 1.1
+"""Links are taken one by one if the fastest is so many times faster than the slowest."""
+
+
+def hardware_of(
+    network: NetworkModel,
+    timing: TimingTable,
+    measurements: Sequence[Measurements] = (),
+    *,
+    op_s: float = 0.0,
+) -> Hardware:
+    """What was measured.
+
+    A pattern's latency is that of its line, spread over the rounds in which it goes. Its slope
+    beyond what the links and the additions need is its excess.
+
+    Args:
+        network: lines of aggregations.
+        timing: knows what computes.
+        measurements: those that the network was fitted to, for the time of an empty step.
+        op_s: what the runtime takes for each op.
+    """
+    workers = network.workers
+    slopes = {name: _wire_s_per_byte(network, name) for name in network.costs}
+    rate = payload_bytes_per_s(network)
+    excess, latency = {}, {}
+    for name, cost in network.costs.items():
+        rounds = rounds_of(name, workers, 1, (1.0,) * workers)
+        least = _sent(name, workers) / rate
+        excess[name] = max(1.0, slopes[name] / least) if least else 1.0
+        latency[name] = cost.latency_s / max(1, len(rounds))
+    own = [each for each in measurements if each.workers == workers]
+    empty_s = statistics.median(own[0].empty_seconds) if own else 0.0
+    links = tuple(
+        dataclasses.replace(link, bytes_per_s=_without_handling(link.bytes_per_s))
+        for link in network.links
+    )
+    rates = [link.bytes_per_s for link in links]
+    differ = bool(rates) and max(rates) > LINKS_DIFFER * min(rates)
+    fastest = max(rates) if differ else rate
+    return Hardware(
+        hosts=(Host(fastest, fastest),) * workers,
+        latency_s=latency,
+        links=links if differ else (),
+        excess=excess,
+        cores=timing.cores,
+        op_s=op_s,
+        step_s=empty_s,
+    )
+
+
+def payload_bytes_per_s(network: NetworkModel) -> float:
+    """What a link carries while nothing else waits.
+
+    Of links that were measured one by one it is the slowest; else what the pattern with the least
+    overhead reaches. What a transfer takes besides leaves the link idle where there is only one,
+    and is taken away.
+    """
+    if network.links:
+        return min(_without_handling(link.bytes_per_s) for link in network.links)
+    rates = [network.bytes_per_s]
+    for name in network.costs:
+        slope, sent = _wire_s_per_byte(network, name), _sent(name, network.workers)
+        if slope > 0:
+            rates.append(sent / slope)
+    return max(rates)
+
+
+def _without_handling(bytes_per_s: float) -> float:
+    """The rate of a link, from that of one transfer at a time."""
+    seconds = 1 / bytes_per_s
+    return 1 / max(seconds - HANDLING_S_PER_BYTE, seconds / 2)
+
+
+def _sent(pattern: str, workers: int) -> float:
+    """What a worker sends for each byte that is aggregated."""
+    return sum(r.bytes for r in rounds_of(pattern, workers, 1, (1.0,) * workers)) / workers
+
+
+def _wire_s_per_byte(network: NetworkModel, pattern: str) -> float:
+    """The slope of a pattern's line: what of it is the wire's."""
+    rounds = rounds_of(pattern, network.workers, 1, (1.0,) * network.workers)
+    added = sum(each.added for each in rounds) / network.workers
+    besides = added * REDUCE_S_PER_BYTE + _sent(pattern, network.workers) * HANDLING_S_PER_BYTE
+    slope = network.costs[pattern].s_per_byte
+    return max(slope / 2, slope - besides)

@@ -1,0 +1,122 @@
+"""The timeline of a step, predicted from a plan, what workers compute, and what they can do."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from caramel.graph import dtype_bytes
+from caramel.plan import Gate, Group, Plan
+from caramel.simulation.engine import Kind, TaskGraph, run
+from caramel.simulation.hardware import Hardware
+from caramel.simulation.tasks import Size, StepTasks, tasks_of
+from caramel.simulation.workload import Workload
+from caramel.timeline import Resource, Span, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTimes:
+    """When a group is aggregated: from when the first worker could send until the last one has it.
+
+    In seconds from the begin of the step in which it goes.
+    """
+
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A predicted step.
+
+    Attributes:
+        step_s: how long it takes, with the client's call.
+    """
+
+    step_s: float
+    _tasks: StepTasks
+    _begins_s: Sequence[float]
+    _ends_s: Sequence[float]
+    _workers: int
+
+    @cached_property
+    def groups(self) -> Mapping[str, GroupTimes]:
+        """When each group is aggregated, by name."""
+        return {
+            name: GroupTimes(
+                min(self._ends_s[task] for task in self._tasks.begins[name]),
+                max(self._ends_s[task] for task in arrivals),
+            )
+            for name, arrivals in self._tasks.arrivals.items()
+        }
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The spans of every worker; transfers and additions have the names of their groups."""
+        graph = self._tasks.graph
+        spans = [
+            span
+            for number, name in enumerate(graph.names)
+            if name and self._ends_s[number] > self._begins_s[number]
+            for span in self._spans(graph, number, name)
+        ]
+        return Timeline(tuple(sorted(spans, key=lambda s: (s.begin_s, s.end_s, s.worker, s.name))))
+
+    def _spans(self, graph: TaskGraph, number: int, name: str) -> Iterator[Span]:
+        begin_s, end_s = self._begins_s[number], self._ends_s[number]
+        kind, host, target = graph.kinds[number], graph.hosts[number], graph.targets[number]
+        size = round(graph.amounts[number]) if kind is Kind.SEND else None
+        for worker in range(self._workers) if self._tasks.folded else (host,):
+            if kind is not Kind.SEND:
+                resource: Resource = "compute" if kind is Kind.COMPUTE else "reduce"
+                yield Span(resource, name, begin_s, end_s, worker)
+                continue
+            yield Span("send", name, begin_s, end_s, worker, size)
+            receiver = worker if self._tasks.folded else target
+            yield Span("receive", name, begin_s, end_s, receiver, size)
+
+
+def simulate(
+    plan: Plan, workload: Workload, hardware: Hardware, *, pending: bool = True
+) -> Prediction:
+    """Predict a step of a plan.
+
+    Args:
+        workload: with the control edges of the plan.
+        hardware: of as many workers as the plan has.
+        pending: whether something is left of the step before; False for the first step.
+    """
+    assert plan.workers == hardware.workers, "the plan is for another number of workers"
+    return simulate_groups(
+        plan.groups, plan.gates, sizes_of(plan), workload, hardware, pending=pending
+    )
+
+
+def simulate_groups(
+    groups: Sequence[Group],
+    gates: Sequence[Gate],
+    sizes: Mapping[str, Size],
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    pending: bool = True,
+) -> Prediction:
+    """The same without the rest of a plan; see `caramel.simulation.tasks.tasks_of`."""
+    tasks = tasks_of(groups, gates, sizes, workload, hardware, pending=pending)
+    if tasks.folded:
+        hardware_of_one = dataclasses.replace(hardware, hosts=hardware.hosts[:1])
+    else:
+        hardware_of_one = hardware
+    begins_s, ends_s = run(tasks.graph, hardware_of_one)
+    step_s = max(ends_s, default=0.0) + hardware.step_s
+    return Prediction(step_s, tasks, begins_s, ends_s, hardware.workers)
+
+
+def sizes_of(plan: Plan) -> dict[str, Size]:
+    """What is aggregated for each parameter of a plan."""
+    return {
+        gradient.parameter: Size(gradient.elements, dtype_bytes(gradient.spec.dtype) or 0)
+        for gradient in plan.gradients
+    }

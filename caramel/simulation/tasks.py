@@ -1,0 +1,310 @@
+"""Everything that happens in a step, and what waits for what.
+
+On each host a chain of computation; for each group the laying side by side of its members, the
+transfers and additions of its pattern, and what waits for its arrival: gates, updates, and parts
+of the forward pass. Where all workers are alike, one host stands for all, and sends to itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from caramel.patterns import Gather, Reduce, Send, chunk_sizes, schedule
+from caramel.plan import ALL_GATHER, Gate, Group
+from caramel.simulation.engine import Kind, TaskGraph
+from caramel.simulation.hardware import Hardware
+from caramel.simulation.rounds import rounds_of
+from caramel.simulation.workload import Update, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of what is aggregated for a parameter: elements, and bytes of each."""
+
+    elements: int
+    element_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return self.elements * self.element_bytes
+
+
+@dataclass(slots=True)
+class StepTasks:
+    """The tasks of a step.
+
+    Attributes:
+        graph: all of them.
+        begins: when a group begins to be transferred: for each group one task on each host.
+        arrivals: when it is there, aggregated.
+        folded: whether one host stands for all workers.
+    """
+
+    graph: TaskGraph = field(default_factory=TaskGraph)
+    begins: dict[str, list[int]] = field(default_factory=dict)
+    arrivals: dict[str, list[int]] = field(default_factory=dict)
+    folded: bool = False
+
+
+def tasks_of(
+    groups: Sequence[Group],
+    gates: Sequence[Gate],
+    sizes: Mapping[str, Size],
+    workload: Workload,
+    hardware: Hardware,
+    *,
+    pending: bool = True,
+) -> StepTasks:
+    """The tasks of one step.
+
+    Args:
+        groups: what is aggregated together, and how.
+        gates: which of them waits for which.
+        sizes: of what is aggregated for each parameter.
+        workload: what each worker computes.
+        hardware: workers and links.
+        pending: whether deferred groups of the step before are still to be aggregated.
+    """
+    writer = _Writer(groups, sizes, workload, hardware, pending)
+    writer.compute()
+    for group in writer.order(gates):
+        writer.transfer(group)
+    writer.update()
+    return writer.found
+
+
+_URGENT = -1  # updates go before the forward and backward pass
+
+
+class _Writer:
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        sizes: Mapping[str, Size],
+        workload: Workload,
+        hardware: Hardware,
+        pending: bool,
+    ) -> None:
+        self._sizes, self._workload, self._hardware = sizes, workload, hardware
+        self._pending = pending
+        self._groups = [group for group in groups if pending or not group.deferred]
+        self._group_of = {name: group for group in groups for name in group.members}
+        self._deferred = {name for group in groups if group.deferred for name in group.members}
+        self.found = StepTasks(folded=hardware.is_uniform)
+        self._tasks = self.found.graph
+        self._hosts = 1 if self.found.folded else hardware.workers
+        self._after: dict[str, list[str]] = {}
+        self._chain: list[list[int]] = []
+        self._yielded: list[dict[str, int]] = []
+
+    # Computation
+
+    def compute(self) -> None:
+        """The forward and the backward pass of every host."""
+        op_s = self._hardware.op_s
+        for host in range(self._hosts):
+            chain: list[int] = []
+            yielded: dict[str, int] = {}
+            for number, piece in enumerate(self._workload.chain):
+                task = self._tasks.add(
+                    Kind.COMPUTE,
+                    host,
+                    piece.seconds + op_s * piece.ops,
+                    chain[-1:],
+                    name=piece.name,
+                    urgency=number,
+                )
+                chain.append(task)
+                yielded.update(dict.fromkeys(piece.yields, task))
+            self._chain.append(chain)
+            self._yielded.append(yielded)
+
+    def update(self) -> None:
+        """What is computed from aggregated gradients, and what waits for it."""
+        op_s = self._hardware.op_s
+        for host in range(self._hosts):
+            written: dict[str, list[int]] = {}
+            for each in self._workload.updates:
+                moved = not self._deferred.isdisjoint(each.moves_with)
+                if moved and not self._pending:
+                    continue
+                task = self._tasks.add(
+                    Kind.COMPUTE,
+                    host,
+                    each.seconds + (op_s if each.seconds else 0.0),
+                    self._needed_by(each, moved, host),
+                    name=each.name,
+                    urgency=_URGENT,
+                )
+                if moved:
+                    for variable in each.writes:
+                        written.setdefault(variable, []).append(task)
+            for piece, task in zip(self._workload.chain, self._chain[host], strict=True):
+                for variable in sorted(piece.needs):
+                    self._tasks.wait(task, written.get(variable, ()))
+
+    def _needed_by(self, update: Update, moved: bool, host: int) -> list[int]:
+        """The arrivals that an update waits for, or the raw gradients if nothing is sent."""
+        own = sorted(update.gradients)
+        groups = dict.fromkeys(
+            self._group_of[name].name
+            for name in own
+            if name in self._group_of and (name in self._deferred) == moved
+        )
+        if self._group_of or moved:
+            return [self.found.arrivals[name][host] for name in groups]
+        return sorted({self._yielded[host][n] for n in own if n in self._yielded[host]})
+
+    # Transfers
+
+    def order(self, gates: Sequence[Gate]) -> list[Group]:
+        """The groups, each after those it waits for."""
+        known = {group.name: group for group in self._groups}
+        for gate in gates:
+            if gate.group in known and gate.after in known:
+                self._after.setdefault(gate.group, []).append(gate.after)
+        ordered: dict[str, Group] = {}
+        for first in self._groups:
+            stack = [first.name]
+            while stack:
+                name = stack[-1]
+                missing = [n for n in self._after.get(name, ()) if n not in ordered]
+                if missing:
+                    stack += missing
+                    continue
+                ordered[stack.pop()] = known[name]
+        return list(ordered.values())
+
+    def transfer(self, group: Group) -> None:
+        """A group: from its raw gradients to its arrival on every host."""
+        size_bytes = sum(self._sizes[name].bytes for name in group.members)
+        copied = len(group.members) > 1
+        starts = []
+        for host in range(self._hosts):
+            after = [self.found.arrivals[name][host] for name in self._after.get(group.name, ())]
+            if not group.deferred:
+                yielded = self._yielded[host]
+                after += sorted({yielded[name] for name in group.members if name in yielded})
+            copy_s = self._hardware.copy_s_per_byte * size_bytes if copied else 0.0
+            starts.append(self._tasks.add(Kind.DELAY, host, copy_s, after))
+        self.found.begins[group.name] = starts
+        if self._hardware.workers == 1 or (size_bytes == 0 and group.pattern != ALL_GATHER):
+            self.found.arrivals[group.name] = starts
+        elif group.pattern == ALL_GATHER:
+            self.found.arrivals[group.name] = self._gathered(group, starts)
+        elif self.found.folded:
+            self.found.arrivals[group.name] = self._in_rounds(group, starts)
+        else:
+            self.found.arrivals[group.name] = self._in_steps(group, starts)
+
+    def _gathered(self, group: Group, starts: list[int]) -> list[int]:
+        """Rows of a sparse gradient; nothing is known of their number, so only latency counts."""
+        latency_s = self._hardware.latency_of(ALL_GATHER)
+        return [self._tasks.add(Kind.DELAY, host, latency_s, starts) for host in range(self._hosts)]
+
+    def _chunks(self, group: Group) -> list[tuple[int, ...]]:
+        """The bytes of the chunks, for each of the group's parts."""
+        first = self._sizes[group.members[0]]
+        count = schedule(group.pattern, self._hardware.workers).chunks
+        sizes = chunk_sizes(
+            sum(self._sizes[name].elements for name in group.members),
+            count * group.depth,
+            first.element_bytes,
+            smallest_bytes=group.smallest_chunk_bytes,
+        )
+        in_bytes = [size * first.element_bytes for size in sizes]
+        return [tuple(in_bytes[n * count : (n + 1) * count]) for n in range(group.depth)]
+
+    def _in_rounds(self, group: Group, starts: list[int]) -> list[int]:
+        """The transfers of a group where one host stands for all.
+
+        A part goes in each round behind the part before it.
+        """
+        hardware = self._hardware
+        latency_s = hardware.latency_of(group.pattern)
+        excess = hardware.excess.get(group.pattern, 1.0)
+        ends: list[int] = []
+        before: dict[int, int] = {}
+        for chunks in self._chunks(group):
+            if not any(chunks):
+                continue
+            last = starts[0]
+            for number, each in enumerate(
+                rounds_of(group.pattern, hardware.workers, 1, tuple(map(float, chunks)))
+            ):
+                after = [last, *([before[number]] if number in before else [])]
+                last = before[number] = self._send(
+                    group, 0, 0, each.bytes * excess, latency_s, after
+                )
+                if each.added:
+                    last = self._add_up(group, 0, each.added, [last])
+            ends.append(last)
+        return [self._tasks.add(Kind.DELAY, 0, 0.0, ends)]
+
+    def _in_steps(self, group: Group, starts: list[int]) -> list[int]:
+        """The transfers of a group between hosts that differ."""
+        hardware = self._hardware
+        workers = range(hardware.workers)
+        excess = hardware.excess.get(group.pattern, 1.0)
+        default_s = hardware.latency_of(group.pattern)
+        latency = {(each.source, each.target): each.latency_s for each in hardware.links}
+        ends: list[list[int]] = [[] for _ in workers]
+        before: dict[int, int] = {}
+        steps = schedule(group.pattern, hardware.workers, shift=group.shift).steps
+        for chunks in self._chunks(group):
+            has = {(w, chunk): starts[w] for w in workers for chunk in range(len(chunks))}
+            arrived: dict[tuple[int, int, int], int] = {}
+            for number, step in enumerate(steps):
+                size = chunks[step.chunk]
+                if not size:
+                    continue
+                if isinstance(step, Reduce):
+                    own = (step.worker, step.chunk)
+                    operands = [
+                        has[own] if w == step.worker else arrived[step.worker, w, step.chunk]
+                        for w in step.order
+                    ]
+                    added = size * (len(operands) - 1)
+                    has[own] = self._add_up(group, step.worker, added, operands)
+                    continue
+                pair = (step.source, step.target)
+                after = [has[step.source, step.chunk]]
+                if number in before:
+                    after.append(before[number])
+                sent = before[number] = self._send(
+                    group, *pair, size * excess, latency.get(pair, default_s), after
+                )
+                match step:
+                    case Send():
+                        arrived[step.target, step.source, step.chunk] = sent
+                    case Gather():
+                        has[step.target, step.chunk] = sent
+            for worker, chunk in itertools.product(workers, range(len(chunks))):
+                ends[worker].append(has[worker, chunk])
+        return [self._tasks.add(Kind.DELAY, w, 0.0, sorted(set(ends[w]))) for w in workers]
+
+    def _send(
+        self,
+        group: Group,
+        source: int,
+        target: int,
+        size_bytes: float,
+        latency_s: float,
+        after: Sequence[int],
+    ) -> int:
+        return self._tasks.add(
+            Kind.SEND,
+            source,
+            size_bytes,
+            after,
+            name=group.name,
+            target=target,
+            latency_s=latency_s + self._hardware.handling_s_per_byte * size_bytes,
+        )
+
+    def _add_up(self, group: Group, host: int, added: float, after: Sequence[int]) -> int:
+        seconds = self._hardware.reduce_s_per_byte * added
+        return self._tasks.add(Kind.DELAY, host, seconds, after, name=group.name)

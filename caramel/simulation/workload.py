@@ -1,0 +1,273 @@
+"""What does a worker compute in a step, piece by piece, and what does each piece wait for?
+
+The ops of a step fall into two kinds. Those that wait for no aggregated gradient (the forward and
+the backward pass) are computed in one order: that in which they get ready, where control edges of
+the plan count. This chain is cut into pieces wherever it first needs a parameter and wherever a
+raw gradient is complete. What is downstream of aggregated gradients (clipping, updates, averages)
+is gathered in pieces that wait for the same gradients.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from caramel.analyzers.units import Units, units_of_step
+from caramel.analyzers.windows import readers_of, users_of
+from caramel.facts import LoopFrames, StateAccess, TimingTable, TrainingJob
+from caramel.graph import OpGraph
+from caramel.plan import AggregatedGradient, Edge
+from caramel.planning.deferral import Deferrals
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of the forward and backward pass that waits for nothing once it has begun.
+
+    Attributes:
+        name: of its last op that takes time.
+        seconds: on a worker's device.
+        ops: how many ops that take time it has.
+        needs: variables that it is the first to need the new value of.
+        yields: parameters whose raw gradients are complete when it ends.
+    """
+
+    name: str
+    seconds: float
+    ops: int = 1
+    needs: frozenset[str] = frozenset()
+    yields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What is computed from aggregated gradients.
+
+    Attributes:
+        name: of its last op that takes time, or of its last op.
+        seconds: on a worker's device.
+        gradients: the parameters whose aggregated gradients it waits for.
+        moves_with: it runs in the next step if the gradient of one of these parameters is deferred.
+        writes: the variables that it assigns.
+    """
+
+    name: str
+    seconds: float
+    gradients: frozenset[str]
+    moves_with: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What does a worker compute in a step?
+
+    Attributes:
+        chain: forward and backward pass, in the order in which they are computed.
+        updates: what waits for aggregated gradients.
+    """
+
+    chain: tuple[Piece, ...]
+    updates: tuple[Update, ...] = ()
+
+    @property
+    def computation_s(self) -> float:
+        """C, with the updates."""
+        return sum(p.seconds for p in self.chain) + sum(u.seconds for u in self.updates)
+
+    @property
+    def ready_s(self) -> dict[str, float]:
+        """When each raw gradient is complete if nothing is waited for, from the begin of a step."""
+        found, clock_s = {}, 0.0
+        for piece in self.chain:
+            clock_s += piece.seconds
+            found.update(dict.fromkeys(piece.yields, clock_s))
+        return found
+
+    @property
+    def needed_s(self) -> dict[str, float]:
+        """When each variable is first needed if nothing is waited for."""
+        found: dict[str, float] = {}
+        clock_s = 0.0
+        for piece in self.chain:
+            found.update(dict.fromkeys(sorted(piece.needs), clock_s))
+            clock_s += piece.seconds
+        return found
+
+
+def workload_of(
+    graph: OpGraph,
+    job: TrainingJob,
+    frames: LoopFrames,
+    access: StateAccess,
+    timing: TimingTable,
+    gradients: Sequence[AggregatedGradient],
+    deferrals: Deferrals,
+    edges: Iterable[Edge] = (),
+) -> Workload:
+    """The workload of one worker.
+
+    Args:
+        gradients: what is aggregated.
+        deferrals: know what moves with which gradient.
+        edges: control edges that a plan adds.
+    """
+    units = units_of_step(graph, job, frames)
+    seconds = [sum(timing.seconds.get(name, 0.0) for name in names) for names in units.ops]
+    behind = _behind(units, graph, gradients)
+    chain = [unit for unit in units.order if not behind[unit]]
+    order = _in_ready_order(units, frozenset(chain), seconds, edges)
+    parameters = [gradient.parameter for gradient in gradients]
+    updates = tuple(
+        _updates(units, graph, access, behind, seconds, parameters, _moves(deferrals, parameters))
+    )
+    written = frozenset(name for update in updates for name in update.writes)
+    readers = readers_of(units, access, sorted(written))
+    needs: dict[int, set[str]] = {}
+    for variable in sorted(written):
+        for unit in users_of(graph, units, readers[variable], seconds):
+            needs.setdefault(unit, set()).add(variable)
+    return Workload(_cut(units, order, seconds, needs, _ends(units, gradients)), updates)
+
+
+def _behind(units: Units, graph: OpGraph, gradients: Sequence[AggregatedGradient]) -> list[int]:
+    """For each unit a number whose bit `n` says whether it waits for aggregated gradient `n`."""
+    behind = [0] * len(units.ops)
+    for number, gradient in enumerate(gradients):
+        for name in gradient.consumers:
+            if name in units.of_op:
+                behind[units.of_op[name]] |= 1 << number
+    for unit in units.order:
+        for source in units.sources[unit]:
+            behind[unit] |= behind[source]
+    return behind
+
+
+def _in_ready_order(
+    units: Units, chain: frozenset[int], seconds: Sequence[float], edges: Iterable[Edge]
+) -> list[int]:
+    """Units in the order in which one device computes them that takes up what got ready first.
+
+    Units that take no time do not queue.
+    """
+    sources = {unit: set(units.sources[unit]) & chain for unit in chain}
+    for edge in edges:
+        before, after = units.of_op.get(edge.before), units.of_op.get(edge.after)
+        if before in chain and after in chain and before != after:
+            sources[after].add(before)
+    consumers: dict[int, list[int]] = {unit: [] for unit in chain}
+    for unit in sorted(chain):
+        for source in sources[unit]:
+            consumers[source].append(unit)
+    waits = {unit: len(sources[unit]) for unit in chain}
+    queue: deque[int] = deque()
+    order: list[int] = []
+
+    def ready(unit: int) -> None:
+        at_once = [unit]
+        while at_once:
+            each = at_once.pop()
+            if seconds[each] > 0:
+                queue.append(each)
+                continue
+            order.append(each)
+            at_once += reversed(released(each))
+
+    def released(unit: int) -> list[int]:
+        found = []
+        for consumer in consumers[unit]:
+            waits[consumer] -= 1
+            if not waits[consumer]:
+                found.append(consumer)
+        return found
+
+    for unit in units.order:
+        if unit in chain and not sources[unit]:
+            ready(unit)
+    while queue:
+        unit = queue.popleft()
+        order.append(unit)
+        for consumer in released(unit):
+            ready(consumer)
+    assert len(order) == len(chain), "control edges of the plan make a cycle"
+    return order
+
+
+def _ends(units: Units, gradients: Sequence[AggregatedGradient]) -> dict[str, set[int]]:
+    """The units that put out each raw gradient."""
+    found = {}
+    for gradient in gradients:
+        tensors = [gradient.values, *([] if gradient.indices is None else [gradient.indices])]
+        found[gradient.parameter] = {units.of_op[tensor.op] for tensor in tensors}
+    return found
+
+
+def _cut(
+    units: Units,
+    order: Sequence[int],
+    seconds: Sequence[float],
+    needs: Mapping[int, set[str]],
+    ends: Mapping[str, set[int]],
+) -> tuple[Piece, ...]:
+    """The chain in pieces."""
+    position = {unit: number for number, unit in enumerate(order)}
+    yields: dict[int, list[str]] = {}
+    for parameter, own in ends.items():
+        last = max((position[unit] for unit in own if unit in position), default=0)
+        yields.setdefault(last, []).append(parameter)
+    pieces: list[Piece] = []
+    known: set[str] = set()
+    name, total_s, ops, needed = "", 0.0, 0, frozenset[str]()
+    for number, unit in enumerate(order):
+        new = frozenset(needs.get(unit, ())) - known
+        if new:
+            known |= new
+            if total_s > 0 or needed:
+                pieces.append(Piece(name, total_s, ops, needed))
+                total_s, ops, needed = 0.0, 0, frozenset()
+            needed = new
+        if seconds[unit] > 0 or not name:
+            name = units.ops[unit][-1]
+        total_s += seconds[unit]
+        ops += seconds[unit] > 0
+        if number in yields:
+            pieces.append(Piece(name, total_s, ops, needed, tuple(yields[number])))
+            total_s, ops, needed = 0.0, 0, frozenset()
+    if total_s > 0 or needed:
+        pieces.append(Piece(name, total_s, ops, needed))
+    return tuple(pieces)
+
+
+def _moves(deferrals: Deferrals, parameters: Sequence[str]) -> dict[str, set[str]]:
+    """For each op that can move, the parameters it moves with."""
+    found: dict[str, set[str]] = {}
+    for parameter in parameters:
+        for op in deferrals.moved_with(parameter):
+            found.setdefault(op, set()).add(parameter)
+    return found
+
+
+def _updates(
+    units: Units,
+    graph: OpGraph,
+    access: StateAccess,
+    behind: Sequence[int],
+    seconds: Sequence[float],
+    parameters: Sequence[str],
+    moves: Mapping[str, set[str]],
+) -> Iterable[Update]:
+    """The units that wait for aggregated gradients: together those that do everything alike."""
+    alike: dict[tuple[int, frozenset[str]], list[int]] = {}
+    for unit in units.order:
+        if behind[unit]:
+            moving = frozenset(p for name in units.ops[unit] for p in moves.get(name, ()))
+            alike.setdefault((behind[unit], moving), []).append(unit)
+    for (bits, moving), own in alike.items():
+        names = [name for unit in own for name in units.ops[unit]]
+        timed = [units.ops[unit][-1] for unit in own if seconds[unit] > 0]
+        total_s = sum(seconds[unit] for unit in own)
+        writes = frozenset(v for name in names for v in access.writes.get(name, ()))
+        if total_s > 0 or writes:
+            gradients = frozenset(p for n, p in enumerate(parameters) if bits >> n & 1)
+            yield Update(timed[-1] if timed else names[-1], total_s, gradients, moving, writes)
