@@ -154,7 +154,9 @@ class AllReduce:
         self, context: caramel.Context, addresses: Sequence[str], *, planned: bool
     ) -> None:
         profile = measured_profile(context, addresses, accelerator=ACCELERATOR) if planned else None
-        model = caramel.ARModel(context, list(addresses), profile=profile, in_flight_bytes=0)
+        model = caramel.ARModel(
+            context, list(addresses), profile=profile, planner="paper", in_flight_bytes=0
+        )
         self._workers = model.plan.workers
         self._session = model.session(start_timeout_s=60, step_timeout_s=300)
         self.step = self._session.step

@@ -25,10 +25,10 @@ from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import rewrite
 from caramel.names import in_replica, is_added
 from caramel.plan import Plan, SparseMethod
-from caramel.planning.choose import Options, choose, known_windows
+from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
 from caramel.planning.fit import DECIDED, check_fit
-from caramel.planning.gates import IN_FLIGHT_BYTES
+from caramel.planning.options import Options, Planner
 from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
 from caramel.profile import Profile
@@ -51,9 +51,13 @@ class ARModel:
         adaptive_depth: split large groups, so that transfers and additions overlap.
         pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling"; "auto" takes
             the fastest for each group.
-        in_flight_bytes: with `scheduling`, how many bytes of groups may be on their way at a time.
-            With 0 each waits for the one before, so that all workers send in one order in every
-            step; where a processor computes and sends, that costs time.
+        planner: who decides: "search" simulates steps and takes the plan that is predicted to be
+            the fastest, the plain one included; "paper" follows the rules of the Caramel paper;
+            "plain" plans nothing.
+        in_flight_bytes: with `scheduling`, how many bytes of groups may be on their way at a time;
+            by default as many as are predicted to be the best. With 0 each waits for the one
+            before, so that all workers send in one order in every step; where a processor computes
+            and sends, that costs time.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. What
             is planned needs times of ops and a model of the network, from it or from `analyzers`;
             without them every gradient is aggregated by itself when it appears.
@@ -69,6 +73,7 @@ class ARModel:
 
     Attributes:
         plan: everything that will happen, as pure data.
+        decision: why the plan is what it is, and what else was looked at; None if it was given.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         graph: the distributed `tf.Graph`.
         traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
@@ -89,7 +94,8 @@ class ARModel:
         scheduling: bool = True,
         adaptive_depth: bool = True,
         pattern: str = AUTO,
-        in_flight_bytes: int = IN_FLIGHT_BYTES,
+        planner: Planner = "search",
+        in_flight_bytes: int | None = None,
         profile: Profile | str | os.PathLike[str] | None = None,
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
@@ -104,7 +110,7 @@ class ARModel:
                 "caramel.Context(graph, train_op=train_op, loss=loss)"
             )
         options = Options(
-            serialization, batching, scheduling, adaptive_depth, pattern, in_flight_bytes
+            serialization, batching, scheduling, adaptive_depth, pattern, in_flight_bytes, planner
         )
         if sparse not in ("gather", "dense"):
             raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
@@ -131,9 +137,11 @@ class ARModel:
             sparse=sparse,
         )
         self.windows = known_windows(analysis)
+        self.decision: Decision | None = None
         if plan is None:
-            own_plan, source = choose(own_plan, analysis, options)
-            self._watch.tell(f"the plan is {source}")
+            self.decision = choose(own_plan, analysis, options)
+            own_plan = self.decision.plan
+            self._watch.tell(f"the plan is {self.decision.source}")
         frames = analysis.get(LoopFrames)
         self.plan: Plan = complete(
             _decided(plan, own_plan), context.op_graph, context.job, self._access, frames

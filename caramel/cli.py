@@ -18,7 +18,7 @@ import typer
 from caramel.cluster import Cluster
 from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.files import write_whole
-from caramel.planning.gates import IN_FLIGHT_BYTES
+from caramel.planning.options import Planner
 from caramel.processes import LISTENING
 from caramel.quiet import quiet_start
 from caramel.version import __version__
@@ -202,9 +202,13 @@ def plan(
     batching: Annotated[bool, typer.Option(help="Join small gradients.")] = True,
     scheduling: Annotated[bool, typer.Option(help="Plan transfers, some for later.")] = True,
     adaptive_depth: Annotated[bool, typer.Option(help="Split large groups.")] = True,
+    planner: Annotated[
+        Planner, typer.Option(help="The fastest by simulation, the rules of the paper, or none.")
+    ] = "search",
     in_flight_bytes: Annotated[
-        int, typer.Option(help="Bytes of groups on their way at a time; 0: one after the other.")
-    ] = IN_FLIGHT_BYTES,
+        int | None,
+        typer.Option(help="Bytes of groups on their way at a time; 0: one after the other."),
+    ] = None,
     pattern: Annotated[str, typer.Option(help="auto, or one pattern for all groups.")] = "auto",
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
 ) -> None:
@@ -224,6 +228,7 @@ def plan(
         batching=batching,
         scheduling=scheduling,
         adaptive_depth=adaptive_depth,
+        planner=planner,
         in_flight_bytes=in_flight_bytes,
         pattern=pattern,
         profile=profile,

@@ -209,12 +209,21 @@ class TimingTable:
             over all, relative; None if not measured.
         cores: how many cores of a processor, which also transfer in training, computed the ops;
             None if an accelerator did, or if that is unknown.
+        step_s: what a whole step took while nothing was traced, in the median; it has what the
+            runtime takes besides the ops. None if not measured.
     """
 
     seconds: Mapping[str, float]
     steps: int = 0
     error: float | None = None
     cores: int | None = None
+    step_s: float | None = None
+
+    @property
+    def slowdown(self) -> float:
+        """How many times longer a step takes than its ops, one after the other."""
+        total_s = sum(self.seconds.values())
+        return self.step_s / total_s if self.step_s and total_s else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +266,7 @@ class NetworkModel:
         bytes_per_s: payload a worker can send per second, over its slowest link.
         threshold_bytes: aggregations below it are dominated by latency (section 4.2).
         links: pairs of workers, where they were measured one by one.
+        empty_s: what a step takes in which nothing is done: the client's call.
     """
 
     workers: int
@@ -264,6 +274,7 @@ class NetworkModel:
     bytes_per_s: float
     threshold_bytes: int
     links: tuple[Link, ...] = ()
+    empty_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
         bytes_per_s=bytes_per_s,
         threshold_bytes=threshold(costs[best]) if threshold_bytes is None else threshold_bytes,
         links=links,
+        empty_s=empty_s,
     )
 
 

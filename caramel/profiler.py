@@ -7,6 +7,7 @@ processor from each other: its wall time is its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,7 +30,7 @@ tf1 = tf.compat.v1
 Feed = Mapping[Any, Any] | Callable[[int], Mapping[Any, Any]]
 """Values by tensor or name; or a function from a step's number to them."""
 
-_VERSION = "2"  # of what is kept on disk
+_VERSION = "3"  # of what is kept on disk
 WARM_UP_STEPS = 2
 _WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 _ITERATORS = ("IteratorV2", "Iterator")
@@ -53,7 +54,7 @@ def profile_steps(
 
     Args:
         context: the single-device job.
-        steps: how many steps are traced, after two that are not.
+        steps: how many steps are traced, after two that are not, with as many that are timed only.
         feed: what one worker is fed: its part of the batch.
         device: where ops go that name no device, such as "/CPU:0"; TensorFlow's choice by default.
         initializers: ops that start the input pipelines; by default, for each iterator that the
@@ -87,7 +88,8 @@ def profile_steps(
     kept = kept_timing(key) if use_cache else None
     if kept is not None:
         return kept
-    table = timing_table(_traced(job, steps, device, config, progress or (lambda *_: None)))
+    traced, untraced_s = _traced(job, steps, device, config, progress or (lambda *_: None))
+    table = timing_table(traced, untraced_s)
     if runs_on.device == "CPU":
         table = replace(table, cores=runs_on.cores)
     keep_timing(key, table)
@@ -191,10 +193,14 @@ def _traced(
     device: str | None,
     config: Any,
     progress: Callable[[int, int], None],
-) -> list[dict[str, float]]:
-    """The times of the ops in each traced step."""
+) -> tuple[list[dict[str, float]], list[float]]:
+    """The times of the ops in each traced step, and as many steps that were not traced.
+
+    These take turns, so that a slow moment does not hit one kind alone.
+    """
     graph = _imported(job.context.graph_def, device)
     traced: list[dict[str, float]] = []
+    untraced_s: list[float] = []
     with tf1.Session(graph=graph, config=_config(config)) as session:
         _initialise(session, job)
         for step in range(WARM_UP_STEPS + steps):
@@ -202,8 +208,11 @@ def _traced(
             stats = _run_step(session, job, step, is_traced)
             if is_traced:
                 traced.append(op_seconds(stats, job.context.op_graph))
+                begin_s = time.perf_counter()
+                _run_step(session, job, step, False)
+                untraced_s.append(time.perf_counter() - begin_s)
             progress(step + 1, WARM_UP_STEPS + steps)
-    return traced
+    return traced, untraced_s
 
 
 def _initialise(session: Any, job: _Job) -> None:

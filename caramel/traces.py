@@ -8,6 +8,7 @@ count in place of the time that it took to start them.
 from __future__ import annotations
 
 import re
+import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -88,18 +89,22 @@ def _calls(stats: Any, graph: OpGraph) -> Iterator[str]:
             scope = scope.rpartition("/")[0]
 
 
-def timing_table(steps: Sequence[Mapping[str, float]]) -> TimingTable:
+def timing_table(
+    steps: Sequence[Mapping[str, float]], untraced_s: Sequence[float] = ()
+) -> TimingTable:
     """The least time of every op, and how much of it half of the steps would have missed.
 
     Args:
         steps: times by op, for each traced step, at least one.
+        untraced_s: whole times of steps that were not traced.
     """
     seconds = _least(steps)
     total = sum(seconds.values())
     error = None
     if len(steps) > 1 and total > 0.0:
         error = abs(sum(_least(steps[: len(steps) // 2]).values()) - total) / total
-    return TimingTable(seconds, steps=len(steps), error=error)
+    step_s = statistics.median(untraced_s) if untraced_s else None
+    return TimingTable(seconds, steps=len(steps), error=error, step_s=step_s)
 
 
 def _least(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -49,7 +49,7 @@ def slow_network(workers):
 
 def model_of(context, workers, *, pattern="shuffle", **flags):
     facts = [every_op_takes_a_millisecond, slow_network(workers)]
-    options = {"pattern": pattern, "in_flight_bytes": 0, **flags}
+    options = {"pattern": pattern, "planner": "paper", "in_flight_bytes": 0, **flags}
     return caramel.ARModel(context, workers, analyzers=facts, check=True, **options)
 
 
@@ -150,7 +150,7 @@ def test_a_profile_gives_the_facts(tmp_path):
         networks=(assumed_network(2, 1e5, 1e-4),),
     )
     profile.save(tmp_path / "profile.json")
-    options = {"pattern": "shuffle", "in_flight_bytes": 0}
+    options = {"pattern": "shuffle", "planner": "paper", "in_flight_bytes": 0}
     model = caramel.ARModel(context, 2, profile=tmp_path / "profile.json", **options)
     assert model.plan == model_of(context, 2).plan
     other = network("adam").context()

@@ -31,7 +31,7 @@ def batch(job, step):
 
 def planned(context, cluster, **flags):
     facts = [every_op_takes_a_millisecond, slow_network(cluster.size)]
-    options = {"pattern": "shuffle", "in_flight_bytes": 0, **flags}
+    options = {"pattern": "shuffle", "planner": "paper", "in_flight_bytes": 0, **flags}
     return caramel.ARModel(context, cluster, analyzers=facts, **options)
 
 

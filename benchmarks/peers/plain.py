@@ -147,7 +147,7 @@ def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
         measured_profile(context, cluster, config, accelerator=accelerator).save(path)
     used = setting["uses"].split("+")
     flags = {flag: word in used for word, flag in OPTIMIZATIONS.items()}
-    return {"profile": path, "pattern": setting["pattern"], **flags}
+    return {"profile": path, "pattern": setting["pattern"], "planner": "paper", **flags}
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 ===================== ===========================================================================
 `plain`               every gradient is aggregated by itself when it appears
+`options`             what may a user choose?
 `choose`              which plan, from the facts that are there?
+`search`              which plan is predicted to be the fastest?
 `paper`               the plan of the Caramel paper; `batching`, `packing`, `depth`, `pattern` and
                       `gates` answer its questions
 `serialize`           which control edges let gradients get ready in one order?

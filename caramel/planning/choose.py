@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from caramel.analysis import Analysis
@@ -17,57 +18,36 @@ from caramel.facts import (
     TransferWindows,
 )
 from caramel.graph import OpGraph
-from caramel.patterns import check_pattern
-from caramel.plan import ALL_GATHER, Plan
+from caramel.plan import ALL_GATHER, Edge, Plan
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
-from caramel.planning.gates import IN_FLIGHT_BYTES
+from caramel.planning.options import Options
 from caramel.planning.paper import paper_plan
-from caramel.planning.pattern import AUTO
+from caramel.planning.search import Candidate, Found, Outlook, search
 from caramel.planning.serialize import serialize
-
-DEFAULT_PATTERN = "shuffle"
+from caramel.simulation.hardware import hardware_of
+from caramel.simulation.workload import workload_of
 
 
 @dataclass(frozen=True)
-class Options:
-    """Which optimizations of the Caramel paper are used, each if the facts for it are known.
+class Decision:
+    """Which plan was chosen, and from what.
 
     Attributes:
-        serialization: control edges let gradients get ready in one order (section 4.1).
-        batching: small gradients are aggregated together (4.2).
-        scheduling: transfers are planned, some of them for the next forward pass (4.3).
-        adaptive_depth: large groups are split (4.4).
-        pattern: one of `caramel.patterns.PATTERNS`, or "auto" for the fastest of each group.
-        in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`).
-
-    Raises:
-        PlanError: an unknown pattern, or less than no bytes.
+        plan: the chosen one, not yet completed (`caramel.planning.complete`).
+        source: a word on what it is made from.
+        plain: the plain plan.
+        outlook: for predictions; None if nothing is known of times.
+        found: what a search has found; None if there was none.
+        alternatives: further plans that are worth a trial, the most promising first.
     """
 
-    serialization: bool = True
-    batching: bool = True
-    scheduling: bool = True
-    adaptive_depth: bool = True
-    pattern: str = AUTO
-    in_flight_bytes: int = IN_FLIGHT_BYTES
-
-    def __post_init__(self) -> None:
-        if self.in_flight_bytes < 0:
-            raise PlanError(f"in_flight_bytes must be at least 0, not {self.in_flight_bytes}")
-        if self.pattern != AUTO:
-            check_pattern(self.pattern)
-
-    @property
-    def plain_pattern(self) -> str:
-        """The pattern of a plain plan."""
-        return DEFAULT_PATTERN if self.pattern == AUTO else self.pattern
-
-    @property
-    def needs_network(self) -> bool:
-        """Whether anything is planned that depends on the network."""
-        flags = (self.batching, self.scheduling, self.adaptive_depth)
-        return any(flags) or self.pattern == AUTO
+    plan: Plan
+    source: str
+    plain: Plan
+    outlook: Outlook | None = None
+    found: Found | None = None
+    alternatives: tuple[tuple[str, Plan], ...] = ()
 
 
 def known_windows(analysis: Analysis) -> TransferWindows | None:
@@ -78,35 +58,104 @@ def known_windows(analysis: Analysis) -> TransferWindows | None:
         return None
 
 
-def choose(plain: Plan, analysis: Analysis, options: Options) -> tuple[Plan, str]:
-    """The plan of the paper, as far as facts are known, and a word on what it is made from.
+def choose(plain: Plan, analysis: Analysis, options: Options) -> Decision:
+    """The plan that the options ask for, as far as facts are known.
 
     Without times of ops and a model of the network it is the plain plan.
+
+    Raises:
+        PlanError: the network model is of another number of workers.
     """
-    if plain.workers == 1 or not (options.serialization or options.needs_network):
-        return plain, "plain"
+    if plain.workers == 1:
+        return Decision(plain, "plain", plain)
     try:
-        timing = analysis.get(TimingTable)
-        network = analysis.get(NetworkModel)
+        timing, network = analysis.get(TimingTable), analysis.get(NetworkModel)
     except MissingFactError as error:
-        return plain, f"plain, because nothing is known of times: {error}"
+        source = f"plain, because nothing is known of times: {error}" if options.plans else "plain"
+        return Decision(plain, source, plain)
     if network.workers != plain.workers:
         raise PlanError(f"the network model is of {network.workers} workers, not {plain.workers}")
-    graph, job = analysis.get(OpGraph), analysis.get(TrainingJob)
-    frames, order = analysis.get(LoopFrames), analysis.get(ActivationOrder)
-    edges = (
-        serialize(graph, job, analysis.get(GradientFrontier), frames, order)
-        if options.serialization
-        else ()
-    )
+    graph, job, frames = analysis.get(OpGraph), analysis.get(TrainingJob), analysis.get(LoopFrames)
     deferrals = Deferrals(graph, job, analysis.get(StateAccess), frames, plain.gradients)
-    plan = paper_plan(
+    edges = _edges(analysis) if options.serialization else ()
+    outlook = _outlook(plain, analysis, deferrals, edges)
+    if not options.plans:
+        return Decision(plain, "plain", plain, outlook)
+    paper = _paper(plain, analysis, options, deferrals, edges)
+    source = f"from the times of {len(timing.seconds)} ops"
+    if options.planner == "paper":
+        return Decision(paper, source, plain, outlook)
+    found = search(
+        outlook,
+        [Candidate("paper", paper.groups, paper.gates, options.serialization)],
+        deferrable=deferrals.reason_against,
+        options=options,
+    )
+    return Decision(
+        _planned(plain, found.best.candidate, edges),
+        f"'{found.best.candidate.name}', {source}",
         plain,
-        order=order,
-        windows=stretched(
-            analysis.get(TransferWindows), cores=timing.cores, sent_bytes=_sent_bytes(plain)
+        outlook,
+        found,
+        tuple(
+            (each.candidate.name, _planned(plain, each.candidate, edges)) for each in found.others
         ),
-        network=network,
+    )
+
+
+def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...]) -> Plan:
+    """The plan of a candidate."""
+    return dataclasses.replace(
+        plain,
+        groups=candidate.groups,
+        gates=candidate.gates,
+        edges=edges if candidate.ordered else (),
+    )
+
+
+def _edges(analysis: Analysis) -> tuple[Edge, ...]:
+    return serialize(
+        analysis.get(OpGraph),
+        analysis.get(TrainingJob),
+        analysis.get(GradientFrontier),
+        analysis.get(LoopFrames),
+        analysis.get(ActivationOrder),
+    )
+
+
+def _outlook(
+    plain: Plan, analysis: Analysis, deferrals: Deferrals, edges: tuple[Edge, ...]
+) -> Outlook:
+    timing, network = analysis.get(TimingTable), analysis.get(NetworkModel)
+    free, ordered = (
+        workload_of(
+            analysis.get(OpGraph),
+            analysis.get(TrainingJob),
+            analysis.get(LoopFrames),
+            analysis.get(StateAccess),
+            timing,
+            plain.gradients,
+            deferrals,
+            added,
+        )
+        for added in ((), edges)
+    )
+    return Outlook(plain, network, hardware_of(network, timing), free, ordered)
+
+
+def _paper(
+    plain: Plan,
+    analysis: Analysis,
+    options: Options,
+    deferrals: Deferrals,
+    edges: tuple[Edge, ...],
+) -> Plan:
+    windows, timing = analysis.get(TransferWindows), analysis.get(TimingTable)
+    return paper_plan(
+        plain,
+        order=analysis.get(ActivationOrder),
+        windows=stretched(windows, cores=timing.cores, sent_bytes=_sent_bytes(plain)),
+        network=analysis.get(NetworkModel),
         edges=edges,
         batching=options.batching,
         scheduling=options.scheduling,
@@ -114,9 +163,8 @@ def choose(plain: Plan, analysis: Analysis, options: Options) -> tuple[Plan, str
         pattern=options.pattern,
         deferrable=deferrals.reason_against,
         moved_updates=deferrals.updated_with,
-        in_flight_bytes=options.in_flight_bytes,
+        in_flight_bytes=options.gated_bytes,
     )
-    return plan, f"from the times of {len(timing.seconds)} ops"
 
 
 def _sent_bytes(plan: Plan) -> float:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from caramel.errors import PlanError
 from caramel.facts import Link, NetworkModel, TimingTable
-from caramel.measurements import Measurements
 from caramel.patterns import PATTERNS
 from caramel.planning.contention import PROCESSOR_S_PER_BYTE
 from caramel.simulation.rounds import rounds_of
@@ -120,13 +118,7 @@ LINKS_DIFFER = 1.1
 """Links are taken one by one if the fastest is so many times faster than the slowest."""
 
 
-def hardware_of(
-    network: NetworkModel,
-    timing: TimingTable,
-    measurements: Sequence[Measurements] = (),
-    *,
-    op_s: float = 0.0,
-) -> Hardware:
+def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     """What was measured.
 
     A pattern's latency is that of its line, spread over the rounds in which it goes. Its slope
@@ -134,9 +126,7 @@ def hardware_of(
 
     Args:
         network: lines of aggregations.
-        timing: knows what computes.
-        measurements: those that the network was fitted to, for the time of an empty step.
-        op_s: what the runtime takes for each op.
+        timing: knows what computes, and how much longer a step takes than its ops.
     """
     workers = network.workers
     slopes = {name: _wire_s_per_byte(network, name) for name in network.costs}
@@ -147,8 +137,6 @@ def hardware_of(
         least = _sent(name, workers) / rate
         excess[name] = max(1.0, slopes[name] / least) if least else 1.0
         latency[name] = cost.latency_s / max(1, len(rounds))
-    own = [each for each in measurements if each.workers == workers]
-    empty_s = statistics.median(own[0].empty_seconds) if own else 0.0
     links = tuple(
         dataclasses.replace(link, bytes_per_s=_without_handling(link.bytes_per_s))
         for link in network.links
@@ -157,13 +145,12 @@ def hardware_of(
     differ = bool(rates) and max(rates) > LINKS_DIFFER * min(rates)
     fastest = max(rates) if differ else rate
     return Hardware(
-        hosts=(Host(fastest, fastest),) * workers,
+        hosts=(Host(fastest, fastest, timing.slowdown),) * workers,
         latency_s=latency,
         links=links if differ else (),
         excess=excess,
         cores=timing.cores,
-        op_s=op_s,
-        step_s=empty_s,
+        step_s=network.empty_s,
     )
 
 

@@ -41,6 +41,11 @@ class Prediction:
     _ends_s: Sequence[float]
     _workers: int
 
+    @property
+    def tasks(self) -> int:
+        """How many tasks were simulated."""
+        return len(self._tasks.graph.names)
+
     @cached_property
     def groups(self) -> Mapping[str, GroupTimes]:
         """When each group is aggregated, by name."""

@@ -1,0 +1,71 @@
+"""What a user may choose about planning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from caramel.errors import PlanError
+from caramel.patterns import check_pattern
+from caramel.planning.gates import IN_FLIGHT_BYTES
+from caramel.planning.pattern import AUTO
+
+DEFAULT_PATTERN = "shuffle"
+
+Planner = Literal["search", "paper", "plain"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Who plans, and which optimizations of the Caramel paper may be used.
+
+    Attributes:
+        serialization: control edges let gradients get ready in one order (section 4.1).
+        batching: small gradients are aggregated together (4.2).
+        scheduling: transfers are planned, some of them for the next forward pass (4.3).
+        adaptive_depth: large groups are split (4.4).
+        pattern: one of `caramel.patterns.PATTERNS`, or "auto" for the fastest of each group.
+        in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`);
+            None for the planner's choice.
+        planner: "search" takes what is predicted to be the fastest, "paper" follows the rules of
+            the paper, "plain" plans nothing.
+
+    Raises:
+        PlanError: an unknown pattern or planner, or less than no bytes.
+    """
+
+    serialization: bool = True
+    batching: bool = True
+    scheduling: bool = True
+    adaptive_depth: bool = True
+    pattern: str = AUTO
+    in_flight_bytes: int | None = None
+    planner: Planner = "search"
+
+    def __post_init__(self) -> None:
+        if self.in_flight_bytes is not None and self.in_flight_bytes < 0:
+            raise PlanError(f"in_flight_bytes must be at least 0, not {self.in_flight_bytes}")
+        if self.planner not in get_args(Planner):
+            known = ", ".join(f"'{name}'" for name in get_args(Planner))
+            raise PlanError(f"planner must be one of {known}, not {self.planner!r}")
+        if self.pattern != AUTO:
+            check_pattern(self.pattern)
+
+    @property
+    def plain_pattern(self) -> str:
+        """The pattern of a plain plan."""
+        return DEFAULT_PATTERN if self.pattern == AUTO else self.pattern
+
+    @property
+    def gated_bytes(self) -> int:
+        """Bytes in flight, by default as many as were best on a test bed."""
+        return IN_FLIGHT_BYTES if self.in_flight_bytes is None else self.in_flight_bytes
+
+    @property
+    def plans(self) -> bool:
+        """Whether anything is planned at all."""
+        flags = (self.serialization, self.batching, self.scheduling, self.adaptive_depth)
+        return self.planner != "plain" and (any(flags) or self.pattern == AUTO)
+
+
+DEFAULT = Options()

@@ -1,0 +1,477 @@
+"""Which plan is predicted to be the fastest? A search by simulation.
+
+It starts from the plain plan, the plan of the Caramel paper, and a family of its own: the gradients
+that are ready first are deferred, just enough of them to fill the forward pass; all are joined up
+to some size; and some bytes may be in flight at a time. The best of them is improved step by step:
+one group at a time is put on the other side, joined with the next one, split, sent earlier, cut
+into another number of parts, or aggregated by another pattern, as long as that makes the predicted
+step shorter.
+
+The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from caramel.facts import NetworkModel
+from caramel.graph import dtype_bytes
+from caramel.patterns import PATTERNS
+from caramel.plan import ALL_GATHER, Gate, Group, Plan
+from caramel.planning.depth import LARGEST_DEPTH, depth_of
+from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
+from caramel.planning.options import DEFAULT, Options
+from caramel.planning.pattern import AUTO, pattern_of
+from caramel.simulation.hardware import Hardware
+from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
+from caramel.simulation.workload import Workload
+
+BUDGET_TASKS = 600_000
+"""Simulated tasks in a search; some ten seconds."""
+
+DEFERRED_SHARES = tuple(n / 20 for n in range(16))
+GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
+IN_FLIGHT = (0, 3_000_000, 6_000_000, IN_FLIGHT_BYTES, 25_000_000)
+
+_WORTH = 1e-4  # of the step that a change must save to be made
+_SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan as far as it is searched.
+
+    Attributes:
+        name: where it comes from, for people.
+        groups: in the order of transfer, the deferred ones first.
+        gates: which group waits for which.
+        ordered: whether control edges let gradients get ready in one order.
+        in_flight_bytes: from which the gates were made; None if they were given.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    gates: tuple[Gate, ...] = ()
+    ordered: bool = True
+    in_flight_bytes: int | None = None
+
+    @property
+    def deferred(self) -> frozenset[str]:
+        """The parameters whose gradients are deferred."""
+        return frozenset(name for group in self.groups if group.deferred for name in group.members)
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A candidate and how long its step is predicted to take."""
+
+    candidate: Candidate
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search has found.
+
+    Attributes:
+        best: the candidate that is predicted to be the fastest.
+        plain: the plain plan.
+        others: further ones, of which each is the best of its kind, the fastest first.
+        tasks: how many were simulated.
+    """
+
+    best: Scored
+    plain: Scored
+    others: tuple[Scored, ...]
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known for predicting steps of one job.
+
+    Attributes:
+        plain: the plain plan.
+        network: the model of the network.
+        hardware: workers and links.
+        free: the workload without control edges.
+        ordered: the workload with them.
+    """
+
+    plain: Plan
+    network: NetworkModel
+    hardware: Hardware
+    free: Workload
+    ordered: Workload
+
+    def workload(self, ordered: bool) -> Workload:
+        """What a worker computes, with or without control edges."""
+        return self.ordered if ordered else self.free
+
+    def predict(self, candidate: Candidate) -> Prediction:
+        """A steady step."""
+        return simulate_groups(
+            candidate.groups,
+            candidate.gates,
+            sizes_of(self.plain),
+            self.workload(candidate.ordered),
+            self.hardware,
+        )
+
+
+def search(
+    outlook: Outlook,
+    starts: Iterable[Candidate],
+    *,
+    deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None,
+    options: Options = DEFAULT,
+    budget_tasks: int = BUDGET_TASKS,
+) -> Found:
+    """The best plan that is found within the budget.
+
+    Args:
+        outlook: for predictions.
+        starts: where to begin besides the plain plan and the family.
+        deferrable: why the gradients of these parameters cannot be deferred together, or None.
+        options: which optimizations may be used, and which pattern.
+        budget_tasks: simulated tasks, after which the best so far is taken.
+    """
+    searcher = _Searcher(outlook, deferrable, options, budget_tasks)
+    plain = searcher.score(Candidate("plain", outlook.plain.groups, ordered=False))
+    given = [searcher.score(each) for each in starts]
+    family = searcher.family()
+    start = min([plain, *given, family], key=lambda each: each.step_s)
+    best = searcher.improved(start)
+    for simpler in (*given, plain):
+        if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
+            best = simpler
+    others = [each for each in (family, *given) if each.candidate != best.candidate]
+    return Found(best, plain, tuple(sorted(others, key=lambda s: s.step_s)), searcher.spent)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """A member of the family: the share of bytes that is deferred, sizes, bytes in flight."""
+
+    deferred_share: float
+    deferred_bytes: int
+    in_step_bytes: int
+    in_flight_bytes: int
+
+
+class _Searcher:
+    def __init__(
+        self,
+        outlook: Outlook,
+        deferrable: Callable[[frozenset[str]], str | None],
+        options: Options,
+        budget_tasks: int,
+    ) -> None:
+        self._outlook, self._deferrable, self._options = outlook, deferrable, options
+        self._pattern = options.pattern
+        self._budget = budget_tasks
+        self.spent = 0
+        self._sizes = sizes_of(outlook.plain)
+        self._plain = {n: group for group in outlook.plain.groups for n in group.members}
+        self._dtype = {g.parameter: g.spec.dtype for g in outlook.plain.gradients}
+        self._alone = {
+            g.parameter
+            for g in outlook.plain.gradients
+            if g.indices is not None or not g.elements or dtype_bytes(g.spec.dtype) is None
+        }
+        ready = outlook.ordered.ready_s
+        self._order = sorted(self._plain, key=lambda name: ready.get(name, 0.0))
+        self._needed = self._needed_s()
+        self._may_defer: dict[frozenset[str], bool] = {}
+        self._known: dict[tuple[object, ...], float] = {}
+
+    def _needed_s(self) -> dict[str, float]:
+        """When the forward pass needs what is updated with each gradient."""
+        workload = self._outlook.ordered
+        needed = workload.needed_s
+        end_s = workload.computation_s
+        found = dict.fromkeys(self._plain, end_s)
+        for update in workload.updates:
+            first_s = min((needed.get(v, end_s) for v in update.writes), default=end_s)
+            for name in update.moves_with:
+                if name in found:
+                    found[name] = min(found[name], first_s)
+        return found
+
+    # Scores
+
+    def score(self, candidate: Candidate) -> Scored:
+        """Predict a candidate."""
+        key = (candidate.groups, candidate.gates, candidate.ordered)
+        if key not in self._known:
+            prediction = self._predict(candidate)
+            self._known[key] = prediction.step_s
+        return Scored(candidate, self._known[key])
+
+    def _predict(self, candidate: Candidate) -> Prediction:
+        prediction = simulate_groups(
+            candidate.groups,
+            candidate.gates,
+            self._sizes,
+            self._outlook.workload(candidate.ordered),
+            self._outlook.hardware,
+        )
+        self.spent += prediction.tasks
+        return prediction
+
+    @property
+    def _is_over(self) -> bool:
+        return self.spent >= self._budget
+
+    def _can_defer(self, parameters: frozenset[str]) -> bool:
+        if parameters not in self._may_defer:
+            gathered = any(self._plain[name].pattern == ALL_GATHER for name in parameters)
+            self._may_defer[parameters] = not gathered and self._deferrable(parameters) is None
+        return self._may_defer[parameters]
+
+    # The family
+
+    def family(self) -> Scored:
+        """The best of the family, one property after the other."""
+        best = _Shape(0.0, 0, 0, self._options.gated_bytes)
+        score = self.score(self._of_shape(best))
+
+        def take_the_best_of(shapes: Iterable[_Shape]) -> None:
+            nonlocal best, score
+            for shape in shapes:
+                if self._is_over:
+                    return
+                tried = self.score(self._of_shape(shape))
+                if tried.step_s < score.step_s * (1 - _WORTH):
+                    best, score = shape, tried
+
+        def changed(**changes: Any) -> _Shape:
+            return dataclasses.replace(best, **changes)
+
+        options = self._options
+        if options.batching:
+            best = changed(deferred_bytes=2_000_000, in_step_bytes=1_000_000)
+            score = self.score(self._of_shape(best))
+        if options.scheduling:
+            take_the_best_of([changed(deferred_share=share) for share in DEFERRED_SHARES])
+        if options.batching:
+            take_the_best_of([changed(in_step_bytes=size) for size in GROUP_BYTES])
+            take_the_best_of([changed(deferred_bytes=size) for size in GROUP_BYTES])
+        take_the_best_of([changed(in_flight_bytes=size) for size in self._limits])
+        if options.scheduling:
+            around = [best.deferred_share + n / 100 for n in range(-4, 5)]
+            take_the_best_of([changed(deferred_share=share) for share in around])
+        return score
+
+    @property
+    def _limits(self) -> tuple[int, ...]:
+        """Bytes in flight that may be tried."""
+        given = self._options.in_flight_bytes
+        return IN_FLIGHT if given is None else (given,)
+
+    def _of_shape(self, shape: _Shape) -> Candidate:
+        total = sum(self._sizes[name].bytes for name in self._order)
+        left = shape.deferred_share * total
+        deferred: list[str] = []
+        for name in self._order:
+            size = self._sizes[name].bytes
+            if size <= left and self._can_defer(frozenset([name])):
+                deferred.append(name)
+                left -= size
+        moved = frozenset(deferred)
+        if moved and not self._can_defer(moved):
+            deferred, moved = [], frozenset()
+        deferred.sort(key=lambda name: self._needed[name])
+        rest = [name for name in self._order if name not in moved]
+        joined = [(members, True) for members in self._joined(deferred, shape.deferred_bytes)]
+        joined += [(members, False) for members in self._joined(rest, shape.in_step_bytes)]
+        groups = [
+            self._group(members, deferred=is_deferred, in_flight=shape.in_flight_bytes)
+            for members, is_deferred in joined
+        ]
+        return self._candidate("family", groups, shape.in_flight_bytes)
+
+    def _joined(self, names: Sequence[str], most_bytes: int) -> Iterator[tuple[str, ...]]:
+        """Neighbours joined as long as they are not larger than `most_bytes` together."""
+        members: list[str] = []
+        for name in names:
+            size = sum(self._sizes[n].bytes for n in (*members, name))
+            if members and (size > most_bytes or not self._may_join(members, [name])):
+                yield tuple(members)
+                members = []
+            members.append(name)
+        if members:
+            yield tuple(members)
+
+    def _may_join(self, one: Sequence[str], other: Sequence[str]) -> bool:
+        names = [*one, *other]
+        return self._alone.isdisjoint(names) and len({self._dtype[n] for n in names}) == 1
+
+    def _group(self, members: tuple[str, ...], *, deferred: bool, in_flight: int) -> Group:
+        plain = self._plain[members[0]]
+        size = self._bytes(members)
+        if plain.pattern == ALL_GATHER:
+            return dataclasses.replace(plain, members=members, deferred=deferred)
+        return dataclasses.replace(
+            plain,
+            members=members,
+            deferred=deferred,
+            pattern=pattern_of(size, self._outlook.network, self._pattern),
+            depth=depth_of(size, self._outlook.network, beside_bytes=in_flight)
+            if self._options.adaptive_depth
+            else 1,
+        )
+
+    def _bytes(self, members: Iterable[str]) -> int:
+        return sum(self._sizes[name].bytes for name in members)
+
+    def _candidate(self, name: str, groups: Sequence[Group], in_flight_bytes: int) -> Candidate:
+        """Groups with their names and gates."""
+        named = tuple(
+            dataclasses.replace(group, name=f"group_{number}")
+            for number, group in enumerate(groups)
+        )
+        sized = [(group.name, self._bytes(group.members)) for group in named]
+        gates: tuple[Gate, ...] = ()
+        if self._options.scheduling:
+            gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
+        return Candidate(name, named, gates, self._options.serialization, in_flight_bytes)
+
+    # Improvement
+
+    def improved(self, start: Scored) -> Scored:
+        """A candidate changed step by step, as long as it gets faster and the budget lasts."""
+        if start.candidate.in_flight_bytes is None:  # gates that were given, or none
+            in_flight = self._options.gated_bytes
+            groups = start.candidate.groups
+            gated = self.score(self._candidate("improved", groups, in_flight))
+            if gated.step_s > start.step_s:
+                return start
+            start = gated
+        best = start
+        while not self._is_over:
+            before_s = best.step_s
+            best = self._one_pass(best)
+            if best.step_s > before_s * (1 - _WORTH):
+                break
+        if best is start:
+            return start
+        return Scored(dataclasses.replace(best.candidate, name="improved"), best.step_s)
+
+    def _one_pass(self, best: Scored) -> Scored:
+        """Every change of every group once, each kept if it helps."""
+        in_flight = best.candidate.in_flight_bytes
+        assert in_flight is not None
+        number = 0
+        while number < len(best.candidate.groups) and not self._is_over:
+            for change in self._changes:
+                groups = list(best.candidate.groups)
+                if number >= len(groups):
+                    break
+                for changed in change(groups, number):
+                    tried = self.score(self._candidate("improved", changed, in_flight))
+                    if tried.step_s < best.step_s * (1 - _WORTH):
+                        best = tried
+                        break
+            number += 1
+        for value in self._limits:
+            tried = self.score(self._candidate("improved", best.candidate.groups, value))
+            if tried.step_s < best.step_s * (1 - _WORTH):
+                best = tried
+        return best
+
+    @property
+    def _changes(self) -> tuple[Callable[[list[Group], int], Iterator[list[Group]]], ...]:
+        options = self._options
+        changes: list[Callable[[list[Group], int], Iterator[list[Group]]]] = []
+        if options.scheduling:
+            changes += [self._other_side, self._earlier]
+        if options.batching:
+            changes += [self._join, self._split]
+        if options.adaptive_depth:
+            changes.append(self._cut)
+        return (*changes, self._by)
+
+    def _other_side(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Defer it, or do not."""
+        group = groups[number]
+        rest = [*groups[:number], *groups[number + 1 :]]
+        deferred = frozenset(n for g in rest if g.deferred for n in g.members)
+        changed = dataclasses.replace(group, deferred=not group.deferred)
+        if changed.deferred and not self._can_defer(deferred | frozenset(group.members)):
+            return
+        yield self._inserted(rest, changed)
+
+    def _inserted(self, groups: list[Group], group: Group) -> list[Group]:
+        """A group at its place among those of its side."""
+        place = self._needed if group.deferred else self._ready
+        own_s = self._place(group, place)
+        for number, other in enumerate(groups):
+            if other.deferred and not group.deferred:
+                continue
+            if other.deferred != group.deferred or self._place(other, place) > own_s:
+                return [*groups[:number], group, *groups[number:]]
+        return [*groups, group]
+
+    @property
+    def _ready(self) -> Mapping[str, float]:
+        return {name: float(number) for number, name in enumerate(self._order)}
+
+    def _place(self, group: Group, place: Mapping[str, float]) -> float:
+        values = [place[name] for name in group.members]
+        return min(values) if group.deferred else max(values)
+
+    def _join(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Join it with the next one."""
+        if number + 1 >= len(groups):
+            return
+        first, second = groups[number], groups[number + 1]
+        if first.deferred == second.deferred and self._may_join(first.members, second.members):
+            joined = dataclasses.replace(first, members=first.members + second.members)
+            yield [*groups[:number], joined, *groups[number + 2 :]]
+
+    def _split(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Split it where the halves are nearest to each other in size."""
+        group = groups[number]
+        if len(group.members) < 2:
+            return
+        half, total, at = self._bytes(group.members) / 2, 0, 1
+        for position, name in enumerate(group.members[:-1]):
+            total += self._sizes[name].bytes
+            at = position + 1
+            if total >= half:
+                break
+        first = dataclasses.replace(group, members=group.members[:at])
+        second = dataclasses.replace(
+            group, members=group.members[at:], shift=self._plain[group.members[at]].shift
+        )
+        yield [*groups[:number], first, second, *groups[number + 1 :]]
+
+    def _earlier(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Send it before the one before."""
+        if number and groups[number - 1].deferred == groups[number].deferred:
+            swapped = [groups[number], groups[number - 1]]
+            yield [*groups[: number - 1], *swapped, *groups[number + 1 :]]
+
+    def _cut(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Cut it into twice or half as many parts."""
+        group = groups[number]
+        if group.pattern == ALL_GATHER:
+            return
+        for depth in (group.depth * 2, group.depth // 2):
+            if 1 <= depth <= LARGEST_DEPTH:
+                changed = dataclasses.replace(group, depth=depth)
+                yield [*groups[:number], changed, *groups[number + 1 :]]
+
+    def _by(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Aggregate it by another pattern."""
+        group = groups[number]
+        if self._pattern != AUTO or group.pattern == ALL_GATHER:
+            return
+        for pattern in PATTERNS:
+            if pattern != group.pattern and pattern in self._outlook.network.costs:
+                changed = dataclasses.replace(group, pattern=pattern)
+                yield [*groups[:number], changed, *groups[number + 1 :]]
