@@ -26,7 +26,16 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 LAYERS = {
     0: {"devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
-        *("access", "cluster", "facts", "feeds", "fingerprint", "graph", "launchers"),
+        *(
+            "access",
+            "cluster",
+            "explanation",
+            "facts",
+            "feeds",
+            "fingerprint",
+            "graph",
+            "launchers",
+        ),
         *("measurements", "patterns", "plan", "processes", "profile", "records", "results"),
         *("timeline", "timing_cache", "traffic"),
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from caramel.analysis import Analysis
@@ -39,6 +40,7 @@ class Decision:
         plain: the plain plan.
         outlook: for predictions; None if nothing is known of times.
         found: what a search has found; None if there was none.
+        deferrable: why gradients cannot be deferred together, or None.
         alternatives: further plans that are worth a trial, the most promising first.
     """
 
@@ -47,6 +49,7 @@ class Decision:
     plain: Plan
     outlook: Outlook | None = None
     found: Found | None = None
+    deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None
     alternatives: tuple[tuple[str, Plan], ...] = ()
 
 
@@ -80,11 +83,11 @@ def choose(plain: Plan, analysis: Analysis, options: Options) -> Decision:
     edges = _edges(analysis) if options.serialization else ()
     outlook = _outlook(plain, analysis, deferrals, edges)
     if not options.plans:
-        return Decision(plain, "plain", plain, outlook)
+        return Decision(plain, "plain", plain, outlook, deferrable=deferrals.reason_against)
     paper = _paper(plain, analysis, options, deferrals, edges)
     source = f"from the times of {len(timing.seconds)} ops"
     if options.planner == "paper":
-        return Decision(paper, source, plain, outlook)
+        return Decision(paper, source, plain, outlook, deferrable=deferrals.reason_against)
     found = search(
         outlook,
         [Candidate("paper", paper.groups, paper.gates, options.serialization)],
@@ -92,22 +95,40 @@ def choose(plain: Plan, analysis: Analysis, options: Options) -> Decision:
         options=options,
     )
     return Decision(
-        _planned(plain, found.best.candidate, edges),
+        _planned(plain, found.best.candidate, edges, outlook),
         f"'{found.best.candidate.name}', {source}",
         plain,
         outlook,
         found,
+        deferrals.reason_against,
         tuple(
-            (each.candidate.name, _planned(plain, each.candidate, edges)) for each in found.others
+            (each.candidate.name, _planned(plain, each.candidate, edges, outlook))
+            for each in found.others
         ),
     )
 
 
-def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...]) -> Plan:
-    """The plan of a candidate."""
+def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...], outlook: Outlook) -> Plan:
+    """The plan of a candidate, with what is predicted of each group as its reason."""
+    times = outlook.predict(candidate).groups
+    workload = outlook.workload(candidate.ordered)
+    ready, needed, end_s = workload.ready_s, workload.needed_s, workload.computation_s
+    groups = []
+    for group in candidate.groups:
+        ready_s = max(ready.get(name, 0.0) for name in group.members)
+        needed_s = min(needed.get(name, end_s) for name in group.members)
+        own = times[group.name]
+        place = (
+            f"the next step, which needs it at {needed_s:.4f} s" if group.deferred else "its step"
+        )
+        reason = (
+            f"ready at {ready_s:.4f} s, goes in {place}: predicted from {own.begin_s:.4f} to "
+            f"{own.end_s:.4f} s"
+        )
+        groups.append(dataclasses.replace(group, reason=reason))
     return dataclasses.replace(
         plain,
-        groups=candidate.groups,
+        groups=tuple(groups),
         gates=candidate.gates,
         edges=edges if candidate.ordered else (),
     )

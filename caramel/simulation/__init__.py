@@ -7,6 +7,7 @@
 `tasks`          everything that happens in a step, and what waits for what
 `engine`         when does each task begin and end?
 `simulate`       the timeline of a step, from a plan
+`explain`        why does it take that long, and what would help?
 ================ ==================================================================================
 
 A step is simulated in its steady state: transfers that are deferred from the step before begin with

@@ -1,0 +1,350 @@
+"""Why does a step take as long as it does, and what would help? Answered by simulating variations.
+
+What a resource costs is what the step would be shorter if there were any amount of it. What a
+dependency costs is what it would be shorter without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from caramel.analyzers.windows import group_window
+from caramel.explanation import Explanation, GroupExplanation, Limit, LimitedBy, WhatIf
+from caramel.facts import TransferWindows, Window
+from caramel.names import group_of
+from caramel.plan import ALL_GATHER, Plan
+from caramel.planning.search import Candidate, Outlook, search
+from caramel.simulation.simulate import Prediction, simulate
+from caramel.simulation.workload import Workload
+from caramel.timeline import Span, Timeline, wire_limit_s
+
+QUICK_TASKS = 60_000
+"""Simulated tasks that a variation may take to find its own plan."""
+
+_WORTH_SAYING = 0.005  # of the step
+_PLENTY = 1e6
+
+
+def explain(
+    plan: Plan,
+    outlook: Outlook,
+    *,
+    job: str = "training job",
+    planner: str = "",
+    deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None,
+    measured: Sequence[Timeline] = (),
+    measured_step_s: float | None = None,
+) -> Explanation:
+    """Explain the step of a plan.
+
+    Args:
+        plan: what is carried out.
+        outlook: what is known of the job and the cluster.
+        job: what is trained, for people.
+        planner: who made the plan.
+        deferrable: why the gradients of these parameters cannot be deferred together, or None.
+        measured: traced steps of the plan, if there are any.
+        measured_step_s: the usual step without a trace.
+    """
+    own = _Explainer(plan, outlook, deferrable)
+    prediction = own.prediction
+    limited_by, saved_s = own.limited_by()
+    workload = own.workload
+    step_s = prediction.step_s
+    timeline = prediction.timeline
+    computation_s = workload.computation_s * outlook.hardware.hosts[0].slowdown
+    wire_s = own.wire_limit_s()
+    return Explanation(
+        job=job,
+        workers=plan.workers,
+        parameters=len(plan.gradients),
+        parameter_bytes=sum(plan.bytes(g) for g in plan.groups if g.pattern != ALL_GATHER),
+        planner=planner,
+        step_s=step_s,
+        plain_step_s=outlook.predict(Candidate("plain", outlook.plain.groups, (), False)).step_s,
+        computation_s=computation_s,
+        wire_limit_s=wire_s,
+        rho=wire_s / computation_s if computation_s else 0.0,
+        alpha=_alpha(step_s, computation_s, wire_s),
+        utilisation=computation_s / step_s if step_s else 0.0,
+        limited_by=limited_by,
+        why=_why(limited_by, saved_s, step_s, computation_s, wire_s),
+        predicted=timeline,
+        groups=tuple(own.groups(measured)),
+        limits=own.limits(),
+        what_if=tuple(own.what_if()),
+        measured=_by_group(measured[len(measured) // 2]) if measured else None,
+        measured_step_s=measured_step_s,
+    )
+
+
+def _alpha(step_s: float, computation_s: float, wire_s: float) -> float:
+    least_s = min(computation_s, wire_s)
+    return (wire_s + computation_s - step_s) / least_s if least_s else 0.0
+
+
+def _why(by: LimitedBy, saved_s: float, step_s: float, computation_s: float, wire_s: float) -> str:
+    """What the step is bound by, in a sentence."""
+    bound_s = max(computation_s, wire_s)
+    over = f"the step takes {step_s / bound_s:.2f} times the longer of computation and wire limit"
+    match by:
+        case "computation":
+            return f"an infinitely fast device would save {saved_s:.3f} s; {over}"
+        case "wire":
+            return f"an infinitely fast network would save {saved_s:.3f} s; {over}"
+        case "latency":
+            return f"transfers without latency would save {saved_s:.3f} s; {over}"
+        case "processor":
+            return f"a processor that need not copy what is sent would save {saved_s:.3f} s; {over}"
+        case _:
+            return f"what waits for aggregated gradients costs {saved_s:.3f} s; {over}"
+
+
+class _Explainer:
+    def __init__(
+        self, plan: Plan, outlook: Outlook, deferrable: Callable[[frozenset[str]], str | None]
+    ) -> None:
+        self._plan, self._outlook, self._deferrable = plan, outlook, deferrable
+        self.workload: Workload = outlook.workload(bool(plan.edges))
+        self.prediction: Prediction = simulate(plan, self.workload, outlook.hardware)
+        self._step_s = self.prediction.step_s
+        self._candidate = Candidate("given", plan.groups, plan.gates, bool(plan.edges))
+
+    def wire_limit_s(self) -> float:
+        """The least time in which a worker can send what it must."""
+        plan = self._plan
+        size = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
+        sent = 2 * (plan.workers - 1) / plan.workers * size
+        return wire_limit_s(sent, self._outlook.hardware.bytes_per_s)
+
+    # What bounds it
+
+    def limited_by(self) -> tuple[LimitedBy, float]:
+        """What the step would be shortened most by, and by how much."""
+        hardware = self._outlook.hardware
+        fast = [dataclasses.replace(h, slowdown=h.slowdown / _PLENTY) for h in hardware.hosts]
+        wide = dataclasses.replace(
+            hardware.with_rate(hardware.bytes_per_s * _PLENTY), processor_s_per_byte=0.0
+        )
+        found: dict[LimitedBy, float] = {
+            "wire": self._saved(hardware=wide),
+            "computation": self._saved(hardware=dataclasses.replace(hardware, hosts=tuple(fast))),
+            "latency": self._saved(hardware=hardware.with_latency(0.0)),
+            "processor": self._saved(hardware=dataclasses.replace(hardware, cores=None)),
+            "a dependency": self._saved(workload=_independent(self.workload)),
+        }
+        name = max(found, key=lambda each: found[each])
+        return name, found[name]
+
+    def _saved(self, **changes: object) -> float:
+        """How much shorter the step is with another hardware or workload, with the same plan."""
+        workload = changes.get("workload", self.workload)
+        hardware = changes.get("hardware", self._outlook.hardware)
+        predicted = simulate(self._plan, workload, hardware)  # type: ignore[arg-type]
+        return max(0.0, self._step_s - predicted.step_s)
+
+    def limits(self) -> tuple[Limit, ...]:
+        """What makes the step longer than it could be, the most first."""
+        found = [*self._waiting_updates(), *self._refused(), *self._idle(), *self._costs()]
+        worth = [each for each in found if each.seconds >= _WORTH_SAYING * self._step_s]
+        return tuple(sorted(worth, key=lambda each: -each.seconds))
+
+    def _waiting_updates(self) -> Iterator[Limit]:
+        """Updates of parameters that wait for the gradients of others."""
+        everything = len(self._plan.gradients)
+        trained = {gradient.parameter for gradient in self._plan.gradients}
+        waiting = [
+            update
+            for update in self.workload.updates
+            if len(update.gradients) == everything > 1 and not trained.isdisjoint(update.writes)
+        ]
+        if waiting:
+            free = _independent(self.workload)
+            outlook = dataclasses.replace(self._outlook, free=free, ordered=free)
+            saved_s = self._step_s - self._replanned(outlook, deferrable=lambda _: None)
+            yield Limit(
+                f"every update waits for every gradient, as '{waiting[0].name}' does: global-norm "
+                "clipping, or a check of all gradients",
+                max(0.0, saved_s),
+            )
+
+    def _refused(self) -> Iterator[Limit]:
+        """Gradients that could not be deferred."""
+        refused = {
+            name: reason
+            for name in (gradient.parameter for gradient in self._plan.gradients)
+            if (reason := self._deferrable(frozenset([name]))) is not None
+        }
+        if refused:
+            saved_s = self._step_s - self._replanned(self._outlook, deferrable=lambda _: None)
+            name, reason = next(iter(refused.items()))
+            more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+            yield Limit(f"'{name}'{more} cannot be deferred: {reason}", max(0.0, saved_s))
+
+    def _idle(self) -> Iterator[Limit]:
+        """When the wire or the device stands still."""
+        spans = self.prediction.timeline.spans
+        sends = [span for span in spans if span.resource == "send" and span.worker == 0]
+        computes = [span for span in spans if span.resource == "compute" and span.worker == 0]
+        if not sends or not computes:
+            return
+        first_s = min(span.begin_s for span in sends)
+        yield Limit("nothing is on the wire before the first gradient is complete", first_s)
+        backward_s = max(
+            (s.end_s for s in computes if s.name in {p.name for p in self.workload.chain}),
+            default=0.0,
+        )
+        last_s = max(span.end_s for span in sends)
+        yield Limit("transfers go on after the backward pass", max(0.0, last_s - backward_s))
+        waited_s = (
+            backward_s
+            - sum(piece.seconds for piece in self.workload.chain)
+            * self._outlook.hardware.hosts[0].slowdown
+        )
+        yield Limit("the forward pass waits, or shares its processor with transfers", waited_s)
+
+    def _costs(self) -> Iterator[Limit]:
+        hardware = self._outlook.hardware
+        yield Limit("latency of transfers", self._saved(hardware=hardware.with_latency(0.0)))
+        handled = dataclasses.replace(
+            hardware, handling_s_per_byte=0.0, copy_s_per_byte=0.0, reduce_s_per_byte=0.0
+        )
+        yield Limit("copies and additions of gradients", self._saved(hardware=handled))
+        if hardware.cores is not None:
+            free = dataclasses.replace(hardware, cores=None)
+            yield Limit("the processor copies what is sent", self._saved(hardware=free))
+
+    # What would help
+
+    def what_if(self) -> Iterator[WhatIf]:
+        """Changes of the machines or the job, each with a plan of its own."""
+        hardware, outlook = self._outlook.hardware, self._outlook
+        for factor, text in ((2, "twice the bandwidth"), (10, "ten times the bandwidth")):
+            faster = hardware.with_rate(factor * hardware.bytes_per_s)
+            yield self._if(text, dataclasses.replace(outlook, hardware=faster))
+        quick = [dataclasses.replace(h, slowdown=h.slowdown / 2) for h in hardware.hosts]
+        faster = dataclasses.replace(hardware, hosts=tuple(quick))
+        yield self._if(
+            "a device that computes twice as fast", dataclasses.replace(outlook, hardware=faster)
+        )
+        for factor in (2, 4):
+            yield self._if(
+                f"{factor} times as many examples in a batch",
+                dataclasses.replace(
+                    outlook,
+                    free=_longer(outlook.free, factor),
+                    ordered=_longer(outlook.ordered, factor),
+                ),
+                examples=factor,
+            )
+
+    def _if(self, change: str, outlook: Outlook, *, examples: int = 1) -> WhatIf:
+        step_s = self._replanned(outlook)
+        busy_s = outlook.free.computation_s * outlook.hardware.hosts[0].slowdown
+        hidden = "the wire is hidden entirely" if step_s <= 1.02 * busy_s else ""
+        return WhatIf(change, step_s, examples * self._step_s / step_s, hidden)
+
+    def _replanned(
+        self,
+        outlook: Outlook,
+        *,
+        deferrable: Callable[[frozenset[str]], str | None] | None = None,
+    ) -> float:
+        """The step with the best plan that is found quickly, or with the given one."""
+        found = search(
+            outlook,
+            [self._candidate],
+            deferrable=deferrable or self._deferrable,
+            budget_tasks=QUICK_TASKS,
+        )
+        return found.best.step_s
+
+    # Groups
+
+    def groups(self, measured: Sequence[Timeline]) -> Iterator[GroupExplanation]:
+        """Every group of the plan."""
+        waits: dict[str, list[str]] = {}
+        for gate in self._plan.gates:
+            waits.setdefault(gate.group, []).append(gate.after)
+        windows = _windows(self.workload)
+        seen = _measured_groups(measured)
+        for group in self._plan.groups:
+            times = self.prediction.groups[group.name]
+            window = group_window(windows, group.members)
+            begin_s, end_s = seen.get(group.name, (None, None))
+            yield GroupExplanation(
+                name=group.name,
+                members=group.members,
+                size_bytes=self._plan.bytes(group) if group.pattern != ALL_GATHER else 0,
+                pattern=group.pattern,
+                depth=group.depth,
+                deferred=group.deferred,
+                ready_s=window.ready_s,
+                needed_s=window.needed_s,
+                predicted_begin_s=times.begin_s,
+                predicted_end_s=times.end_s,
+                measured_begin_s=begin_s,
+                measured_end_s=end_s,
+                waits_for=tuple(waits.get(group.name, ())),
+                reason=group.reason,
+            )
+
+
+def _windows(workload: Workload) -> TransferWindows:
+    """When each parameter can be aggregated."""
+    ready, needed = workload.ready_s, workload.needed_s
+    end_s = workload.computation_s
+    windows = {name: Window(ready_s, needed.get(name, end_s)) for name, ready_s in ready.items()}
+    return TransferWindows(windows, end_s, end_s)
+
+
+def _independent(workload: Workload) -> Workload:
+    """The workload if each update waited for the gradient of its own parameter only."""
+    updates = []
+    for update in workload.updates:
+        own = frozenset(update.writes) & update.gradients
+        alone = own or frozenset(sorted(update.gradients)[:1])
+        updates.append(dataclasses.replace(update, gradients=alone, moves_with=alone))
+    return dataclasses.replace(workload, updates=tuple(updates))
+
+
+def _longer(workload: Workload, factor: float) -> Workload:
+    """The workload with longer forward and backward passes."""
+    chain = tuple(dataclasses.replace(p, seconds=p.seconds * factor) for p in workload.chain)
+    return dataclasses.replace(workload, chain=chain)
+
+
+def _by_group(timeline: Timeline) -> Timeline:
+    """A traced timeline whose transfers and additions have the names of their groups."""
+    spans = [
+        dataclasses.replace(span, name=group_of(span.name) or span.name)
+        if span.resource != "compute"
+        else span
+        for span in timeline.spans
+    ]
+    begin_s = timeline.begin_s
+    return Timeline(
+        tuple(
+            Span(s.resource, s.name, s.begin_s - begin_s, s.end_s - begin_s, s.worker, s.bytes)
+            for s in spans
+        )
+    )
+
+
+def _measured_groups(timelines: Sequence[Timeline]) -> Mapping[str, tuple[float, float]]:
+    """When each group was aggregated, in the median of the traced steps."""
+    times: dict[str, list[tuple[float, float]]] = {}
+    for timeline in timelines:
+        own: dict[str, tuple[float, float]] = {}
+        for span in _by_group(timeline).spans:
+            if span.resource in ("send", "receive"):
+                begin_s, end_s = own.get(span.name, (span.begin_s, span.end_s))
+                own[span.name] = (min(begin_s, span.begin_s), max(end_s, span.end_s))
+        for name, pair in own.items():
+            times.setdefault(name, []).append(pair)
+    return {
+        name: (statistics.median(b for b, _ in own), statistics.median(e for _, e in own))
+        for name, own in times.items()
+    }
