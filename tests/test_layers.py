@@ -27,13 +27,14 @@ LAYERS = {
     0: {"devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
         *("access", "cluster", "facts", "feeds", "fingerprint", "graph", "launchers"),
-        *("measurements", "patterns", "plan", "processes", "profile", "records", "results"),
-        *("timeline", "timing_cache", "traffic"),
+        *("measurements", "metrics", "patterns", "plan", "processes", "profile", "records"),
+        *("results", "timeline", "timing_cache", "traffic", "trials"),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning."},
     3: {
-        *("channel", "checkpoint", "context", "late", "modifiers.", "pending", "profiler"),
-        *("runner", "servers", "session", "step_trace", "traces"),
+        *("channel", "checkpoint", "context", "job", "late", "modifiers.", "pending"),
+        *("profiler", "program", "runner", "servers", "session", "state", "step_trace"),
+        *("stepper", "traces"),
     },
     4: {"", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "user_job"},
 }
