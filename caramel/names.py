@@ -14,11 +14,13 @@ inputs), ``^op`` for a control input.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 EVALUATION = "evaluation"
 _CARAMEL = "caramel"
 _VARIANT = "caramel_variant_"
+_IN_VARIANT = re.compile(rf"^(_recv_)?{_VARIANT}\d+/")
 
 
 class TensorRef(NamedTuple):
@@ -164,10 +166,8 @@ def tensor_in_variant(number: int, tensor: TensorRef) -> TensorRef:
 
 
 def without_variant(op: str) -> str:
-    """An op's name without the prefix of its variant."""
-    prefix, slash, rest = op.partition("/")
-    is_variant = prefix.startswith(_VARIANT) and prefix[len(_VARIANT) :].isdigit()
-    return rest if slash and is_variant else op
+    """An op's name without the prefix of its variant; also that of what TensorFlow feeds to it."""
+    return _IN_VARIANT.sub(r"\1", op)
 
 
 # What Caramel adds ------------------------------------------------------------------------------
