@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from caramel.context import Context
     from caramel.plan import Plan
     from caramel.session import Session
+    from caramel.trials import TrialSettings
 
 _HOME = {
     "ARModel": "caramel.builder",
@@ -25,9 +26,19 @@ _HOME = {
     "Context": "caramel.context",
     "Plan": "caramel.plan",
     "Session": "caramel.session",
+    "TrialSettings": "caramel.trials",
 }
 
-__all__ = ["ARModel", "CaramelError", "Cluster", "Context", "Plan", "Session", "__version__"]
+__all__ = [
+    "ARModel",
+    "CaramelError",
+    "Cluster",
+    "Context",
+    "Plan",
+    "Session",
+    "TrialSettings",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:

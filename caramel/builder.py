@@ -20,10 +20,12 @@ from caramel.errors import ClusterError, PlanError, UnsupportedOpError
 from caramel.facts import GradientFrontier, InputPipelines, LoopFrames, ReplicaState, StateAccess
 from caramel.fingerprint import graph_hash
 from caramel.graph import OpGraph
+from caramel.job import Job, Variant
 from caramel.kinds import PYTHON_CALLS
 from caramel.modifiers.defer import moved_ops, step_ops
-from caramel.modifiers.rewrite import rewrite
-from caramel.names import in_replica, is_added
+from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Modifier, rewrite
+from caramel.modifiers.stand_beside import stand_beside
+from caramel.names import in_replica, is_added, variant_prefix
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
@@ -32,10 +34,12 @@ from caramel.planning.options import Options, Planner
 from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
 from caramel.profile import Profile
-from caramel.session import Job, Session
+from caramel.session import Session
 from caramel.traffic import Traffic, audit
+from caramel.trials import TrialSettings
 
-tf1 = tf.compat.v1
+OWN = "own"
+"""The name of the plan that a model is made with."""
 
 
 class ARModel:
@@ -76,6 +80,8 @@ class ARModel:
         decision: why the plan is what it is, and what else was looked at; None if it was given.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         graph: the distributed `tf.Graph`.
+        variants: by name, the plans that a session can change between: `plan`, called "own", and
+            what `add_variant` has added.
         traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
 
     Raises:
@@ -142,28 +148,74 @@ class ARModel:
             self.decision = choose(own_plan, analysis, options)
             own_plan = self.decision.plan
             self._watch.tell(f"the plan is {self.decision.source}")
-        frames = analysis.get(LoopFrames)
-        self.plan: Plan = complete(
-            _decided(plan, own_plan), context.op_graph, context.job, self._access, frames
-        )
-        if plan is not None:
-            check_fit(plan, self.plan)
+        self._frames = analysis.get(LoopFrames)
+        self._check = check_graph if check else None
+        self.graph = tf.Graph()
+        self.plan: Plan = self._completed(plan, own_plan)
         self._watch.note("plan")
-        rewritten = rewrite(context.graph_def, self.plan, check=check_graph if check else None)
-        self._watch.add(rewritten.seconds)
-        self.graph = _imported(rewritten.graph_def)
-        self._watch.note("import")
-        self.traffic: Traffic = self._audit(rewritten.graph_def)
-        self._watch.note("audit")
-        self._watch.tell(f"{len(rewritten.graph_def.node)} nodes, {self.plan.workers} workers")
+        graph_def, self.traffic = self._rewritten(self.plan, MODIFIERS)
+        self._import(graph_def)
+        self.variants: dict[str, Variant] = {OWN: Variant(OWN, 0, self.plan, self.traffic)}
 
-    def _audit(self, graph_def: Any) -> Traffic:
-        definitions = {op.type: op.op_def for op in self.graph.get_operations()}
+    def add_variant(self, plan: Plan, name: str) -> Plan:
+        """Add another plan for the same job, for sessions to change to.
+
+        It works on the same variables, input pipelines and tables as the model's own plan, so each
+        step may be done by another one. Sessions that are open can use it, too.
+
+        Args:
+            plan: as the model's `plan`: what it decides is taken from it, the rest from the job.
+            name: what `Session.use` and `Session.metrics` call it.
+
+        Returns:
+            The plan as it is carried out, with all that follows from what it decides.
+
+        Raises:
+            PlanError: it does not fit the job, or the name is taken.
+        """
+        if not name or name in self.variants:
+            raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
+        self._watch.start()
+        completed = self._completed(plan, self.plan)
+        number = len(self.variants)
+        graph_def, traffic = self._rewritten(completed, STEP_MODIFIERS)
+        self._import(stand_beside(graph_def, completed, number), variant_prefix(number))
+        self.variants[name] = Variant(name, number, completed, traffic)
+        return completed
+
+    def _completed(self, given: Plan | None, own: Plan) -> Plan:
+        """The job's own plan, with what the given one decides and all that follows from it."""
+        job, graph = self.context.job, self.context.op_graph
+        completed = complete(_decided(given, own), graph, job, self._access, self._frames)
+        if given is not None:
+            check_fit(given, completed)
+        return completed
+
+    def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
+        """The graph that carries a plan out, and what a step of it sends."""
+        done = rewrite(self.context.graph_def, plan, modifiers=modifiers, check=self._check)
+        self._watch.add(done.seconds)
+        traffic = self._audit(done.graph_def, plan)
+        self._watch.note("audit")
+        self._watch.tell(f"{len(done.graph_def.node)} nodes, {plan.workers} workers")
+        return done.graph_def, traffic
+
+    def _audit(self, graph_def: Any, plan: Plan) -> Traffic:
+        functions = {function.signature.name for function in graph_def.library.function}
+        ops = {node.op for node in graph_def.node} - functions
+        definitions = {op: self.graph.op_def_for_type(op) for op in ops}
         graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
         loss = self.context.job.loss.op
-        step = [*step_ops(self.plan), *moved_ops(self.plan)]
-        step += [in_replica(worker, loss) for worker in range(self.plan.workers)]
-        return audit(graph, self.plan, step)
+        step = [*step_ops(plan), *moved_ops(plan)]
+        step += [in_replica(worker, loss) for worker in range(plan.workers)]
+        return audit(graph, plan, step)
+
+    def _import(self, graph_def: Any, prefix: str = "") -> None:
+        """Add nodes to the graph; TensorFlow checks every node and shape in passing."""
+        with self.graph.as_default():
+            # With a slash at its end, TensorFlow takes the name as it is.
+            tf.graph_util.import_graph_def(graph_def, name=f"{prefix}/" if prefix else "")
+        self._watch.note("import")
 
     def session(
         self,
@@ -171,6 +223,7 @@ class ARModel:
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
         config: Any = None,
+        trials: TrialSettings | None = None,
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
@@ -178,17 +231,22 @@ class ARModel:
             start_timeout_s: how long to wait for the workers, in seconds.
             step_timeout_s: how long one step may take, in seconds, before it counts as failed.
             config: a `tf.compat.v1.ConfigProto` with options of the session.
+            trials: let all plans that the model has take turns during the first steps, each an
+                ordinary exact step, and keep the fastest; by default its own plan does all steps.
 
         Raises:
             WorkerStartError: a worker cannot be reached; names its address.
         """
-        job = Job(self.context, self.plan, self.graph, self._state, self._access, self._pipelines)
+        job = Job(
+            self.context, self.graph, self.variants, self._state, self._access, self._pipelines
+        )
         return Session(
             job,
             self.cluster,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             config=config,
+            trials=trials,
             report=self._watch.note,
         )
 
@@ -198,6 +256,10 @@ class _Stopwatch:
 
     def __init__(self, verbose: bool) -> None:
         self._verbose = verbose
+        self._last = time.perf_counter()
+
+    def start(self) -> None:
+        """The next part begins now."""
         self._last = time.perf_counter()
 
     def note(self, part: str) -> None:
@@ -237,14 +299,6 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
     if plan is None:
         return own
     return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
-
-
-def _imported(graph_def: Any) -> tf.Graph:
-    """The GraphDef as a graph; TensorFlow checks every node and shape in passing."""
-    graph = tf.Graph()
-    with graph.as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
-    return graph
 
 
 def _devices(cluster: Cluster, device_list: Sequence[str] | None) -> tuple[str, ...]:

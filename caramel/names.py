@@ -3,7 +3,10 @@
 In the distributed graph every node of the user's graph keeps its name under the prefix of its
 replica (``worker_3/dense/kernel``); a second, unsharded copy on worker 0 may stand under
 ``evaluation/``. What Caramel adds stands under ``caramel/`` and names the worker it runs on, as in
-``caramel/group_7/worker_3/reduced_0``. No name of the user can collide with either.
+``caramel/group_7/worker_3/reduced_0``. No name of the user can collide with either. Where the graph
+holds several plans for one job (variants), all that belongs to the second and later ones stands
+below one more prefix, as in ``caramel_variant_1/worker_3/dense/kernel``; `without_variant` takes it
+off, and all other functions are about names without it.
 
 References follow TensorFlow's forms: ``op:1`` for a tensor (``op`` means ``op:0`` in a GraphDef's
 inputs), ``^op`` for a control input.
@@ -11,10 +14,13 @@ inputs), ``^op`` for a control input.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 EVALUATION = "evaluation"
 _CARAMEL = "caramel"
+_VARIANT = "caramel_variant_"
+_IN_VARIANT = re.compile(rf"^(_recv_)?{_VARIANT}\d+/")
 
 
 class TensorRef(NamedTuple):
@@ -136,6 +142,34 @@ def without_prefix(op: str) -> str:
     return rest if slash and (_is_replica_prefix(prefix) or prefix == EVALUATION) else op
 
 
+def is_in_evaluation(op: str) -> bool:
+    """Whether an op of the distributed graph is the user's, in the evaluation copy."""
+    return op.startswith(f"{EVALUATION}/")
+
+
+# Variants ---------------------------------------------------------------------------------------
+
+
+def variant_prefix(number: int) -> str:
+    """The prefix of everything that belongs to a variant; the first (0) has none."""
+    return f"{_VARIANT}{number}" if number else ""
+
+
+def in_variant(number: int, op: str) -> str:
+    """An op of a distributed graph, in the variant with that number."""
+    return f"{_VARIANT}{number}/{op}" if number else op
+
+
+def tensor_in_variant(number: int, tensor: TensorRef) -> TensorRef:
+    """A tensor of a distributed graph, in the variant with that number."""
+    return TensorRef(in_variant(number, tensor.op), tensor.index)
+
+
+def without_variant(op: str) -> str:
+    """An op's name without the prefix of its variant; also that of what TensorFlow feeds to it."""
+    return _IN_VARIANT.sub(r"\1", op)
+
+
 # What Caramel adds ------------------------------------------------------------------------------
 
 
@@ -177,6 +211,11 @@ def assigned(kept: str) -> str:
 def read_back(kept: str) -> str:
     """Reads what is kept, in the next step."""
     return f"{kept}/read"
+
+
+def freed(kept: str) -> str:
+    """Lets go of what a variable keeps, when nothing is pending."""
+    return f"{kept}/free"
 
 
 ALL_KEPT = "_all_kept"

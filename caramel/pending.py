@@ -9,37 +9,49 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.channel import CallThread
-from caramel.modifiers.defer import moved_ops
+from caramel.modifiers.defer import kept_by, moved_ops
 from caramel.modifiers.tokens import token_variables
-from caramel.names import TensorRef, token_count, token_filled
+from caramel.names import TensorRef, freed, token_count, token_filled
 from caramel.plan import Plan
-from caramel.runner import Call, Runner
+from caramel.runner import Call, VariantRunner
 
 _MEND_EVERY_S = 0.2
 _CLOSE_TIMEOUT_S = 5.0
 
 
 class Pending:
-    """What a session still has to do of the step before.
+    """What a plan still has to do of the step before.
 
     Args:
-        runner: runs parts of the graph.
+        runner: runs parts of the plan's graph.
         plan: says what moves into the next step.
     """
 
-    def __init__(self, runner: Runner, plan: Plan) -> None:
+    def __init__(self, runner: VariantRunner, plan: Plan) -> None:
         self._runner = runner
         self._moved = moved_ops(plan)
+        self._free = [freed(k) for w in range(plan.workers) for k in kept_by(plan, w)]
         pairs = [(w, v) for w in range(plan.workers) for v in token_variables(plan)]
         self._counts = [token_count(*pair) for pair in pairs]
         self._fill = [token_filled(*pair) for pair in pairs]
         self._is_pending = False
+        self._parts_done = 0
         self._beside = CallThread("caramel-moved") if self._moved else None
 
     def begin(self) -> None:
         """Nothing is pending: every token is there."""
         if self._fill:
             self._runner.run([], self._fill, {}, "preparing the first step")
+
+    @property
+    def defers(self) -> bool:
+        """Whether anything of a step is ever left to be done."""
+        return bool(self._moved)
+
+    @property
+    def parts_done(self) -> int:
+        """How often the deferred part of a step was done so far."""
+        return self._parts_done
 
     def step(
         self,
@@ -60,6 +72,7 @@ class Pending:
         moved = self._runner.compile([], self._moved, {}) if self._is_pending else None
         self._is_pending = False
         results = self._runner.call(lambda: self._together(step, moved), what)
+        self._parts_done += moved is not None
         self._is_pending = True
         return results[: len(tensors)]
 
@@ -75,7 +88,14 @@ class Pending:
             return []
         self._is_pending = False
         moved = self._runner.compile(tensors, [*self._moved, *targets], fed or {})
-        return self._runner.call(lambda: self._with_tokens(moved), what)[: len(tensors)]
+        results = self._runner.call(lambda: self._with_tokens(moved), what)
+        self._parts_done += 1
+        return results[: len(tensors)]
+
+    def free(self) -> None:
+        """Let go of what variables keep on the workers; nothing may be pending."""
+        if self._free:
+            self._runner.run([], self._free, {}, "freeing what was kept")
 
     def close(self) -> None:
         """End the thread, if no call is under way."""

@@ -12,7 +12,7 @@ from caramel.channel import Channel
 from caramel.cluster import Cluster
 from caramel.devices import task_of
 from caramel.errors import ClusterError, StepTimeoutError, WorkerStartError
-from caramel.names import TensorRef
+from caramel.names import TensorRef, in_variant, tensor_in_variant
 from caramel.servers import embedded_servers, own_server
 
 tf1 = tf.compat.v1
@@ -77,15 +77,26 @@ class Runner:
         return self.call(self.compile(tensors, targets, fed), what)[: len(tensors)]
 
     def compile(
-        self, tensors: Sequence[TensorRef], targets: Sequence[str], fed: Mapping[TensorRef, Any]
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        *,
+        variant: int = 0,
     ) -> Call:
-        """A function that fetches tensors and runs target ops; the values of tensors come first."""
+        """A function that fetches tensors and runs target ops; the values of tensors come first.
+
+        Args:
+            variant: the number of the variant to which all of them belong.
+        """
         traces = self._traces
-        key = (tuple(tensors), tuple(targets), tuple(fed), traces is None)
+        key = (variant, tuple(tensors), tuple(targets), tuple(fed), traces is None)
         if key not in self._callables:
-            fetched = [self._graph.get_tensor_by_name(str(tensor)) for tensor in tensors]
-            fetched += [self._graph.get_operation_by_name(name) for name in targets]
-            feed_list = [self._graph.get_tensor_by_name(str(tensor)) for tensor in fed]
+            fetched = [self._tensor(variant, tensor) for tensor in tensors]
+            fetched += [
+                self._graph.get_operation_by_name(in_variant(variant, name)) for name in targets
+            ]
+            feed_list = [self._tensor(variant, tensor) for tensor in fed]
             self._callables[key] = self._session.make_callable(
                 fetched, feed_list, accept_options=traces is not None
             )
@@ -96,6 +107,11 @@ class Runner:
         traces.append(metadata)
         options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
         return lambda: list(function(*values, options=options, run_metadata=metadata))
+
+    @property
+    def compiled(self) -> int:
+        """How many functions were compiled so far; the first call of one takes longer."""
+        return len(self._callables)
 
     @contextmanager
     def traced(self) -> Iterator[list[Any]]:
@@ -117,6 +133,9 @@ class Runner:
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
         self._channel.close(self._session.close, timeout_s=_CLOSE_TIMEOUT_S)
+
+    def _tensor(self, variant: int, tensor: TensorRef) -> tf.Tensor:
+        return self._graph.get_tensor_by_name(str(tensor_in_variant(variant, tensor)))
 
     def _connect(self, timeout_s: float, config: Any) -> str:
         """Start or reach the servers; returns the session's target."""
@@ -153,6 +172,43 @@ class Runner:
                 "this list of addresses?"
             ) from None
         self._channel.call(session.close, what="connecting", timeout_s=timeout_s)
+
+
+class VariantRunner:
+    """Runs parts of one variant; names are those of its plan's own graph.
+
+    Args:
+        runner: runs parts of the whole graph.
+        variant: the variant's number.
+    """
+
+    def __init__(self, runner: Runner, variant: int) -> None:
+        self._runner, self._variant = runner, variant
+
+    def run(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        what: str,
+    ) -> list[Any]:
+        """As `Runner.run`."""
+        return self.call(self.compile(tensors, targets, fed), what)[: len(tensors)]
+
+    def compile(
+        self, tensors: Sequence[TensorRef], targets: Sequence[str], fed: Mapping[TensorRef, Any]
+    ) -> Call:
+        """As `Runner.compile`."""
+        return self._runner.compile(tensors, targets, fed, variant=self._variant)
+
+    def call(self, function: Call, what: str) -> list[Any]:
+        """As `Runner.call`."""
+        return self._runner.call(function, what)
+
+    @property
+    def compiled(self) -> int:
+        """As `Runner.compiled`."""
+        return self._runner.compiled
 
 
 def _config(config: Any) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from caramel.devices import Device
-from caramel.names import is_added, is_token, worker_of
+from caramel.names import is_added, is_token, without_variant, worker_of
 from caramel.timeline import Resource, Span, Timeline
 
 _TRANSFER = re.compile(
@@ -25,6 +25,7 @@ def timeline_of(traces: Iterable[Any], devices: Iterable[str]) -> Timeline:
 
     A transfer is one span of the worker that sends it and one of the worker that receives it, under
     the name of the op that put it out. It lasts from when it is ready to be sent until it is there.
+    Names are those of the plan's own graph, also where it is one of several variants.
 
     Args:
         traces: the `StepStats` protos of the calls that ran in that step.
@@ -54,11 +55,12 @@ def _transfer(stats: Any, tasks: dict[int | None, int]) -> Iterator[Span]:
     for resource, end in ends:
         worker = tasks.get(Device.parse(found[end].rstrip(":")).task)
         if worker is not None:
-            yield Span(resource, found["op"], begin_s, end_s, worker, size_bytes)
+            name = without_variant(found["op"])
+            yield Span(resource, name, begin_s, end_s, worker, size_bytes)
 
 
 def _op(stats: Any) -> Iterator[Span]:
-    name = stats.node_name
+    name = without_variant(stats.node_name)
     worker = worker_of(name)
     if worker is None or is_token(name) or stats.op_end_rel_micros <= stats.op_start_rel_micros:
         return

@@ -26,23 +26,15 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 LAYERS = {
     0: {"devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
-        *(
-            "access",
-            "cluster",
-            "explanation",
-            "facts",
-            "feeds",
-            "fingerprint",
-            "graph",
-            "launchers",
-        ),
-        *("measurements", "patterns", "plan", "processes", "profile", "records", "results"),
-        *("timeline", "timing_cache", "traffic"),
+        *("access", "cluster", "explanation", "facts", "feeds", "fingerprint", "graph"),
+        *("launchers", "measurements", "metrics", "patterns", "plan", "processes", "profile"),
+        *("records", "results", "timeline", "timing_cache", "traffic", "trials"),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {
-        *("channel", "checkpoint", "context", "late", "modifiers.", "pending", "profiler"),
-        *("runner", "servers", "session", "step_trace", "traces"),
+        *("channel", "checkpoint", "context", "job", "late", "modifiers.", "pending"),
+        *("profiler", "program", "runner", "servers", "session", "state", "step_trace"),
+        *("stepper", "traces"),
     },
     4: {"", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "user_job"},
 }

@@ -10,9 +10,11 @@ import pytest
 from networks import network, tf, wide
 from test_planned_model import FLAGS, every_op_takes_a_millisecond, slow_network
 from test_workers import worker_pid
+from variants import in_turn, with_variants
 
 import caramel
 from caramel.errors import WorkerLostError
+from caramel.trials import TrialSettings
 
 pytestmark = pytest.mark.processes
 
@@ -62,6 +64,26 @@ def test_worker_processes_give_the_bits_of_plain_training(workers):
                     session.step(batch(job, step))
                 for worker in range(workers):
                     assert_equal(session.variables(worker=worker), expected, flags)
+
+
+def test_worker_processes_give_the_bits_of_plain_training_while_plans_change():
+    job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
+    context = job.context()
+    expected = plain_values(job, context, 2)
+    with caramel.Cluster.local(2) as cluster:
+        model = with_variants(context, cluster)
+        with model.session() as session:
+            for step in range(STEPS):
+                session.use(in_turn(model, step, 2))
+                session.step(batch(job, step))
+            for worker in range(2):
+                assert_equal(session.variables(worker=worker), expected, "plans in turn")
+        trials = TrialSettings(rounds=2, steps=1, skipped=1, give_up=1000.0)
+        with model.session(trials=trials) as session:
+            for step in range(STEPS):
+                session.step(batch(job, step))
+            assert session.metrics().trials.is_over
+            assert_equal(session.variables(worker=1), expected, "trials")
 
 
 def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path):

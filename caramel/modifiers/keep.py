@@ -1,14 +1,15 @@
 """Keeps tensors of one step for the next one, in variables of their worker.
 
 Assigning takes the tensor's buffer over and reading hands it out, so nothing is copied. A step
-assigns only when the moved ops of the step before have read what was kept.
+assigns only when the moved ops of the step before have read what was kept. A plan that is not used
+any more can free its variables; the next assignment makes them anew.
 """
 
 from __future__ import annotations
 
 from caramel.graph import TensorSpec
 from caramel.modifiers.nodes import GraphWriter, static_shape
-from caramel.names import ALL_KEPT, TensorRef, assigned, read_back, token_taken
+from caramel.names import ALL_KEPT, TensorRef, assigned, freed, read_back, token_taken
 
 
 def keep(
@@ -32,6 +33,7 @@ def keep(
         controls=[token_taken(worker, ALL_KEPT)],
         dtype=spec.dtype,
     )
+    writer.add(freed(kept), "DestroyResourceOp", [handle], device=device, ignore_lookup_error=True)
     return writer.add(
         read_back(kept), "ReadVariableOp", [handle], device=device, outputs=[spec], dtype=spec.dtype
     )

@@ -101,7 +101,7 @@ def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str,
     if "frame_name" in target.attr:  # TensorFlow takes loops of equal name for one loop
         target.attr["frame_name"].s = b"%s/%s" % (copy.prefix.encode(), node.attr["frame_name"].s)
     if copy.seed_offset and node.op in kinds.SEEDED_RANDOM:
-        _offset_seed(target, copy.seed_offset)
+        offset_seed(target, copy.seed_offset)
     if renamed_functions:
         _rename_functions(target, renamed_functions)
 
@@ -144,7 +144,7 @@ def _keep_conditionals_home(graph_def: Any) -> None:
 # Random seeds -----------------------------------------------------------------------------------
 
 
-def _offset_seed(node: Any, offset: int) -> None:
+def offset_seed(node: Any, offset: int) -> None:
     """Give a random op another seed; one without any draws differently everywhere by itself."""
     if any(key in node.attr and node.attr[key].i for key in ("seed", "seed2")):
         seed = node.attr["seed2"].i + offset * _SEED_STRIDE
@@ -182,7 +182,7 @@ def _copy_functions(library: Any, seeded: dict[str, Any], copy: _Copy) -> dict[s
         own.signature.name = renamed[name]
         for node in own.node_def:
             if node.op in kinds.SEEDED_RANDOM:
-                _offset_seed(node, copy.seed_offset)
+                offset_seed(node, copy.seed_offset)
             _rename_functions(node, renamed)
     own_gradients = [
         (renamed[g.function_name], renamed.get(g.gradient_func, g.gradient_func))

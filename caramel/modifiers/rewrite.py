@@ -37,6 +37,9 @@ MODIFIERS: tuple[Modifier, ...] = (
     synchronise,
 )
 
+STEP_MODIFIERS: tuple[Modifier, ...] = tuple(m for m in MODIFIERS if m is not synchronise)
+"""For a plan that stands beside another, whose programs read, broadcast and restore variables."""
+
 _log = logging.getLogger(__name__)
 
 

@@ -1,0 +1,60 @@
+"""What a session runs: a distributed graph with one plan or several, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from caramel.context import Context
+from caramel.facts import InputPipelines, ReplicaState, StateAccess
+from caramel.plan import Plan
+from caramel.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One plan of a job, and where its nodes are.
+
+    All variants of a job work on the same variables, iterators and tables, so that each step may be
+    that of another.
+
+    Attributes:
+        name: unique in the job.
+        number: 0 for the first, whose nodes have no prefix.
+        plan: what it carries out.
+        traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
+    """
+
+    name: str
+    number: int
+    plan: Plan
+    traffic: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The distributed graph and what is known of it.
+
+    Attributes:
+        context: the single-device job.
+        graph: the distributed graph.
+        variants: its plans by name. The first one's nodes also do what is no training step:
+            evaluation, reading and restoring variables. More may come while a session runs.
+        state: which values differ between workers.
+        access: which variables each op touches.
+        pipelines: the input pipelines of the step.
+    """
+
+    context: Context
+    graph: tf.Graph
+    variants: Mapping[str, Variant]
+    state: ReplicaState
+    access: StateAccess
+    pipelines: InputPipelines
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the first variant."""
+        return next(iter(self.variants.values())).plan

@@ -1,0 +1,25 @@
+"""What a session can tell of itself, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caramel.trials import TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """How training goes.
+
+    Attributes:
+        steps: training steps done in this session.
+        plan: the name of the plan that did the last one, or will do the first.
+        recent_step_s: how long the last steps took, the latest last. A step is the call alone,
+            without what the program does in between; a deferred part counts in the next step.
+        trials: which plans are tried, and what is known of them; None if none are.
+    """
+
+    steps: int
+    plan: str
+    recent_step_s: tuple[float, ...]
+    trials: TrialState | None

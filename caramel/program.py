@@ -1,0 +1,218 @@
+"""The training steps of one plan: what they fetch and feed, and what of them is done later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caramel import names
+from caramel.feeds import SplitFeeds
+from caramel.job import Job, Variant
+from caramel.late import LateFetches, StepValue
+from caramel.modifiers import synchronise as programs
+from caramel.modifiers.aggregated import aggregated_tensors, aggregated_values
+from caramel.modifiers.defer import step_ops
+from caramel.modifiers.weigh import counts, share, uneven
+from caramel.names import TensorRef
+from caramel.pending import Pending
+from caramel.results import combine
+from caramel.runner import Runner, VariantRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None)."""
+
+    op: str
+    tensor: TensorRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step returned.
+
+    Attributes:
+        values: for each fetch its result; None for an op.
+        is_usual: whether the call did what calls do in a row of equal steps: it prepared nothing,
+            and did the deferred part of exactly one step, if the plan defers anything.
+    """
+
+    values: list[Any]
+    is_usual: bool
+
+
+class Program:
+    """Runs the training steps of one variant.
+
+    Nothing is pending when it is made; `flush` before another program or anything else looks at
+    variables.
+
+    Args:
+        variant: says which plan, and where its nodes are.
+        job: the distributed graph and what is known of it.
+        runner: runs parts of the whole graph.
+    """
+
+    def __init__(self, variant: Variant, job: Job, runner: Runner) -> None:
+        plan = variant.plan
+        self.name = variant.name
+        self._job, self._plan = job, plan
+        self._runner = VariantRunner(runner, variant.number)
+        self._pending = Pending(self._runner, plan)
+        self._late = LateFetches(job.context.op_graph, plan, job.access)
+        self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
+        self._by_handle = {variable.handle: variable for variable in plan.variables}
+        self._targets = step_ops(plan)
+        self._counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
+
+    def begin(self) -> None:
+        """Prepare the first step."""
+        self._pending.begin()
+
+    def flush(self) -> None:
+        """Do what is pending of the last step."""
+        self._pending.flush("the last step's deferred updates")
+
+    def free(self) -> None:
+        """Let go of what the program keeps on the workers; it can be used again."""
+        self.flush()
+        self._pending.free()
+
+    def close(self) -> None:
+        """End the program's threads."""
+        self._pending.close()
+
+    def step(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+        """One training step; if something is fetched of its deferred part, that too.
+
+        Raises:
+            WorkerLostError: a worker was lost.
+            tf.errors.OpError: an op has failed.
+        """
+        compiled, parts = self._runner.compiled, self._pending.parts_done
+        values, examples = self._run_both_parts(fetches, feeds)
+        results = [
+            None if fetch.tensor is None else self._combine(fetch.tensor, column, examples)
+            for fetch, column in zip(fetches, values, strict=True)
+        ]
+        did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
+        return StepResult(results, did_one_part and self._runner.compiled == compiled)
+
+    def _run_both_parts(
+        self, flat: Sequence[Fetch], feeds: SplitFeeds
+    ) -> tuple[list[list[Any]], Sequence[int] | None]:
+        """A step; if something is fetched of its deferred part, that too, instead of later."""
+        late = [fetch for fetch in flat if self._late.is_late(fetch.op, fetch.tensor)]
+        if any(self._late.is_beside(fetch.op) for fetch in flat):
+            self.flush()
+        if not late:
+            values, examples, _ = self._run_step(flat, feeds)
+            return values, examples
+        early = [fetch for fetch in flat if fetch not in late]
+        workers = range(self._plan.workers)
+        inputs = [
+            self._value_on(worker, value)
+            for value in self._late.inputs(fetch.op for fetch in late)
+            for worker in workers
+        ]
+        values, examples, extra = self._run_step(early, feeds, inputs)
+        fed = dict(zip(inputs, extra, strict=True))
+        tensors = [
+            self._tensor_on(worker, fetch.tensor)
+            for fetch in late
+            for worker in workers
+            if fetch.tensor is not None
+        ]
+        targets = [
+            names.in_replica(worker, fetch.op)
+            for fetch in late
+            for worker in workers
+            if fetch.tensor is None
+        ]
+        results = iter(self._pending.flush("a step's deferred part", tensors, targets, fed))
+        columns = dict(zip(early, values, strict=False)) | {
+            fetch: [next(results) for _ in workers] if fetch.tensor is not None else []
+            for fetch in late
+        }
+        return [columns[fetch] for fetch in flat], examples
+
+    def _run_step(
+        self, flat: Sequence[Fetch], feeds: SplitFeeds, beside: Sequence[TensorRef] = ()
+    ) -> tuple[list[list[Any]], Sequence[int] | None, list[Any]]:
+        """For each fetch its value on every worker, the workers' numbers of examples, `beside`."""
+        plan, workers = self._plan, range(self._plan.workers)
+        fed = {
+            names.tensor_in_replica(worker, tensor): value
+            for worker in workers
+            for tensor, value in feeds.values[worker].items()
+        }
+        fed |= self._share_feeds(feeds.examples)
+        tensors = [
+            self._tensor_on(worker, fetch.tensor)
+            for fetch in flat
+            for worker in workers
+            if fetch.tensor is not None
+        ]
+        tensors += beside
+        if self._counted:
+            tensors.append(counts(0))
+        extra = [fetch.op for fetch in flat if fetch.tensor is None]
+        targets = [
+            *self._targets,
+            *(names.in_replica(worker, op) for op in extra for worker in workers),
+        ]
+        results = self._pending.step(tensors, targets, fed, "a training step")
+        examples: Sequence[int] | None = feeds.examples
+        if self._counted:
+            examples = [int(count) for count in results.pop()]
+        elif examples is None and self._job.pipelines.fixed_examples is not None:
+            examples = [self._job.pipelines.fixed_examples] * plan.workers
+        remaining = iter(results)
+        values = [
+            [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
+        ]
+        return values, examples, list(remaining)
+
+    def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
+        """How much each worker's part counts; nothing is fed while all count alike."""
+        if self._plan.reduction != "mean" or examples is None or len(set(examples)) == 1:
+            return {}
+        total = sum(examples)
+        fed: dict[TensorRef, Any] = {}
+        for worker, count in enumerate(examples):
+            fed[share(worker)] = np.array(count * self._plan.workers / total)
+            fed[uneven(worker)] = np.array(True)
+        return fed
+
+    def _combine(
+        self, tensor: TensorRef, values: Sequence[Any], examples: Sequence[int] | None
+    ) -> Any:
+        job = self._job.context.job
+        spec = self._job.context.op_graph.spec(tensor)
+        return combine(
+            values,
+            examples=examples,
+            is_batch=tensor.op in self._job.state.worker_dependent
+            and tensor not in self._aggregated[0]
+            and spec.shape != (),
+            add_up=job.reduction == "sum" and tensor == job.loss,
+        )
+
+    def _value_on(self, worker: int, value: StepValue) -> TensorRef:
+        """Where a value of a step is found on a worker."""
+        own = names.tensor_in_replica(worker, value.tensor)
+        if not value.aggregated:
+            return own
+        return aggregated_values(self._plan, worker).get(value.tensor, own)
+
+    def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:
+        """Where a tensor of the single-device graph is found; in place of a handle its value."""
+        if replaced := self._aggregated[worker].get(tensor):
+            return replaced
+        variable = self._by_handle.get(tensor.op)
+        if variable is not None:
+            return programs.value_on(worker, variable)
+        return names.tensor_in_replica(worker, tensor)

@@ -1,0 +1,117 @@
+"""The variables that all plans of a session work on: initialised, read, broadcast, averaged.
+
+Everything runs on the nodes of the first plan. Whoever calls has done what is pending before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from caramel import names
+from caramel.facts import Variable
+from caramel.job import Job
+from caramel.modifiers import synchronise as programs
+from caramel.runner import Runner
+
+_CHUNK_BYTES = 256 * 2**20  # of variables that travel to or from the client in one call
+
+
+class SharedState:
+    """Variables and tables on the workers.
+
+    Args:
+        job: the distributed graph and what is known of it.
+        runner: runs parts of it.
+    """
+
+    def __init__(self, job: Job, runner: Runner) -> None:
+        self._job, self._runner, self._plan = job, runner, job.plan
+        self._refreshed = True  # whether the evaluation copy has the mean of the local variables
+
+    def initialise(self) -> None:
+        """Fill all tables and give all variables their initial values."""
+        plan, job = self._plan, self._job.context.job
+        prefix = programs.source_prefix(plan)
+        prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
+        tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
+        if tables:
+            self._run(tables, "filling lookup tables")
+        initial = [names.in_copy(prefix, variable.initializer) for variable in plan.variables]
+        initial += [
+            names.in_replica(worker, variable.initializer)
+            for variable in plan.variables
+            if variable.name in plan.constant
+            for worker in programs.broadcast_targets(variable, plan)
+        ]
+        self._run(initial, "initialising variables")
+        self.broadcast(v for v in plan.variables if v.name not in plan.constant)
+
+    def values(
+        self, variables: Sequence[Variable], worker: int | None = None
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Names and values of variables: of one worker, or equal on all and else their mean."""
+        for chunk in _chunks(variables):
+            tensors = []
+            for variable in chunk:
+                if worker is not None:
+                    tensors.append(programs.value_on(worker, variable))
+                elif programs.has_mean(variable, self._plan):
+                    tensors.append(programs.mean_value(variable))
+                else:
+                    tensors.append(programs.value_on(0, variable))
+            values = self._runner.run(tensors, [], {}, "reading variables")
+            yield from zip((variable.name for variable in chunk), values, strict=True)
+
+    def assign(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
+        """Give variables new values, on all workers."""
+        for chunk in _chunks(variables):
+            fed = {programs.restored_value(v): values[v.name] for v in chunk}
+            targets = [programs.restore_op(variable) for variable in chunk]
+            self._runner.run([], targets, fed, "restoring variables")
+        self.broadcast(variables)
+        self._refreshed = True
+
+    def broadcast(self, variables: Iterable[Variable]) -> None:
+        """Send variables from their source to all workers."""
+        for chunk in _chunks(list(variables)):
+            targets = [
+                programs.broadcast_op(worker, variable)
+                for variable in chunk
+                for worker in programs.broadcast_targets(variable, self._plan)
+            ]
+            if targets:
+                self._run(targets, "broadcasting variables")
+
+    def has_changed(self) -> None:
+        """A step was done."""
+        self._refreshed = False
+
+    def refresh(self) -> None:
+        """Give the evaluation copy the mean of the local variables, if a step changed them."""
+        plan = self._plan
+        if self._refreshed or not plan.evaluation:
+            return
+        local = [variable for variable in plan.variables if variable.name in plan.local]
+        if local:
+            self._run([programs.refresh_op(v) for v in local], "averaging local variables")
+        self._refreshed = True
+
+    def _run(self, targets: Sequence[str], what: str) -> None:
+        self._runner.run([], targets, {}, what)
+
+
+def _chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
+    """Variables in portions that one message may carry."""
+    chunk: list[Variable] = []
+    size = 0
+    for variable in variables:
+        own = variable.spec.bytes or 0
+        if chunk and size + own > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(variable)
+        size += own
+    if chunk:
+        yield chunk
