@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -17,16 +17,26 @@ from caramel.cluster import Cluster
 from caramel.context import Context
 from caramel.devices import Device
 from caramel.errors import ClusterError, PlanError, UnsupportedOpError
+from caramel.explanation import Explanation
 from caramel.facts import GradientFrontier, InputPipelines, LoopFrames, ReplicaState, StateAccess
-from caramel.fingerprint import graph_hash
+from caramel.fingerprint import digest, graph_hash
 from caramel.graph import OpGraph
 from caramel.job import Job, Variant
 from caramel.kinds import PYTHON_CALLS
+from caramel.live_planning import (
+    PLAIN,
+    SEARCHED,
+    WORTH_PLANNING,
+    expected_of,
+    plan_from_traces,
+    worth_a_trial,
+)
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Modifier, rewrite
 from caramel.modifiers.stand_beside import stand_beside
 from caramel.names import in_replica, is_added, variant_prefix
 from caramel.plan import Plan, SparseMethod
+from caramel.plan_cache import keep_plan, kept_plan
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
 from caramel.planning.fit import DECIDED, check_fit
@@ -34,9 +44,14 @@ from caramel.planning.options import Options, Planner
 from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
 from caramel.profile import Profile
+from caramel.replanning import Replan, ReplanSettings
 from caramel.session import Session
+from caramel.simulation.explain import explain
+from caramel.stepper import Planning
+from caramel.timeline import Timeline
 from caramel.traffic import Traffic, audit
 from caramel.trials import TrialSettings
+from caramel.version import __version__
 
 OWN = "own"
 """The name of the plan that a model is made with."""
@@ -63,8 +78,11 @@ class ARModel:
             before, so that all workers send in one order in every step; where a processor computes
             and sends, that costs time.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. What
-            is planned needs times of ops and a model of the network, from it or from `analyzers`;
-            without them every gradient is aggregated by itself when it appears.
+            is planned needs times of ops and a model of the network, from it or from `analyzers`.
+            Without them every gradient is aggregated by itself when it appears; the planner
+            "search" then lets the job trace a few of its first steps, and plans from these.
+        replan: "auto" plans again from fresh measurements when steps take much longer than
+            expected; "never" only says so.
         sparse: how sparse gradients are: "gather" brings the rows of all workers to each, "dense"
             adds up whole matrices.
         device_list: a device for each replica, in place of one replica on each worker; several
@@ -103,6 +121,7 @@ class ARModel:
         planner: Planner = "search",
         in_flight_bytes: int | None = None,
         profile: Profile | str | os.PathLike[str] | None = None,
+        replan: Replan = "never",
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
         plan: Plan | None = None,
@@ -120,13 +139,21 @@ class ARModel:
         )
         if sparse not in ("gather", "dense"):
             raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
+        if replan not in ("never", "auto"):
+            raise PlanError(f"replan must be 'never' or 'auto', not {replan!r}")
         self.context = context
         self.cluster = Cluster.coerce(workers)
         self._watch = _Stopwatch(verbose)
         devices = _devices(self.cluster, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
-        facts = [context.op_graph, context.job, *_measured(profile, context, len(devices))]
-        analysis = Analysis(facts, [*ANALYZERS, *(analyzers or ())])
+        self._options, self._replan = options, replan
+        self._analyzers: list[Analyzer] = [*ANALYZERS, *(analyzers or ())]
+        measured = _measured(profile, context, len(devices))
+        self._cache_key: str | None = None  # of the plan that proves the fastest
+        if measured and plan is None and not analyzers:
+            known = (*measured, devices, options, sparse, __version__)
+            self._cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
+        analysis = self._analysis(measured)
         self._state = analysis.get(ReplicaState)
         self._pipelines = analysis.get(InputPipelines)
         self._access = analysis.get(StateAccess)
@@ -143,9 +170,11 @@ class ARModel:
             sparse=sparse,
         )
         self.windows = known_windows(analysis)
+        self._plain = own_plan
         self.decision: Decision | None = None
         if plan is None:
-            self.decision = choose(own_plan, analysis, options)
+            kept = None if self._cache_key is None else kept_plan(self._cache_key)
+            self.decision = choose(own_plan, analysis, options, kept=kept)
             own_plan = self.decision.plan
             self._watch.tell(f"the plan is {self.decision.source}")
         self._frames = analysis.get(LoopFrames)
@@ -156,6 +185,37 @@ class ARModel:
         graph_def, self.traffic = self._rewritten(self.plan, MODIFIERS)
         self._import(graph_def)
         self.variants: dict[str, Variant] = {OWN: Variant(OWN, 0, self.plan, self.traffic)}
+
+    def explain(
+        self, measured: Sequence[Timeline] = (), *, measured_step_s: float | None = None
+    ) -> Explanation:
+        """What bounds a step of the plan, why each group goes when it goes, what would help.
+
+        `caramel.report` shows it as a table or as a page.
+
+        Args:
+            measured: traced steps of a session (`Session.trace`), to be compared with what is
+                predicted.
+            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
+
+        Raises:
+            PlanError: nothing is known of times; there was no profile, and no step was traced yet.
+        """
+        if self.decision is None or self.decision.outlook is None:
+            raise PlanError(
+                "nothing can be explained, because nothing is known of times: give "
+                "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
+                f"{ReplanSettings().first_after} steps of training with planner='search'"
+            )
+        return explain(
+            self.decision.plan,
+            self.decision.outlook,
+            job=self.context.job.train_op,
+            planner=self._options.planner,
+            deferrable=self.decision.deferrable,
+            measured=measured,
+            measured_step_s=measured_step_s,
+        )
 
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same job, for sessions to change to.
@@ -182,6 +242,57 @@ class ARModel:
         self._import(stand_beside(graph_def, completed, number), variant_prefix(number))
         self.variants[name] = Variant(name, number, completed, traffic)
         return completed
+
+    def _analysis(self, facts: Sequence[Any]) -> Analysis:
+        """What follows from the job and some facts."""
+        return Analysis([self.context.op_graph, self.context.job, *facts], self._analyzers)
+
+    def _planning(self) -> Planning | None:
+        """How a session plans while it runs; None if it does not."""
+        if self.decision is None or not self._options.plans or self._plain.workers == 1:
+            return None
+        searches = self._options.planner == "search"
+        return Planning(
+            replan=self._plan_live,
+            chosen=self._keep,
+            begins=searches and self.decision.outlook is None,
+            again=self._replan == "auto",
+            expected_s=expected_of(self.decision),
+        )
+
+    def _plan_live(self, traces: Sequence[Sequence[Any]]) -> tuple[list[str], float | None]:
+        """Plan from traced steps; names of the plans to try, and the step that is expected."""
+        decision = plan_from_traces(
+            traces, self._plain, self._analysis, self.context.op_graph, self._options
+        )
+        self.decision = decision
+        expected_s = expected_of(decision)
+        found = decision.found
+        if found is None or found.best.step_s > WORTH_PLANNING * found.plain.step_s:
+            return [], None
+        plans = {SEARCHED: decision.plan, **worth_a_trial(decision)}
+        names = []
+        for name, plan in plans.items():
+            if name == PLAIN and self.plan.groups == self._plain.groups:
+                continue  # it is what the job does already
+            names.append(self._new_name(name))
+            self.add_variant(plan, names[-1])
+        return names, expected_s
+
+    def _new_name(self, name: str) -> str:
+        """A name that no variant has yet."""
+        number, new = 1, name
+        while new in self.variants:
+            number += 1
+            new = f"{name} {number}"
+        return new
+
+    def _keep(self, name: str) -> None:
+        """Remember the plan that proved the fastest."""
+        if self.decision is not None:
+            self.decision = dataclasses.replace(self.decision, plan=self.variants[name].plan)
+        if self._cache_key is not None:
+            keep_plan(self._cache_key, self.variants[name].plan)
 
     def _completed(self, given: Plan | None, own: Plan) -> Plan:
         """The job's own plan, with what the given one decides and all that follows from it."""
@@ -223,7 +334,8 @@ class ARModel:
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
         config: Any = None,
-        trials: TrialSettings | None = None,
+        trials: TrialSettings | Literal["auto"] | None = "auto",
+        replanning: ReplanSettings | None = None,
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
@@ -232,11 +344,23 @@ class ARModel:
             step_timeout_s: how long one step may take, in seconds, before it counts as failed.
             config: a `tf.compat.v1.ConfigProto` with options of the session.
             trials: let all plans that the model has take turns during the first steps, each an
-                ordinary exact step, and keep the fastest; by default its own plan does all steps.
+                ordinary exact step, and keep the fastest. With "auto", plans that a search has
+                found are tried, the plain one among them; None lets its own plan do all steps, and
+                nothing is planned while the job runs.
+            replanning: when a job measures itself and plans while it runs.
 
         Raises:
             WorkerStartError: a worker cannot be reached; names its address.
         """
+        planning = None
+        if trials == "auto":
+            planning, trials = self._planning(), None
+            if len(self.variants) == 1 and self.decision is not None:
+                for name, plan in worth_a_trial(self.decision).items():
+                    self.add_variant(plan, name)
+                    trials = TrialSettings()
+            if planning is not None and replanning is not None:
+                planning = dataclasses.replace(planning, settings=replanning)
         job = Job(
             self.context, self.graph, self.variants, self._state, self._access, self._pipelines
         )
@@ -247,6 +371,7 @@ class ARModel:
             step_timeout_s=step_timeout_s,
             config=config,
             trials=trials,
+            planning=planning,
             report=self._watch.note,
         )
 

@@ -17,9 +17,14 @@ class Metrics:
         recent_step_s: how long the last steps took, the latest last. A step is the call alone,
             without what the program does in between; a deferred part counts in the next step.
         trials: which plans are tried, and what is known of them; None if none are.
+        expected_s: how long a step should take: as in the trials, or as predicted; None if nothing
+            is known.
+        drift: the usual step of late over the expected one; None before there were enough steps.
     """
 
     steps: int
     plan: str
     recent_step_s: tuple[float, ...]
     trials: TrialState | None
+    expected_s: float | None = None
+    drift: float | None = None

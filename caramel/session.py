@@ -25,7 +25,7 @@ from caramel.program import Fetch, StepResult
 from caramel.runner import Runner
 from caramel.state import SharedState
 from caramel.step_trace import timeline_of
-from caramel.stepper import Stepper
+from caramel.stepper import Planning, Stepper
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
 
@@ -46,6 +46,7 @@ class Session:
         config: options of the TensorFlow session, such as thread counts.
         trials: how to try all plans that the job has during the first steps; by default the first
             plan is kept.
+        planning: how to plan while the job runs; None for not at all.
         report: called with the name and the seconds of each part of the opening.
 
     Raises:
@@ -61,6 +62,7 @@ class Session:
         step_timeout_s: float = 1800.0,
         config: Any = None,
         trials: TrialSettings | None = None,
+        planning: Planning | None = None,
         report: Callable[[str], Any] | None = None,
     ) -> None:
         self._job = job
@@ -78,7 +80,7 @@ class Session:
         )
         note("connect")
         self._state = SharedState(job, self._runner)
-        self._stepper = Stepper(job, self._runner)
+        self._stepper = Stepper(job, self._runner, planning)
         try:
             self._state.initialise()
             self._stepper.begin()

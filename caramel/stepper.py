@@ -1,7 +1,8 @@
 """Which plan does the next training step? One of a session's plans, or each in its turn.
 
 Every step is an ordinary exact one. Before another plan takes over, what is pending of the last
-step is done.
+step is done. Where the job is to plan while it runs, some steps are traced, the planner is asked
+for plans, and these are tried.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from caramel.errors import PlanError
+from caramel.errors import CaramelError, PlanError
 from caramel.feeds import SplitFeeds
 from caramel.job import Job
 from caramel.metrics import Metrics
 from caramel.program import Fetch, Program, StepResult
+from caramel.replanning import ReplanSettings, Watch
 from caramel.runner import Runner
 from caramel.trials import Trials, TrialSettings, TrialState
 
@@ -24,16 +28,44 @@ _RECENT_STEPS = 50
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Planning:
+    """How a running job plans.
+
+    Attributes:
+        replan: adds plans to the job, from the `StepStats` protos of the calls of traced steps;
+            returns their names, and the step that is expected of the first of them.
+        chosen: told the name of a plan that was kept after trials.
+        settings: when.
+        begins: whether nothing is known yet, so that the job is to measure itself.
+        again: whether to plan again when steps drift.
+        expected_s: the step that is expected of the first plan; None if not known.
+    """
+
+    replan: Callable[[Sequence[Sequence[Any]]], tuple[list[str], float | None]]
+    chosen: Callable[[str], None] = lambda name: None
+    settings: ReplanSettings = field(default_factory=ReplanSettings)
+    begins: bool = False
+    again: bool = False
+    expected_s: float | None = None
+
+
 class Stepper:
     """Runs training steps.
 
     Args:
         job: the distributed graph with its plans; more may be added to it.
         runner: runs parts of the graph.
+        planning: how to plan while the job runs; None for not at all.
     """
 
-    def __init__(self, job: Job, runner: Runner) -> None:
-        self._job, self._runner = job, runner
+    def __init__(self, job: Job, runner: Runner, planning: Planning | None = None) -> None:
+        self._job, self._runner, self._planning = job, runner, planning
+        self._watch: Watch | None = None
+        if planning is not None:
+            self._watch = Watch(planning.settings, begins=planning.begins, again=planning.again)
+            self._watch.expected_s = planning.expected_s
+        self._traces: list[list[Any]] = []
         self._trials: Trials | None = None
         self._is_trying = False
         self._steps = 0
@@ -59,9 +91,14 @@ class Stepper:
             tf.errors.OpError: an op has failed; that step does not count.
         """
         self._take_turn()
+        if self._watch is not None and not self._is_trying and self._watch.wants_trace:
+            return self._traced(fetches, feeds)
         result = self._timed(fetches, feeds)
-        if self._trials is not None:
+        if self._is_trying and self._trials is not None:
             self._trials.record(self._recent_s[-1], counts=result.is_usual)
+        elif self._watch is not None:
+            self._watch.record(self._recent_s[-1], counts=result.is_usual)
+            self._tell_drift(self._watch)
         return result
 
     def step_as_before(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
@@ -100,7 +137,10 @@ class Stepper:
     def metrics(self) -> Metrics:
         """How training goes."""
         trials = self._trials.state() if self._trials else None
-        return Metrics(self._steps, self._program.name, tuple(self._recent_s), trials)
+        expected_s = self._watch.expected_s if self._watch else None
+        drift = self._watch.drift if self._watch else None
+        recent_s = tuple(self._recent_s)
+        return Metrics(self._steps, self._program.name, recent_s, trials, expected_s, drift)
 
     def close(self) -> None:
         """End the threads of all programs."""
@@ -121,9 +161,54 @@ class Stepper:
         if not self._trials.is_over:
             self._switch(self._trials.turn)
             return
-        self._keep(self._trials.turn)
+        state = self._trials.state()
+        self._keep(state.turn)
         self._is_trying = False
-        _log.info("plan '%s' is kept: %s", self._trials.turn, _told(self._trials.state()))
+        _log.info("plan '%s' is kept: %s", state.turn, _told(state))
+        if self._planning is not None and self._watch is not None:
+            self._planning.chosen(state.turn)
+            self._watch.expect(next(p.median_s for p in state.plans if p.name == state.turn))
+
+    # Planning while the job runs
+
+    def _traced(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+        """A step that is traced; after the last of them, plans are made and tried."""
+        assert self._watch is not None
+        with self._runner.traced() as traces:
+            result = self._timed(fetches, feeds)
+        self._traces.append([metadata.step_stats for metadata in traces])
+        self._watch.record_trace()
+        if self._watch.wants_plan:
+            self._plan()
+        return result
+
+    def _plan(self) -> None:
+        """Make plans from what was traced, and try them. What goes wrong costs no training."""
+        assert self._planning is not None
+        assert self._watch is not None
+        traces, self._traces = self._traces, []
+        self._watch.expect(None)
+        _log.info("planning from %d traced steps", len(traces))
+        try:
+            names, expected_s = self._planning.replan(traces)
+        except CaramelError as error:
+            _log.warning("the job goes on without a new plan: %s", error)
+            return
+        self._watch.expected_s = expected_s
+        if names:
+            self.try_plans([self._program.name, *names], TrialSettings())
+
+    def _tell_drift(self, watch: Watch) -> None:
+        drift = watch.take_news()
+        if drift is not None and watch.expected_s is not None:
+            _log.warning(
+                "steps take %.2f times as long as expected (%.4f s); %s",
+                drift,
+                watch.expected_s,
+                "planning again from fresh measurements"
+                if watch.wants_trace
+                else "replan='auto' would plan again",
+            )
 
     def _switch(self, name: str) -> None:
         """Let a plan do the next step."""

@@ -27,8 +27,17 @@ LAYERS = {
     0: {"devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
         *("access", "cluster", "explanation", "facts", "feeds", "fingerprint", "graph"),
-        *("launchers", "measurements", "metrics", "patterns", "plan", "processes", "profile"),
-        *("records", "results", "timeline", "timing_cache", "traffic", "trials"),
+        *("launchers", "measurements", "metrics", "patterns", "plan", "plan_cache", "processes"),
+        *(
+            "profile",
+            "records",
+            "replanning",
+            "results",
+            "timeline",
+            "timing_cache",
+            "traffic",
+            "trials",
+        ),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {
@@ -36,7 +45,10 @@ LAYERS = {
         *("profiler", "program", "runner", "servers", "session", "state", "step_trace"),
         *("stepper", "traces"),
     },
-    4: {"", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "user_job"},
+    4: {
+        *("", "__main__", "builder", "cli", "live_planning", "measure", "observed"),
+        *("plan_table", "profiling", "user_job"),
+    },
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 LIBRARIES = {

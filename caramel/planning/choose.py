@@ -61,10 +61,19 @@ def known_windows(analysis: Analysis) -> TransferWindows | None:
         return None
 
 
-def choose(plain: Plan, analysis: Analysis, options: Options) -> Decision:
+def choose(
+    plain: Plan, analysis: Analysis, options: Options, *, kept: Plan | None = None
+) -> Decision:
     """The plan that the options ask for, as far as facts are known.
 
     Without times of ops and a model of the network it is the plain plan.
+
+    Args:
+        plain: the plain plan.
+        analysis: what is known of the job.
+        options: what the user wants.
+        kept: the plan that proved the fastest in an earlier run of the same job with the same facts
+            and options; there is no search then.
 
     Raises:
         PlanError: the network model is of another number of workers.
@@ -84,6 +93,11 @@ def choose(plain: Plan, analysis: Analysis, options: Options) -> Decision:
     outlook = _outlook(plain, analysis, deferrals, edges)
     if not options.plans:
         return Decision(plain, "plain", plain, outlook, deferrable=deferrals.reason_against)
+    if kept is not None and options.planner == "search":
+        decided = {name: getattr(kept, name) for name in ("groups", "gates", "edges")}
+        plan = dataclasses.replace(plain, **decided)
+        source = "what proved the fastest in an earlier run"
+        return Decision(plan, source, plain, outlook, deferrable=deferrals.reason_against)
     paper = _paper(plain, analysis, options, deferrals, edges)
     source = f"from the times of {len(timing.seconds)} ops"
     if options.planner == "paper":

@@ -27,6 +27,7 @@ class Options:
         pattern: one of `caramel.patterns.PATTERNS`, or "auto" for the fastest of each group.
         in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`);
             None for the planner's choice.
+        budget_tasks: simulated tasks in a search.
         planner: "search" takes what is predicted to be the fastest, "paper" follows the rules of
             the paper, "plain" plans nothing.
 
@@ -41,6 +42,7 @@ class Options:
     pattern: str = AUTO
     in_flight_bytes: int | None = None
     planner: Planner = "search"
+    budget_tasks: int = 600_000  # some ten seconds
 
     def __post_init__(self) -> None:
         if self.in_flight_bytes is not None and self.in_flight_bytes < 0:

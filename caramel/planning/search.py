@@ -29,9 +29,6 @@ from caramel.simulation.hardware import Hardware
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 from caramel.simulation.workload import Workload
 
-BUDGET_TASKS = 600_000
-"""Simulated tasks in a search; some ten seconds."""
-
 DEFERRED_SHARES = tuple(n / 20 for n in range(16))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 IN_FLIGHT = (0, 3_000_000, 6_000_000, IN_FLIGHT_BYTES, 25_000_000)
@@ -128,7 +125,6 @@ def search(
     *,
     deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None,
     options: Options = DEFAULT,
-    budget_tasks: int = BUDGET_TASKS,
 ) -> Found:
     """The best plan that is found within the budget.
 
@@ -136,10 +132,10 @@ def search(
         outlook: for predictions.
         starts: where to begin besides the plain plan and the family.
         deferrable: why the gradients of these parameters cannot be deferred together, or None.
-        options: which optimizations may be used, and which pattern.
-        budget_tasks: simulated tasks, after which the best so far is taken.
+        options: which optimizations may be used, which pattern, and how much may be simulated; then
+            the best so far is taken.
     """
-    searcher = _Searcher(outlook, deferrable, options, budget_tasks)
+    searcher = _Searcher(outlook, deferrable, options)
     plain = searcher.score(Candidate("plain", outlook.plain.groups, ordered=False))
     given = [searcher.score(each) for each in starts]
     family = searcher.family()
@@ -168,11 +164,9 @@ class _Searcher:
         outlook: Outlook,
         deferrable: Callable[[frozenset[str]], str | None],
         options: Options,
-        budget_tasks: int,
     ) -> None:
         self._outlook, self._deferrable, self._options = outlook, deferrable, options
         self._pattern = options.pattern
-        self._budget = budget_tasks
         self.spent = 0
         self._sizes = sizes_of(outlook.plain)
         self._plain = {n: group for group in outlook.plain.groups for n in group.members}
@@ -224,7 +218,7 @@ class _Searcher:
 
     @property
     def _is_over(self) -> bool:
-        return self.spent >= self._budget
+        return self.spent >= self._options.budget_tasks
 
     def _can_defer(self, parameters: frozenset[str]) -> bool:
         if parameters not in self._may_defer:

@@ -15,13 +15,14 @@ from caramel.explanation import Explanation, GroupExplanation, Limit, LimitedBy,
 from caramel.facts import TransferWindows, Window
 from caramel.names import group_of
 from caramel.plan import ALL_GATHER, Plan
+from caramel.planning.options import Options
 from caramel.planning.search import Candidate, Outlook, search
 from caramel.simulation.simulate import Prediction, simulate
 from caramel.simulation.workload import Workload
 from caramel.timeline import Span, Timeline, wire_limit_s
 
-QUICK_TASKS = 60_000
-"""Simulated tasks that a variation may take to find its own plan."""
+QUICK = Options(budget_tasks=60_000)
+"""How a variation finds its own plan."""
 
 _WORTH_SAYING = 0.005  # of the step
 _PLENTY = 1e6
@@ -257,7 +258,7 @@ class _Explainer:
             outlook,
             [self._candidate],
             deferrable=deferrable or self._deferrable,
-            budget_tasks=QUICK_TASKS,
+            options=QUICK,
         )
         return found.best.step_s
 

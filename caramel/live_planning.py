@@ -1,0 +1,81 @@
+"""Plans a job while it runs: from traced steps to plans that its session tries.
+
+A job that was started with measured facts has its plan from the begin, and tries the best ones. One
+without measures itself in its first steps. Both keep what proved the fastest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from caramel.analysis import Analysis
+from caramel.graph import OpGraph
+from caramel.observed import observed_network, observed_timing
+from caramel.plan import Plan
+from caramel.planning.choose import Decision, choose
+from caramel.planning.options import Options
+from caramel.planning.search import Candidate
+
+LIVE_BUDGET_TASKS = 200_000
+"""Simulated tasks while training waits: some three seconds."""
+
+WORTH_A_TRIAL = 1.1
+"""A further plan is tried if it is predicted to take at most so many times as long as the best."""
+
+WORTH_PLANNING = 0.98
+"""A plan made while the job runs is tried if it is predicted to take at most this part of the plain
+one's step."""
+
+PLAIN, SEARCHED, SECOND = "plain", "searched", "second"
+
+
+def expected_of(decision: Decision) -> float | None:
+    """The predicted step of a decision's plan."""
+    if decision.outlook is None:
+        return None
+    plan = decision.plan
+    candidate = Candidate("decided", plan.groups, plan.gates, bool(plan.edges))
+    return decision.outlook.predict(candidate).step_s
+
+
+def worth_a_trial(decision: Decision) -> dict[str, Plan]:
+    """The plans besides the decided one that its session should try, by name.
+
+    The plain plan is always among them, so that a job is never slower than without planning.
+    """
+    found = decision.found
+    if found is None or decision.plan.groups == decision.plain.groups:
+        return {}
+    plans = {PLAIN: decision.plain}
+    for scored, (name, plan) in zip(found.others, decision.alternatives, strict=True):
+        if name != PLAIN and scored.step_s <= WORTH_A_TRIAL * found.best.step_s:
+            plans[SECOND] = plan
+            break
+    return plans
+
+
+def plan_from_traces(
+    traces: Sequence[Sequence[Any]],
+    plain: Plan,
+    analysis_of: Callable[[Sequence[Any]], Analysis],
+    graph: OpGraph,
+    options: Options,
+) -> Decision:
+    """What is decided from traced steps of a running job.
+
+    Args:
+        traces: for each step the `StepStats` protos of its calls.
+        plain: the job's plain plan.
+        analysis_of: an analysis of the job that knows some more facts.
+        graph: the single-device graph.
+        options: what the user wants.
+
+    Raises:
+        ProfileError: nothing can be learnt from the traces.
+    """
+    timing = observed_timing(traces, graph, plain.workers)
+    network = observed_network(traces, plain.devices)
+    live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
+    return choose(plain, analysis_of([timing, network]), live)

@@ -1,0 +1,96 @@
+"""What traced steps of a distributed job tell: times of ops, rate and latency of the network.
+
+The ops were timed while gradients were on their way, so their times contain what the processor did
+for these besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from caramel.errors import ProfileError
+from caramel.facts import NetworkModel, TimingTable
+from caramel.graph import OpGraph
+from caramel.names import is_added, without_prefix, without_variant, worker_of
+from caramel.network import assumed_network
+from caramel.step_trace import timeline_of
+from caramel.timeline import Span, Timeline
+from caramel.traces import op_seconds, timing_table
+
+_LARGE_BYTES = 64 * 1024
+_SMALL_BYTES = 8 * 1024
+_USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
+
+
+def observed_timing(steps: Sequence[Sequence[Any]], graph: OpGraph, workers: int) -> TimingTable:
+    """The least time of every op over all steps and workers.
+
+    Args:
+        steps: for each step the `StepStats` protos of its calls.
+        graph: the single-device graph.
+    """
+    tables = [
+        op_seconds(_of_worker(calls, worker), graph) for calls in steps for worker in range(workers)
+    ]
+    return timing_table(tables)
+
+
+def observed_network(steps: Sequence[Sequence[Any]], devices: Sequence[str]) -> NetworkModel:
+    """A model of the network from what was sent in traced steps.
+
+    The rate is that of the busiest link while anything larger than 64 KiB is on it; the latency
+    that of the fastest small tensor.
+
+    Raises:
+        ProfileError: no transfer was seen.
+    """
+    timelines = [timeline_of(calls, devices) for calls in steps]
+    rates = [rate for each in timelines for rate in _rates(each, len(devices))]
+    if not rates:
+        raise ProfileError("no transfer of more than 64 KiB was seen in the traced steps")
+    small = [
+        span.end_s - span.begin_s
+        for each in timelines
+        for span in each.spans
+        if span.resource == "receive" and span.bytes is not None and span.bytes <= _SMALL_BYTES
+    ]
+    return assumed_network(len(devices), max(rates), min(small, default=_USUAL_LATENCY_S))
+
+
+def _rates(timeline: Timeline, workers: int) -> Iterator[float]:
+    """For each worker the bytes that it received per second in which its link was in use."""
+    for worker in range(workers):
+        large: list[Span] = [
+            span
+            for span in timeline.spans
+            if span.worker == worker
+            and span.resource == "receive"
+            and (span.bytes or 0) >= _LARGE_BYTES
+        ]
+        busy_s = Timeline(tuple(large)).busy_s(worker, "receive")
+        if busy_s > 0:
+            yield sum(span.bytes or 0 for span in large) / busy_s
+
+
+def _of_worker(calls: Sequence[Any], worker: int) -> Any:
+    """What one worker did of the user's ops, under the names of the single-device graph."""
+    devices = []
+    for step_stats in calls:
+        for device in step_stats.dev_stats:
+            own = [_renamed(stats, worker) for stats in device.node_stats]
+            node_stats = [stats for stats in own if stats is not None]
+            devices.append(SimpleNamespace(device=device.device, node_stats=node_stats))
+    return SimpleNamespace(dev_stats=devices)
+
+
+def _renamed(stats: Any, worker: int) -> Any:
+    name = without_variant(stats.node_name)
+    if is_added(name) or worker_of(name) != worker:
+        return None
+    renamed = type(stats)()
+    renamed.CopyFrom(stats)
+    renamed.node_name = without_prefix(name)
+    renamed.timeline_label = ""
+    return renamed

@@ -1,0 +1,179 @@
+"""A job that was started without measured facts plans while it runs."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import caramel
+from caramel.errors import PlanError
+from caramel.facts import TimingTable
+from caramel.network import assumed_network
+from caramel.plan_cache import keep_plan, kept_plan
+from caramel.replanning import ReplanSettings, Watch
+from tests.networks import network, wide
+
+AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
+
+
+# When to plan -----------------------------------------------------------------------------------
+
+
+def test_a_job_without_facts_is_traced_after_its_first_steps_and_then_planned():
+    watch = Watch(ReplanSettings(first_after=3, traced=2), begins=True, again=False)
+    for _ in range(2):
+        watch.record(0.1)
+    assert not watch.wants_trace
+    watch.record(9.0, counts=False)
+    assert not watch.wants_trace
+    watch.record(0.1)
+    assert watch.wants_trace
+    watch.record_trace()
+    assert watch.wants_trace
+    assert not watch.wants_plan
+    watch.record_trace()
+    assert not watch.wants_trace
+    assert watch.wants_plan
+    watch.expect(0.05)
+    assert not watch.wants_plan
+
+
+def test_short_steps_are_left_as_they_are():
+    watch = Watch(ReplanSettings(first_after=2, least_step_s=0.02), begins=True, again=False)
+    for _ in range(5):
+        watch.record(0.01)
+    assert not watch.wants_trace
+
+
+def test_drift_is_told_once_and_planned_for_only_if_asked():
+    for again in (False, True):
+        watch = Watch(ReplanSettings(window=3, drift=1.5), begins=False, again=again)
+        watch.expected_s = 0.1
+        for _ in range(3):
+            watch.record(0.14)
+        assert watch.drift == pytest.approx(1.4)
+        assert watch.take_news() is None
+        for _ in range(3):
+            watch.record(0.2)
+        assert watch.take_news() == pytest.approx(2.0)
+        assert watch.take_news() is None
+        assert watch.wants_trace == again
+
+
+def test_nothing_drifts_before_anything_is_expected():
+    watch = Watch(ReplanSettings(window=1), begins=False, again=True)
+    watch.record(100.0)
+    assert watch.drift is None
+    assert not watch.wants_trace
+
+
+@pytest.mark.parametrize("wrong", [{"first_after": 0}, {"traced": 0}, {"drift": 1.0}])
+def test_settings_out_of_range_are_refused(wrong):
+    with pytest.raises(PlanError):
+        ReplanSettings(**wrong)
+
+
+# Sessions ---------------------------------------------------------------------------------------
+
+
+def train(session, job, steps):
+    for step in range(steps):
+        session.step({name: np.roll(value, step, axis=0) for name, value in job.feed.items()})
+
+
+def test_a_session_without_facts_traces_plans_and_computes_the_same(caplog):
+    job = network("momentum", model=wide, dtype=tf.float32)
+    context = job.context()
+    with caramel.ARModel(context, 2, pattern="shuffle", planner="plain").session() as session:
+        initial = session.variables()
+        train(session, job, 12)
+        expected = session.variables()
+    model = caramel.ARModel(context, 2, pattern="shuffle")
+    with (
+        caplog.at_level(logging.INFO, "caramel"),
+        model.session(replanning=AT_ONCE) as session,
+    ):
+        for name, value in session.variables().items():
+            np.testing.assert_array_equal(value, initial[name])
+        train(session, job, 12)
+        values = session.variables()
+        metrics = session.metrics()
+    assert any("planning from 2 traced steps" in message for message in caplog.messages)
+    assert metrics.steps == 12
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_without_trials_nothing_is_planned_while_the_job_runs(caplog):
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2)
+    with (
+        caplog.at_level(logging.INFO, "caramel"),
+        model.session(trials=None, replanning=AT_ONCE) as session,
+    ):
+        train(session, job, 8)
+        assert session.metrics().trials is None
+    assert not caplog.messages
+    assert list(model.variants) == ["own"]
+
+
+def slow_facts(workers):
+    def timing(graph: caramel.graph.OpGraph) -> TimingTable:
+        return TimingTable({name: 1e-3 for name in graph.ops})
+
+    def network_model() -> caramel.facts.NetworkModel:
+        return assumed_network(workers, 1e5, 1e-4)
+
+    return [timing, network_model]
+
+
+def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    with caramel.ARModel(context, 2, pattern="shuffle", planner="plain").session() as session:
+        train(session, job, 30)
+        expected = session.variables()
+    model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
+    assert model.decision.found.best.step_s < model.decision.found.plain.step_s
+    assert model.plan.deferral.moved
+    with model.session() as session:
+        assert list(model.variants)[:2] == ["own", "plain"]
+        train(session, job, 30)
+        values = session.variables()
+        tried = {plan.name for plan in session.metrics().trials.plans}
+    assert {"own", "plain"} <= tried
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_a_plan_can_be_explained():
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
+    explanation = model.explain()
+    assert explanation.step_s <= explanation.plain_step_s
+    assert explanation.limited_by == "wire"
+    assert [group.name for group in explanation.groups] == [g.name for g in model.plan.groups]
+    assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
+
+
+def test_nothing_is_explained_without_facts():
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    with pytest.raises(PlanError, match="caramel profile"):
+        caramel.ARModel(job.context(), 2).explain()
+
+
+# Kept plans -------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_kept_and_found_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("CARAMEL_CACHE", str(tmp_path / "cache"))
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    plan = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2)).plan
+    assert kept_plan("key") is None
+    keep_plan("key", plan)
+    assert kept_plan("key") == plan
+    (tmp_path / "cache" / "plan-key.json").write_text("{")
+    assert kept_plan("key") is None
