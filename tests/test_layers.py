@@ -36,7 +36,10 @@ LAYERS = {
         *("profiler", "program", "runner", "servers", "session", "state", "step_trace"),
         *("stepper", "traces"),
     },
-    4: {"", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "user_job"},
+    4: {
+        *("", "__main__", "builder", "cli", "measure", "plan_table", "profiling", "report."),
+        *("user_job",),
+    },
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 LIBRARIES = {
