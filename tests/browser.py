@@ -99,8 +99,14 @@ class Page:
 
 
 @contextmanager
-def browser(*, width: int = 1280, height: int = 900, dark: bool = False) -> Iterator[Page]:
-    """A page in a browser of its own, with an empty profile; narrow ones behave like phones."""
+def browser(
+    *, width: int = 1280, height: int = 900, dark: bool = False, scripts: bool = True
+) -> Iterator[Page]:
+    """A page in a browser of its own, with an empty profile; narrow ones behave like phones.
+
+    Args:
+        scripts: whether pages may run JavaScript of their own; `Page.run` always may.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         driver = subprocess.Popen([str(DRIVER), "--port=0"], stdout=subprocess.PIPE, text=True)
         try:
@@ -115,6 +121,8 @@ def browser(*, width: int = 1280, height: int = 900, dark: bool = False) -> Iter
             }
             if dark:
                 options["args"].append("--blink-settings=preferredColorScheme=0")
+            if not scripts:
+                options["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
             if width < 500:
                 metrics = {"width": width, "height": height, "pixelRatio": 2.0, "touch": True}
                 options["mobileEmulation"] = {"deviceMetrics": metrics}

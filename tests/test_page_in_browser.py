@@ -159,3 +159,12 @@ def test_a_phone_shows_cards_that_can_be_sorted_and_nothing_is_wider_than_the_sc
         assert phone.texts(NAMES)[0] == BY_SIZE[0].name
         assert phone.texts("#groups td.reason")[0].startswith("ready too late to be deferred")
         assert phone.messages() == []
+
+
+def test_without_javascript_everything_is_there_but_what_needs_it(file):
+    with browser.browser(scripts=False) as plain:
+        plain.open(file)
+        assert plain.text("h1") == "resnet_v1_50, batch 32 on 8 workers"
+        assert plain.texts(NAMES) == [group.name for group in EXPLANATION.groups]
+        assert set(plain.texts(".controls")) == {""}
+        assert plain.messages() == []
