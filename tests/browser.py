@@ -35,6 +35,11 @@ ARGUMENTS = (
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key under which the standard names elements
 _STARTED = "was started successfully on port "
 _DEADLINE_S = 120.0
+# Ends two frames later: the page then knows that it has been scrolled.
+_SCROLL = """
+document.querySelector(arguments[0]).scrollIntoView({block: "center", behavior: "instant"});
+return new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())));
+"""
 
 
 class Page:
@@ -69,7 +74,8 @@ class Page:
         return _call(f"{self._session}/execute/sync", {"script": code, "args": list(arguments)})
 
     def point_at(self, selector: str) -> None:
-        """Move the mouse to the middle of it."""
+        """Scroll to it and move the mouse to its middle."""
+        self.run(_SCROLL, selector)
         move = {"type": "pointerMove", "x": 0, "y": 0, "duration": 0}
         move["origin"] = {_ELEMENT: self._find(selector)}
         mouse = {"type": "pointer", "id": "mouse", "actions": [move]}

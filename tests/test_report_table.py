@@ -90,9 +90,15 @@ def test_brackets_in_names_are_shown_as_they_are():
     group = replace(SMALL.groups[0], name="[bold]g[/bold]", reason="as [red]said[/red]")
     lines = shown(replace(SMALL, job="[red]job", groups=(group,), why="a [b]"))
     assert lines[0].startswith("[red]job on 2 workers")
-    assert lines[3] == "Limited by computation. a [b]"
+    assert lines[3] == "Limited by computation. A [b]."
     assert any(line.startswith("[bold]g[/bold] ") for line in lines)
     assert any(line.endswith("as [red]said[/red]") for line in lines)
+
+
+def test_a_sparse_group_whose_size_is_unknown_has_rows():
+    group = replace(SMALL.groups[0], pattern="all_gather", size_bytes=0)
+    lines = shown(replace(SMALL, groups=(group,)))
+    assert next(line for line in lines if line.startswith("late ")).split()[1] == "rows"
 
 
 def test_one_worker_without_groups_has_no_tables():

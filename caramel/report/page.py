@@ -12,7 +12,7 @@ from importlib.resources import files
 from caramel.explanation import Explanation
 from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
-from caramel.report.table import MISSES_SHOWN, limit_name, off_text
+from caramel.report.table import MISSES_SHOWN, limited_text, off_text
 from caramel.report.timeline_picture import timeline_picture
 from caramel.report.units import (
     bytes_text,
@@ -172,8 +172,8 @@ def _bar(kind: str, name: str, text: str, share: float) -> Markup:
 
 
 def _limits(explanation: Explanation) -> Iterator[Markup]:
-    name = limit_name(explanation)
-    yield element("p", element("strong", f"Limited by {name}. "), explanation.why, class_="lead")
+    limit, why = limited_text(explanation)
+    yield element("p", element("strong", limit), " ", why, class_="lead")
     if explanation.limits:
         step_s = explanation.step_s
         rows = (

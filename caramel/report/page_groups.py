@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 from caramel.explanation import Explanation, GroupExplanation
 from caramel.report.markup import Markup, element, joined
-from caramel.report.table import MISSES_SHOWN, during, miss_row
+from caramel.report.table import MISSES_SHOWN, during, miss_row, size_text
 from caramel.report.timeline_picture import percent
-from caramel.report.units import bytes_text, milliseconds, seconds_text
+from caramel.report.units import milliseconds, seconds_text
 
 _PICTURE_HEIGHT = 22
 
@@ -87,7 +87,7 @@ def _headers(measured: bool) -> Iterator[Markup]:
 def _row(number: int, group: GroupExplanation, step_s: float, measured: bool) -> Markup:
     cells = [
         element("th", *_name(group), scope="row", data_v=number),
-        _number("Size", bytes_text(group.size_bytes), group.size_bytes),
+        _number("Size", size_text(group), group.size_bytes),
         _cell("Place", element("span", class_=f"key {group.place}"), group.place, class_="place"),
         _cell("Pattern", group.pattern),
         _number("Depth", str(group.depth), group.depth),

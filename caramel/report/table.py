@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from caramel.explanation import Explanation, GroupExplanation
+from caramel.plan import ALL_GATHER
 from caramel.report.units import (
     TO,
     bytes_text,
@@ -67,7 +68,7 @@ def summary(explanation: Explanation) -> tuple[str, ...]:
         f"Computation {seconds_text(explanation.computation_s)}, wire limit "
         f"{seconds_text(explanation.wire_limit_s)}; rho {three_digits(explanation.rho)}, alpha "
         f"{three_digits(explanation.alpha)}, U {percent_text(explanation.utilisation)}",
-        f"Limited by {limit_name(explanation)}. {explanation.why}",
+        " ".join(limited_text(explanation)),
     ]
     measured_s = explanation.measured_step_s
     if measured_s is not None:
@@ -75,10 +76,12 @@ def summary(explanation: Explanation) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def limit_name(explanation: Explanation) -> str:
-    """What the step is limited by, as words in a sentence."""
+def limited_text(explanation: Explanation) -> tuple[str, str]:
+    """What the step is limited by, and why, as two sentences."""
     named = explanation.limited_by
-    return named if named in ("computation", "latency", "a dependency") else f"the {named}"
+    name = f"the {named}" if named in ("wire", "processor") else named
+    why = explanation.why.rstrip(".")
+    return f"Limited by {name}.", f"{why[:1].upper()}{why[1:]}." if why else ""
 
 
 def off_text(explanation: Explanation) -> str:
@@ -127,7 +130,7 @@ def _show_groups(explanation: Explanation, console: Console) -> None:
 def _cells(group: GroupExplanation, step_s: float, measured: bool) -> list[str]:
     cells = [
         group.name,
-        bytes_text(group.size_bytes),
+        size_text(group),
         milliseconds(group.ready_s, step_s),
         milliseconds(group.needed_s, step_s),
         group.pattern,
@@ -156,6 +159,12 @@ def _table(*, wide: bool = True) -> Table:
 
 def _add_number(table: Table, column: str) -> None:
     table.add_column(column, justify="right", no_wrap=True, overflow="fold")
+
+
+def size_text(group: GroupExplanation) -> str:
+    """Its size; that of a sparse group is not known before its rows are."""
+    sparse = group.pattern == ALL_GATHER and group.size_bytes == 0
+    return "rows" if sparse else bytes_text(group.size_bytes)
 
 
 def during(begin_s: float | None, end_s: float | None, step_s: float) -> str:
@@ -194,5 +203,5 @@ def miss_row(group: GroupExplanation, step_s: float) -> tuple[str, str, str, str
         milliseconds(group.late_s or 0.0, step_s, signed=True),
         milliseconds(group.predicted_end_s, step_s),
         milliseconds(group.measured_end_s or 0.0, step_s),
-        bytes_text(group.size_bytes),
+        size_text(group),
     )
