@@ -211,6 +211,12 @@ def plan(
     ] = None,
     pattern: Annotated[str, typer.Option(help="auto, or one pattern for all groups.")] = "auto",
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what bounds a step, and what would help.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Write that to this file, as a page with pictures (HTML).")
+    ] = None,
 ) -> None:
     """Plan a job from measured facts, without running anything, and print the plan."""
     with quiet_start():
@@ -219,6 +225,8 @@ def plan(
 
     from caramel.builder import ARModel
     from caramel.plan_table import show_plan
+    from caramel.report.page import html_page
+    from caramel.report.table import show_explanation
     from caramel.user_job import load_job
 
     model = ARModel(
@@ -233,7 +241,14 @@ def plan(
         pattern=pattern,
         profile=profile,
     )
-    show_plan(model.plan, model.windows, Console())
+    console = Console()
+    if explain or page is not None:
+        explanation = model.explain()
+        show_explanation(explanation, console)
+        if page is not None:
+            write_whole(page, html_page(explanation))
+    else:
+        show_plan(model.plan, model.windows, console)
     if save is not None:
         write_whole(save, model.plan.to_json() + "\n")
 

@@ -44,8 +44,8 @@ TRACED_STEPS = 3
 class InGraph:
     """Caramel.
 
-    A setting of a planned run names the optimizations that it `uses`, joined by plus signs, and
-    the pattern.
+    A setting of a planned run names the optimizations of the Caramel paper that it `uses`, joined
+    by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search".
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -82,7 +82,7 @@ class InGraph:
 
 
 PEER = InGraph("plain", [{"pattern": name} for name in ("shuffle", "ring", "halving_doubling")])
-PLANNED = InGraph("planned", [{"uses": "+".join(OPTIMIZATIONS), "pattern": "auto"}])
+PLANNED = InGraph("planned", [{"planner": "search"}])
 
 
 def _worker(addresses: Sequence[str], number: int, case: Case) -> list[str]:
@@ -98,6 +98,7 @@ def main() -> None:
     """Worker 0."""
     import caramel
     from benchmarks.peers import graph
+    from caramel.live_planning import expected_of
 
     rank = Rank.read()
     job = graph.build(rank.alone())  # Caramel itself gives each worker its shard
@@ -106,7 +107,7 @@ def main() -> None:
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
     model = caramel.ARModel(context, cluster, **_options(rank, context, cluster))
-    session = model.session(config=graph.config(rank.case))
+    session = model.session(config=graph.config(rank.case), trials=None)
     session.run(job.assign, job.fed)
     session.run(job.start)
 
@@ -124,6 +125,7 @@ def main() -> None:
             "gates": len(plan.gates),
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
+            "predicted_s": model.decision and expected_of(model.decision),
         }
 
     rank.measure(session.step, parameters, facts=facts)
@@ -139,12 +141,14 @@ def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
     setting = rank.setting
     if "plan" in setting:
         return {"plan": Plan.from_json(Path(setting["plan"]).read_text())}
-    if "uses" not in setting:
-        return {"pattern": setting["pattern"]}
+    if "uses" not in setting and "planner" not in setting:
+        return {"pattern": setting["pattern"], "planner": "plain"}
     path = Path(rank.prepared) / PROFILE
     if not path.exists():
         config, accelerator = graph.config(rank.case), rank.case.accelerator
         measured_profile(context, cluster, config, accelerator=accelerator).save(path)
+    if "planner" in setting:
+        return {"profile": path, "planner": setting["planner"]}
     used = setting["uses"].split("+")
     flags = {flag: word in used for word, flag in OPTIMIZATIONS.items()}
     return {"profile": path, "pattern": setting["pattern"], "planner": "paper", **flags}

@@ -271,8 +271,12 @@ class _Explainer:
             waits.setdefault(gate.group, []).append(gate.after)
         windows = _windows(self.workload)
         seen = _measured_groups(measured)
-        for group in self._plan.groups:
-            times = self.prediction.groups[group.name]
+        predicted = self.prediction.groups
+        order = sorted(
+            self._plan.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s)
+        )
+        for group in order:
+            times = predicted[group.name]
             window = group_window(windows, group.members)
             begin_s, end_s = seen.get(group.name, (None, None))
             yield GroupExplanation(

@@ -1,0 +1,11 @@
+"""Reports: what people see of plans and steps. None of them needs TensorFlow.
+
+| file                  | what it makes                                                      |
+|-----------------------|--------------------------------------------------------------------|
+| `table.py`            | an explanation of a plan, as tables for the terminal               |
+| `page.py`             | the same as one HTML file; `page.css` and `page.js` are part of it |
+| `page_groups.py`      | its table of groups                                                |
+| `timeline_picture.py` | its picture of what every worker does                              |
+| `markup.py`           | HTML elements, with all text escaped                               |
+| `units.py`            | times, sizes and ratios as text                                    |
+"""

@@ -1,0 +1,207 @@
+"""An explanation as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from caramel.explanation import Explanation, GroupExplanation
+from caramel.plan import ALL_GATHER
+from caramel.report.units import (
+    TO,
+    bytes_text,
+    milliseconds,
+    percent_text,
+    ratio_text,
+    seconds_text,
+    three_digits,
+)
+
+MISSES_SHOWN = 10
+_NAMES_SHOWN = 4
+_WIDE = 130  # columns of a terminal
+
+
+def show_explanation(explanation: Explanation, console: Console) -> None:
+    """Print what the step costs and why, each group, what limits the step and what would help.
+
+    After training, the groups whose end was predicted worst come last, the worst first.
+    """
+    for line in summary(explanation):
+        console.print(escape(line), highlight=False)
+    if explanation.groups:
+        _show_groups(explanation, console)
+    if explanation.limits:
+        _title("What makes the step longer", console)
+        for limit in explanation.limits:
+            line = f"{limit.sentence}: {seconds_text(limit.seconds)}"
+            console.print(escape(line), highlight=False)
+    if explanation.what_if:
+        _title("What would help", console)
+        console.print(_what_if(explanation))
+    misses = explanation.misses
+    if misses:
+        shown = misses[:MISSES_SHOWN]
+        of_all = f" ({len(shown)} of {len(misses)} groups)" if shown != misses else ""
+        _title(f"Predicted worst{of_all}; times in ms", console)
+        console.print(_misses(shown, explanation.step_s))
+
+
+def _title(text: str, console: Console) -> None:
+    console.print()
+    console.print(escape(text), style="bold", highlight=False)
+
+
+def summary(explanation: Explanation) -> tuple[str, ...]:
+    """The step as a whole, in a few lines."""
+    step_s, plain_s = explanation.step_s, explanation.plain_step_s
+    lines = [
+        f"{explanation.job} on {_number(explanation.workers, 'worker')}: "
+        f"{_number(explanation.parameters, 'parameter')}, "
+        f"{bytes_text(explanation.parameter_bytes)}, in "
+        f"{_number(len(explanation.groups), 'group')}; planner: {explanation.planner}",
+        f"Predicted step {seconds_text(step_s)}; without planning {seconds_text(plain_s)} "
+        f"({ratio_text(plain_s / step_s)})",
+        f"Computation {seconds_text(explanation.computation_s)}, wire limit "
+        f"{seconds_text(explanation.wire_limit_s)}; rho {three_digits(explanation.rho)}, alpha "
+        f"{three_digits(explanation.alpha)}, U {percent_text(explanation.utilisation)}",
+        " ".join(limited_text(explanation)),
+    ]
+    measured_s = explanation.measured_step_s
+    if measured_s is not None:
+        lines.insert(2, f"Measured step {seconds_text(measured_s)} ({off_text(explanation)})")
+    return tuple(lines)
+
+
+def limited_text(explanation: Explanation) -> tuple[str, str]:
+    """What the step is limited by, and why, as two sentences."""
+    named = explanation.limited_by
+    name = f"the {named}" if named in ("wire", "processor") else named
+    why = explanation.why.rstrip(".")
+    return f"Limited by {name}.", f"{why[:1].upper()}{why[1:]}." if why else ""
+
+
+def off_text(explanation: Explanation) -> str:
+    """How far the predicted step was off: "3.1 % longer than predicted"."""
+    if explanation.measured_step_s is None:
+        return "not measured"
+    share = explanation.measured_step_s / explanation.step_s - 1
+    if abs(share) < 0.0005:
+        return "as predicted"
+    return f"{abs(share) * 100:.1f} % {'longer' if share > 0 else 'shorter'} than predicted"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _show_groups(explanation: Explanation, console: Console) -> None:
+    """The table of groups; on narrow terminals the reasons follow it, each once."""
+    wide = console.width >= _WIDE
+    step_s, measured = explanation.step_s, bool(explanation.misses)
+    _title("Groups in order of transfer; times in ms from the begin of their step", console)
+    table = _table(wide=wide)
+    table.add_column("group", overflow="fold")
+    for column in ("size", "ready", "needed"):
+        _add_number(table, column)
+    table.add_column("pattern", overflow="fold")
+    _add_number(table, "depth")
+    table.add_column("place", no_wrap=True, overflow="fold")
+    for column in ("predicted", "measured")[: 1 + measured]:
+        _add_number(table, column)
+    for column in ("waits for", "why")[: 2 * wide]:
+        table.add_column(column, overflow="fold")
+    for group in explanation.groups:
+        last = [", ".join(group.waits_for), group.reason]
+        cells = [*_cells(group, step_s, measured), *last[: 2 * wide]]
+        table.add_row(*map(escape, cells))
+    console.print(table)
+    if wide:
+        return
+    for line in _reasons(explanation.groups):
+        console.print(escape(line), highlight=False)
+    if any(group.waits_for for group in explanation.groups):
+        console.print(f"With {_WIDE} columns, the table also shows what each group waits for.")
+
+
+def _cells(group: GroupExplanation, step_s: float, measured: bool) -> list[str]:
+    cells = [
+        group.name,
+        size_text(group),
+        milliseconds(group.ready_s, step_s),
+        milliseconds(group.needed_s, step_s),
+        group.pattern,
+        str(group.depth),
+        group.place,
+        during(group.predicted_begin_s, group.predicted_end_s, step_s),
+    ]
+    if measured:
+        cells.append(during(group.measured_begin_s, group.measured_end_s, step_s))
+    return cells
+
+
+def _reasons(groups: Sequence[GroupExplanation]) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for group in groups:
+        names.setdefault(group.reason, []).append(group.name)
+    for reason, own in names.items():
+        more = f" and {len(own) - _NAMES_SHOWN} more" if len(own) > _NAMES_SHOWN else ""
+        if reason:
+            yield f"{', '.join(own[:_NAMES_SHOWN])}{more}: {reason}"
+
+
+def _table(*, wide: bool = True) -> Table:
+    return Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False)
+
+
+def _add_number(table: Table, column: str) -> None:
+    table.add_column(column, justify="right", no_wrap=True, overflow="fold")
+
+
+def size_text(group: GroupExplanation) -> str:
+    """Its size; that of a sparse group is not known before its rows are."""
+    sparse = group.pattern == ALL_GATHER and group.size_bytes == 0
+    return "rows" if sparse else bytes_text(group.size_bytes)
+
+
+def during(begin_s: float | None, end_s: float | None, step_s: float) -> str:
+    """From when to when, in milliseconds; nothing if that is unknown."""
+    if begin_s is None or end_s is None:
+        return ""
+    return f"{milliseconds(begin_s, step_s)}{TO}{milliseconds(end_s, step_s)}"
+
+
+def _what_if(explanation: Explanation) -> Table:
+    table = _table()
+    table.add_column("change")
+    _add_number(table, "step")
+    _add_number(table, "faster")
+    table.add_column("note")
+    for each in explanation.what_if:
+        faster = ratio_text(each.speedup)
+        table.add_row(escape(each.change), seconds_text(each.step_s), faster, escape(each.note))
+    return table
+
+
+def _misses(misses: Sequence[GroupExplanation], step_s: float) -> Table:
+    table = _table()
+    table.add_column("group", overflow="fold")
+    for column in ("late", "predicted end", "measured end", "size"):
+        _add_number(table, column)
+    for group in misses:
+        table.add_row(*(escape(text) for text in miss_row(group, step_s)))
+    return table
+
+
+def miss_row(group: GroupExplanation, step_s: float) -> tuple[str, str, str, str, str]:
+    """Name, how late, predicted and measured end, and size, of a group that was measured."""
+    return (
+        group.name,
+        milliseconds(group.late_s or 0.0, step_s, signed=True),
+        milliseconds(group.predicted_end_s, step_s),
+        milliseconds(group.measured_end_s or 0.0, step_s),
+        size_text(group),
+    )
