@@ -42,7 +42,7 @@ def _variable(name: str, value: np.ndarray) -> Any:
 def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     """Seconds of every step, and the last loss, of each way to run it."""
     context = narrow(case["layers"], case["width"])
-    model = caramel.ARModel(context, case["workers"])
+    model = caramel.ARModel(context, case["workers"], planner="plain")
     workers = range(model.plan.workers)
     batch = np.random.default_rng(0).standard_normal((case["batch"], case["width"]), np.float32)
     parts = np.split(batch, len(workers))

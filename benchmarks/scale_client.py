@@ -52,7 +52,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
         begin = time.perf_counter()
         if profile:
             profile.enable()
-        model = caramel.ARModel(context, case["workers"], verbose=True)
+        model = caramel.ARModel(context, case["workers"], planner="plain", verbose=True)
         if profile:
             profile.disable()
         build_s = time.perf_counter() - begin

@@ -122,7 +122,7 @@ def test_without_trials_nothing_is_planned_while_the_job_runs(caplog):
 
 def slow_facts(workers):
     def timing(graph: caramel.graph.OpGraph) -> TimingTable:
-        return TimingTable({name: 1e-3 for name in graph.ops})
+        return TimingTable(dict.fromkeys(graph.ops, 0.001))
 
     def network_model() -> caramel.facts.NetworkModel:
         return assumed_network(workers, 1e5, 1e-4)

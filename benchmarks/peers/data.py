@@ -58,6 +58,8 @@ class Case:
             is real.
         slowdown: emulated times are multiplied by it, for a network slower than the one it stands
             for.
+        computation_s_per_byte: if given, emulated times are scaled so that a step computes for so
+            long for each byte of its parameters, in place of `slowdown`.
         updates: "none" if a step assigns gradients to parameters instead of updating them, which
             costs nothing; only with an accelerator.
 
@@ -77,6 +79,7 @@ class Case:
     timeout_s: float = 600.0
     accelerator: str | None = None
     slowdown: float = 1.0
+    computation_s_per_byte: float | None = None
     updates: Updates = "real"
 
     def __post_init__(self) -> None:

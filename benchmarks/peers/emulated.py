@@ -83,7 +83,11 @@ def write(directory: Path, case: Case, context: Context) -> None:
         EmulationError: the computation cannot be emulated.
     """
     times = flops_times(context, device=str(case.accelerator), batch=case.batch)
-    times = {name: seconds * case.slowdown for name, seconds in times.items()}
+    factor = case.slowdown
+    if case.computation_s_per_byte is not None:
+        wanted_s = case.computation_s_per_byte * _parameter_bytes(context)
+        factor = wanted_s / sum(times.values())
+    times = {name: seconds * factor for name, seconds in times.items()}
     made = _computation(emulate(context, times, batch=case.batch))
     layers = layers_of(context, times)
     sums = [sum(times.values()), _waits_s(made.graph_def)]
@@ -97,6 +101,11 @@ def write(directory: Path, case: Case, context: Context) -> None:
         for layer in layers
     ]
     (directory / KERNELS).write_text(json.dumps(kernels))
+
+
+def _parameter_bytes(context: Context) -> int:
+    job = context.job
+    return sum(job.variable(each.parameter).spec.bytes or 0 for each in job.given_gradients)
 
 
 def _computation(emulated: Context) -> Emulated:

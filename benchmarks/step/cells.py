@@ -26,6 +26,7 @@ class Cell:
         slowdown: emulated kernels take this many times longer, for links slower than those that
             they stand for.
         inter_op_threads: ops that each worker may run at once.
+        rho: if given, kernels are scaled so that the wire limit is so many times the computation.
     """
 
     network: str
@@ -36,10 +37,12 @@ class Cell:
     mbit_per_s: float = 1000.0
     slowdown: float = 1.0
     inter_op_threads: int = Case.inter_op_threads
+    rho: float | None = None
 
     def __str__(self) -> str:
         computed = f"emulated {self.accelerator}" if self.accelerator else "real computation"
         slowed = f" x {self.slowdown:g}" if self.slowdown != 1 else ""
+        slowed += f", rho {self.rho:g}" if self.rho is not None else ""
         usual = self.inter_op_threads == Case.inter_op_threads
         threads = "" if usual else f", inter-op threads: {self.inter_op_threads}"
         return (
@@ -57,6 +60,7 @@ class Cell:
             learning_rate=1e-3,
             accelerator=self.accelerator,
             slowdown=self.slowdown,
+            computation_s_per_byte=self.wire_limit_s(1.0) / self.rho if self.rho else None,
             inter_op_threads=self.inter_op_threads,
             updates="none" if self.accelerator else "real",
         )
@@ -102,6 +106,7 @@ class Suite:
 
 
 ALONE, PLAIN = System("alone"), System("plain", (("pattern", "shuffle"),))
+SEARCHED = System("planned", (("planner", "search"),))
 
 
 def all_systems(cell: Cell) -> list[System]:
@@ -136,6 +141,26 @@ def best_systems(cell: Cell) -> list[System]:
 def plain_systems(cell: Cell) -> list[System]:
     """One worker alone, and plain Caramel."""
     return [ALONE, PLAIN]
+
+
+def headline_systems(cell: Cell) -> list[System]:
+    """Caramel as it is by default, and every peer that has overlap, with its best settings."""
+    return [
+        ALONE,
+        PLAIN,
+        SEARCHED,
+        System("horovod", (("backend", "gloo"),)),
+        System("horovod", (("backend", "gloo"), ("fusion_mib", 4.0))),
+        System("mirrored", (("bytes_per_pack", 2**20),)),
+        System("torch_ddp", (("bucket_cap_mb", 1), ("static_graph", False))),
+        System("torch_ddp", (("bucket_cap_mb", 5), ("static_graph", False))),
+        System("parameter_servers", (("servers", "all"),)),
+    ]
+
+
+def searched_systems(cell: Cell) -> list[System]:
+    """One worker alone, plain Caramel, and Caramel as it is by default."""
+    return [ALONE, PLAIN, SEARCHED]
 
 
 def ablation_systems(cell: Cell) -> list[System]:
@@ -197,6 +222,31 @@ def emulated(accelerator: str, workers: int, mbit_per_s: float, slowdown: float)
     return Suite(cells, best_systems, rounds=3, steps=2)
 
 
+# Of each image size and batch only the proportions of the kernels matter here.
+_GRID = (
+    ("inception_v1", 32),
+    ("inception_v2", 32),
+    ("inception_v3", 32),
+    ("resnet_v1_50", 32),
+    ("resnet_v1_101", 32),
+    ("resnet_v2_50", 32),
+    ("resnet_v2_152", 32),
+    ("alexnet_v2", 64),
+    ("vgg_16", 32),
+    ("vgg_19", 32),
+)
+
+
+def grid(workers: int, mbit_per_s: float) -> Suite:
+    """Ten networks, each with three ratios of communication to computation."""
+    cells = tuple(
+        Cell(name, batch, accelerator="K80", workers=workers, mbit_per_s=mbit_per_s, rho=rho)
+        for name, batch in _GRID
+        for rho in (0.5, 1.0, 2.0)
+    )
+    return Suite(cells, searched_systems, rounds=3, steps=3)
+
+
 # Kernels so slow, and a link so fast, that rho is 1 and the cores have time left.
 VGG = Cell("vgg_16", 64, 128, accelerator="K80", mbit_per_s=2000, slowdown=3.74)
 ABLATION = {
@@ -229,5 +279,9 @@ FULL = {
     # time.
     "k80-4": emulated("K80", 4, 500, 2),
     "t4-4": emulated("T4", 4, 500, 2),
+    "headline": Suite(REAL, headline_systems, rounds=5, steps=3),
+    "grid-2": grid(2, 1000),
+    "grid-4": grid(4, 500),
+    "grid-8": grid(8, 200),
     "full-rate-4": emulated("K80", 4, 1000, 1),
 }

@@ -272,9 +272,7 @@ class _Explainer:
         windows = _windows(self.workload)
         seen = _measured_groups(measured)
         predicted = self.prediction.groups
-        order = sorted(
-            self._plan.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s)
-        )
+        order = sorted(self._plan.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s))
         for group in order:
             times = predicted[group.name]
             window = group_window(windows, group.members)
