@@ -23,14 +23,14 @@ from caramel.names import TensorRef
 from caramel.plan import Plan
 from caramel.profiler import WARM_UP_STEPS, pipeline_starters
 from caramel.report.drawing import draw_timelines
-from caramel.report.layout import RESOURCES
+from caramel.report.layout import RESOURCES, Steps
 from caramel.report.perfetto import trace_events
 from caramel.session import Session
+from caramel.simulation.simulate import simulate
 from caramel.timeline import Timeline
 from caramel.traffic import Traffic
 from caramel.user_job import UserJob
 
-_TITLE = "measured"
 _MOST_TRACED = 4  # steps are traced for each that is wanted, as some lack transfers
 
 Result = TypeVar("Result")
@@ -38,15 +38,27 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Steps that were traced, and the plan that they carried out."""
+    """Steps that were traced, the plan that they carried out, and what was predicted of it.
+
+    `predicted` is None where nothing is known of times, or the plan was given.
+    """
 
     timelines: tuple[Timeline, ...]
     plan: Plan
+    predicted: Timeline | None = None
 
     @property
     def deferred(self) -> frozenset[str]:
         """Names of the groups that are aggregated in the next step."""
         return frozenset(group.name for group in self.plan.groups if group.deferred)
+
+    @property
+    def by_title(self) -> dict[str, Steps]:
+        """The predicted step, if there is one, and the measured ones."""
+        predicted: dict[str, Steps] = (
+            {} if self.predicted is None else {"predicted": self.predicted}
+        )
+        return predicted | {"measured": self.timelines}
 
 
 def trace_job(
@@ -88,7 +100,15 @@ def trace_job(
             and len(traced) < _MOST_TRACED * steps + 1
         ):
             traced += run.step(lambda feed: session.trace(1, feed))
-    return Traced((found or tuple(traced))[-steps:], model.plan)
+    return Traced((found or tuple(traced))[-steps:], model.plan, _predicted(model))
+
+
+def _predicted(model: ARModel) -> Timeline | None:
+    """A step of the chosen plan as it was predicted."""
+    if model.decision is None or model.decision.outlook is None:
+        return None
+    plan, outlook = model.decision.plan, model.decision.outlook
+    return simulate(plan, outlook.workload(bool(plan.edges)), outlook.hardware).timeline
 
 
 def _receivers(traffic: Traffic) -> int:
@@ -187,10 +207,10 @@ def write_traced(traced: Traced, output: Path, figure: Path | None = None) -> li
         CaramelError: they cannot be drawn.
         OSError: a file cannot be written.
     """
-    write_whole(output, json.dumps(trace_events({_TITLE: traced.timelines})) + "\n")
+    write_whole(output, json.dumps(trace_events(traced.by_title)) + "\n")
     if figure is None:
         return [output]
-    draw_timelines({_TITLE: traced.timelines}, figure, deferred=traced.deferred)
+    draw_timelines(traced.by_title, figure, deferred=traced.deferred)
     return [output, figure]
 
 
@@ -210,6 +230,8 @@ def show_traced(traced: Traced, console: Console) -> None:
         )
         table.add_row(str(worker), *busy, *_figures(own))
     table.add_row("all", *[""] * len(RESOURCES), *_figures(traced.timelines))
+    if traced.predicted is not None:
+        table.add_row("predicted", *[""] * len(RESOURCES), *_figures([traced.predicted]))
     console.print(table)
 
 

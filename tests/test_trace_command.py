@@ -15,6 +15,10 @@ import pytest
 from networks import FEATURES, cross_entropy, network, optimized, perceptron, tf, tf1, wide
 
 import caramel
+from caramel.facts import TimingTable
+from caramel.fingerprint import Machine, graph_hash
+from caramel.network import assumed_network
+from caramel.profile import Profile
 from caramel.timeline import Span, Timeline
 from caramel.tracing import trace_job
 from caramel.user_job import UserJob
@@ -134,13 +138,26 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
 
 
 @pytest.mark.processes
-def test_workers_are_started_if_only_their_number_is_given(tmp_path):
+def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path):
+    context, _ = make_context()
+    Profile(
+        tensorflow=tf.__version__,
+        machine=Machine("some processor", 2, "CPU"),
+        graph=graph_hash(context.graph_def),
+        timing=TimingTable({op.name: 1e-4 for op in context.op_graph if op.inputs}),
+        networks=(assumed_network(2, 2e6, 1e-4),),
+    ).save(tmp_path / "profile.json")
     result = run(
         *("--module", "test_trace_command:make_context", "--cluster", 2, "--steps", 1),
-        *("--output", tmp_path / "trace.json"),
+        *("--output", tmp_path / "trace.json", "--profile", tmp_path / "profile.json"),
     )
     assert result.returncode == 0, result.stderr
-    assert (tmp_path / "trace.json").exists()
+    assert "predicted" in result.stdout
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [each["args"]["name"] for each in events if each["name"] == "process_name"] == [
+        *("predicted, worker 0", "predicted, worker 1"),
+        *("measured, worker 0", "measured, worker 1"),
+    ]
 
 
 @pytest.mark.parametrize(
