@@ -88,7 +88,7 @@ def trace_job(
     given = None if plan is None else _read_plan(Path(plan))
     starters = pipeline_starters(job.context)
     model = ARModel(job.context, cluster, profile=profile, plan=given)
-    with model.session() as session:
+    with model.session(trials=None) as session:  # one plan does all steps
         run = _Run(session, job, model.plan.workers, starters)
         run.start_pipelines()
         for _ in range(WARM_UP_STEPS):
