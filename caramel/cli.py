@@ -32,7 +32,7 @@ app = typer.Typer(
 
 _SIZE = re.compile(r"(?P<number>[0-9]+)\s*(?P<unit>[KMkm]?[Bb])?")
 _UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20}
-_WORKERS_START_S = 10.0  # how long `caramel profile` waits for workers
+_WORKERS_START_S = 10.0  # how long `caramel profile` and `caramel trace` wait for workers
 
 
 def main() -> NoReturn:
@@ -159,8 +159,7 @@ def profile(
     cluster = None if workers is None else _parse_cluster(workers, "--workers")
     wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
     threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
-    if not out.parent.is_dir():
-        raise ProfileError(f"cannot write {out}: there is no directory '{out.parent}'")
+    _check_directory(out)
     if cluster is not None:
         cluster.wait_until_reachable(_WORKERS_START_S)
     with quiet_start():
@@ -251,6 +250,75 @@ def plan(
         show_plan(model.plan, model.windows, console)
     if save is not None:
         write_whole(save, model.plan.to_json() + "\n")
+
+
+@app.command()
+def trace(
+    module: Annotated[
+        str,
+        typer.Option(
+            help="The job: module:function, where the function returns a caramel.Context, or a "
+            "pair of it and what one worker is fed."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option(help="The file to write, for ui.perfetto.dev or chrome://tracing.")
+    ],
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Running workers, as 'caramel worker' takes them; or how many to start on this "
+            "machine. By default what TF_CONFIG, Slurm or MPI says."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are traced.")] = 3,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="What 'caramel profile' wrote; without it nothing is planned."),
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="The plan to carry out, which 'caramel plan --save' wrote.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw a picture too: a file .svg, .png or .pdf.")
+    ] = None,
+) -> None:
+    """Trace training steps on a cluster: what every worker did when, by one clock."""
+    from caramel.report.drawing import check_drawable
+
+    _check_directory(output)
+    if figure is not None:
+        _check_directory(figure)
+        check_drawable(figure)
+    with quiet_start():
+        import tensorflow  # noqa: F401
+    from rich.console import Console
+
+    from caramel.tracing import show_traced, trace_job, write_traced
+    from caramel.user_job import load_job
+
+    job = load_job(module)
+    with _cluster_to_trace(cluster) as workers:
+        traced = trace_job(job, workers, steps=steps, profile=profile, plan=plan)
+    console = Console()
+    show_traced(traced, console)
+    for path in write_traced(traced, output, figure):
+        console.print(f"written to {path}", soft_wrap=True, highlight=False)
+
+
+def _check_directory(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise CaramelError(f"cannot write {path}: there is no directory '{path.parent}'")
+
+
+def _cluster_to_trace(text: str | None) -> Cluster:
+    """Running workers that can be reached, or as many as asked for, started here."""
+    if text is not None and text.strip().isdigit():
+        return Cluster.local(int(text))
+    cluster = Cluster.from_environment() if text is None else _parse_cluster(text)
+    if cluster.task is None:
+        cluster.wait_until_reachable(_WORKERS_START_S)
+    return cluster
 
 
 def _parse_size(text: str, option: str) -> int:

@@ -69,7 +69,7 @@ def profile_steps(
     """
     if steps < 1:
         raise ProfileError(f"{steps} steps cannot be traced; at least 1 is needed")
-    job = _Job(context, _feeds(context, feed), _starters(context, initializers))
+    job = _Job(context, _feeds(context, feed), pipeline_starters(context, initializers))
     job.check_fed()
     runs_on = machine(device)
     key = digest(
@@ -163,8 +163,19 @@ def _feeds(context: Context, feed: Feed | None) -> Callable[[int], Mapping[Tenso
     return feeds
 
 
-def _starters(context: Context, initializers: Sequence[Any] | None) -> tuple[str, ...]:
-    """Names of the ops that start the step's input pipelines."""
+def pipeline_starters(
+    context: Context, initializers: Sequence[Any] | None = None
+) -> tuple[str, ...]:
+    """Names of the ops that start the step's input pipelines.
+
+    Args:
+        context: the single-device job.
+        initializers: these ops; by default, for each iterator that the step reads, the first op of
+            the graph that does.
+
+    Raises:
+        ProfileError: no op of the graph starts an iterator that the step reads.
+    """
     if initializers is not None:
         return tuple(context.operation(given, "initializers") for given in initializers)
     graph, found = context.op_graph, dict[str, str]()

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.channel import Channel
+from caramel.clocks import clock_offsets_s
 from caramel.cluster import Cluster
 from caramel.devices import task_of
 from caramel.errors import ClusterError, StepTimeoutError, WorkerStartError
@@ -49,12 +50,13 @@ class Runner:
         config: Any = None,
     ) -> None:
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
+        self._tasks = [task_of(device) for device in devices]
         self._callables: dict[Any, Callable[..., list[Any]]] = {}
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
-        target = self._connect(start_timeout_s, config)
+        self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
-        self._greet(target, devices, start_timeout_s)
-        self._session = tf1.Session(target, graph=graph, config=_config(config))
+        self._greet(start_timeout_s)
+        self._session = tf1.Session(self._target, graph=graph, config=_config(config))
 
     def run(
         self,
@@ -130,6 +132,25 @@ class Runner:
         """
         return self._channel.call(function, what=what, timeout_s=self._timeout_s)
 
+    def clock_offsets_s(self) -> tuple[float, ...]:
+        """By how much the clock of each replica's worker is ahead of the first one's, in seconds.
+
+        Workers that were started on this machine have its clock.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        tasks = list(dict.fromkeys(self._tasks))
+        if self._cluster.kind != "remote" or len(tasks) == 1:
+            return (0.0,) * len(self._tasks)
+        offsets_s = self._channel.call(
+            lambda: _compared_clocks(self._target, tasks),
+            what="comparing the workers' clocks",
+            timeout_s=self._timeout_s,
+        )
+        of_task = dict(zip(tasks, offsets_s, strict=True))
+        return tuple(of_task[task] for task in self._tasks)
+
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
         self._channel.close(self._session.close, timeout_s=_CLOSE_TIMEOUT_S)
@@ -151,15 +172,15 @@ class Runner:
         cluster.wait_until_reachable(timeout_s)
         return own or f"grpc://{cluster.tasks[0].address}"
 
-    def _greet(self, target: str, devices: Sequence[str], timeout_s: float) -> None:
+    def _greet(self, timeout_s: float) -> None:
         """Let every worker run one op: whatever listens there must be a server of this cluster."""
         graph = tf.Graph()
         with graph.as_default():
             greetings = []
-            for task in dict.fromkeys(task_of(device) for device in devices):
+            for task in dict.fromkeys(self._tasks):
                 with tf.device(task):
                     greetings.append(tf.no_op())
-        session = tf1.Session(target, graph=graph, config=_config(None))
+        session = tf1.Session(self._target, graph=graph, config=_config(None))
         try:
             self._channel.call(
                 lambda: session.run(greetings), what="connecting", timeout_s=timeout_s
@@ -209,6 +230,19 @@ class VariantRunner:
     def compiled(self) -> int:
         """As `Runner.compiled`."""
         return self._runner.compiled
+
+
+def _compared_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
+    """By how much the clock of each task is ahead of the first one's, in seconds."""
+    graph = tf.Graph()
+    with graph.as_default():
+        stamps = []
+        for task in tasks:
+            with tf.device(task):
+                stamps.append(tf.timestamp())
+    with tf1.Session(target, graph=graph, config=_config(None)) as session:
+        ask = [session.make_callable(stamp) for stamp in stamps]
+        return clock_offsets_s(lambda clock: float(ask[clock]()), len(tasks))
 
 
 def _config(config: Any) -> Any:

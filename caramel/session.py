@@ -138,7 +138,11 @@ class Session:
         """What every worker does when, in each of some training steps.
 
         They are ordinary steps of the plan that did the last one, but tracing makes them slower; so
-        they count in no trial of plans. In each, the deferred part of the step before is seen.
+        they count in no trial of plans. In each, the deferred part of the step before is seen. Now
+        and then one lacks transfers to a worker: TensorFlow does not wait until it traces them.
+
+        All times are by the clock of worker 0. The others' clocks are compared with it beforehand,
+        to about half of a round trip.
 
         Args:
             steps: how many.
@@ -147,12 +151,14 @@ class Session:
         Raises:
             FeedError, WorkerLostError, tf.errors.OpError: as `step`.
         """
+        self._check_open()
         timelines = []
+        clock_offsets_s = self._runner.clock_offsets_s()
         for _ in range(steps):
             with self._runner.traced() as traces:
                 self._step(self._stepper.step_as_before, feed_dict)
             stats = [metadata.step_stats for metadata in traces]
-            timelines.append(timeline_of(stats, self._job.plan.devices))
+            timelines.append(timeline_of(stats, self._job.plan.devices, clock_offsets_s))
         return tuple(timelines)
 
     # Plans

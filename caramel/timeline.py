@@ -53,6 +53,15 @@ class Timeline:
     spans: tuple[Span, ...] = ()
 
     @property
+    def workers(self) -> tuple[int, ...]:
+        """The workers that do anything."""
+        return tuple(sorted({span.worker for span in self.spans}))
+
+    def of_worker(self, worker: int) -> Timeline:
+        """What one worker does."""
+        return Timeline(tuple(span for span in self.spans if span.worker == worker))
+
+    @property
     def begin_s(self) -> float:
         """When the first span begins."""
         return min((span.begin_s for span in self.spans), default=0.0)
@@ -112,8 +121,7 @@ class Timeline:
         )
 
     def _busiest_s(self, resources: frozenset[Resource]) -> float:
-        workers = {span.worker for span in self.spans}
-        return max((self.busy_s(worker, *resources) for worker in workers), default=0.0)
+        return max((self.busy_s(worker, *resources) for worker in self.workers), default=0.0)
 
 
 def wire_limit_s(size_bytes: float, bytes_per_s: float) -> float:

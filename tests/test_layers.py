@@ -26,18 +26,10 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 LAYERS = {
     0: {"devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
-        *("access", "cluster", "explanation", "facts", "feeds", "fingerprint", "graph"),
-        *("launchers", "measurements", "metrics", "patterns", "plan", "plan_cache", "processes"),
-        *(
-            "profile",
-            "records",
-            "replanning",
-            "results",
-            "timeline",
-            "timing_cache",
-            "traffic",
-            "trials",
-        ),
+        *("access", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
+        *("graph", "launchers", "measurements", "metrics", "patterns", "plan", "plan_cache"),
+        *("processes", "profile", "records", "replanning", "results", "timeline"),
+        *("timing_cache", "traffic", "trials"),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {
@@ -47,7 +39,7 @@ LAYERS = {
     },
     4: {
         *("", "__main__", "builder", "cli", "live_planning", "measure", "observed"),
-        *("plan_table", "profiling", "report.", "user_job"),
+        *("plan_table", "profiling", "report.", "tracing", "user_job"),
     },
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}

@@ -59,6 +59,105 @@ def test_ops_and_transfers_become_spans_of_their_workers():
     assert timeline.communication_s == pytest.approx(8e-6)
 
 
+# One clock --------------------------------------------------------------------------------------
+
+WORKER_1_AHEAD_S = 0.002
+
+
+def transfer(begin_us, end_us, source=0, target=1):
+    """What the receiver notes of a transfer; the sender's op has ended 100 us after 1 s."""
+    label = (
+        f"[1B] [1.3Gb/s] edge_1_worker_{source}/a from /job:worker/replica:0/task:{source}/"
+        f"device:CPU:0 to /job:worker/replica:0/task:{target}/device:CPU:0"
+    )
+    op_end_us = 100 + source * WORKER_1_AHEAD_S * 1e6
+    return stats(
+        (f"worker_{source}/a", 1_000_000, 0, round(op_end_us), ""),
+        ("RecvTensor", 1_000_000 + begin_us, 0, end_us - begin_us, label),
+    )
+
+
+def times_us(trace):
+    timeline = timeline_of([trace], DEVICES, (0.0, WORKER_1_AHEAD_S))
+    found = {span.resource: span for span in timeline.spans}
+    assert found["send"].begin_s == found["receive"].begin_s
+    assert found["send"].end_s == found["receive"].end_s
+    span = found["send"]
+    return tuple(round((time_s - 1) * 1e6) for time_s in (span.begin_s, span.end_s))
+
+
+@pytest.mark.parametrize(
+    ("written", "source", "meant"),
+    [
+        ((150, 2_400), 0, (150, 400)),  # begin by the sender's clock, end by the receiver's
+        ((2_050, 2_400), 0, (100, 400)),  # asked at 50, of the receiver's clock; sent when ready
+        ((2_200, 2_400), 0, (200, 400)),  # asked at 200, after it was ready
+        ((2_150, 2_400), 1, (150, 2_400)),  # sent at 150 by worker 0's clock
+        ((399, 400), 1, (100, 400)),  # sent at 2,150 by the sender's clock: nothing is known
+    ],
+)
+def test_transfers_are_corrected_at_both_ends(written, source, meant):
+    assert times_us(transfer(*written, source=source, target=1 - source)) == meant
+
+
+def test_ops_are_corrected_by_the_clock_of_their_worker():
+    trace = stats(("worker_0/a", 1_000_000, 0, 10, ""), ("worker_1/a", 1_003_000, 0, 10, ""))
+    timeline = timeline_of([trace], DEVICES, (0.0, WORKER_1_AHEAD_S))
+    assert [s.begin_s for s in timeline.spans] == [pytest.approx(1.0), pytest.approx(1.001)]
+
+
+@pytest.mark.processes
+def test_the_clocks_of_remote_workers_are_read():
+    """All are this machine's, so none is ahead."""
+    job = network("momentum")
+    with caramel.Cluster.local(2) as cluster:
+        remote = caramel.Cluster.of([task.address for task in cluster.tasks])
+        with caramel.ARModel(job.context(), remote).session() as session:
+            (timeline,) = session.trace(1, job.feed)
+            assert timeline.workers == (0, 1)
+            offsets_s = session._runner.clock_offsets_s()
+    assert offsets_s[0] == 0.0
+    assert offsets_s[1] != 0.0
+    assert abs(offsets_s[1]) < 0.1
+
+
+# Replicas ---------------------------------------------------------------------------------------
+
+
+def moved(op, source, target):
+    label = f"[8B] [1Mb/s] edge_1_{op} from {source}:0 to {target}:0"
+    return stats(("RecvTensor", 1_000_000, 0, 8, label))
+
+
+def ends(trace, devices):
+    return [(s.resource, s.worker) for s in timeline_of([trace], devices).spans]
+
+
+def test_replicas_on_one_task_are_told_apart_by_their_devices():
+    task_0, task_1 = (f"/job:worker/replica:0/task:{task}/device:" for task in (0, 1))
+    devices = [
+        "/job:worker/task:0/device:GPU:0",
+        "/job:worker/task:0/device:GPU:1",
+        "/job:worker/task:1/device:GPU:0",
+    ]
+    to_second = moved("worker_2/a", task_1 + "GPU", task_0 + "GPU")
+    assert ends(to_second, devices) == [("send", 2), ("receive", 0)]
+    label = "[8B] [1Mb/s] edge_1_worker_1/a from /job:worker/replica:0/task:0/device:GPU:1 to "
+    to_third = stats(("RecvTensor", 1_000_000, 0, 8, label + task_1 + "CPU:0"))
+    assert ends(to_third, devices) == [("send", 1), ("receive", 2)]
+    to_nobody = moved("worker_2/a", task_1 + "GPU", task_0 + "CPU")
+    assert ends(to_nobody, devices) == [("send", 2)]
+
+
+def test_tasks_of_two_jobs_are_told_apart():
+    chief, worker = (f"/job:{job}/replica:0/task:0/device:CPU" for job in ("chief", "worker"))
+    devices = ["/job:chief/task:0", "/job:worker/task:0"]
+    assert ends(moved("worker_0/a", chief, worker), devices) == [("send", 0), ("receive", 1)]
+
+
+# Real steps -------------------------------------------------------------------------------------
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("deferred", [False, True])
 def test_traced_steps_are_steps_and_show_every_group(deferred, tmp_path):

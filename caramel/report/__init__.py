@@ -6,6 +6,9 @@
 | `page.py`             | the same as one HTML file; `page.css` and `page.js` are part of it |
 | `page_groups.py`      | its table of groups                                                |
 | `timeline_picture.py` | its picture of what every worker does                              |
+| `perfetto.py`         | timelines as JSON for ui.perfetto.dev and chrome://tracing         |
+| `drawing.py`          | timelines as a picture: SVG, or a file drawn by matplotlib         |
+| `layout.py`           | where spans go in those: steps, lanes, and thin spans together     |
 | `markup.py`           | HTML elements, with all text escaped                               |
 | `units.py`            | times, sizes and ratios as text                                    |
 """

@@ -1,0 +1,250 @@
+"""What ``caramel trace`` does: runs steps of a job, and shows what every worker did when."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import tensorflow as tf
+from rich.console import Console
+from rich.table import Table
+
+from caramel.builder import ARModel
+from caramel.cluster import Cluster
+from caramel.errors import PlanError, ProfileError
+from caramel.files import write_whole
+from caramel.names import TensorRef
+from caramel.plan import Plan
+from caramel.profiler import WARM_UP_STEPS, pipeline_starters
+from caramel.report.drawing import draw_timelines
+from caramel.report.layout import RESOURCES, Steps
+from caramel.report.perfetto import trace_events
+from caramel.session import Session
+from caramel.simulation.simulate import simulate
+from caramel.timeline import Timeline
+from caramel.traffic import Traffic
+from caramel.user_job import UserJob
+
+_MOST_TRACED = 4  # steps are traced for each that is wanted, as some lack transfers
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Steps that were traced, the plan that they carried out, and what was predicted of it.
+
+    `predicted` is None where nothing is known of times, or the plan was given.
+    """
+
+    timelines: tuple[Timeline, ...]
+    plan: Plan
+    predicted: Timeline | None = None
+
+    @property
+    def deferred(self) -> frozenset[str]:
+        """Names of the groups that are aggregated in the next step."""
+        return frozenset(group.name for group in self.plan.groups if group.deferred)
+
+    @property
+    def by_title(self) -> dict[str, Steps]:
+        """The predicted step, if there is one, and the measured ones."""
+        predicted: dict[str, Steps] = (
+            {} if self.predicted is None else {"predicted": self.predicted}
+        )
+        return predicted | {"measured": self.timelines}
+
+
+def trace_job(
+    job: UserJob,
+    cluster: Cluster,
+    *,
+    steps: int = 3,
+    profile: str | os.PathLike[str] | None = None,
+    plan: str | os.PathLike[str] | None = None,
+) -> Traced:
+    """Train a job for some steps, of which the last ones are traced.
+
+    Every worker is fed what the job says that one worker is fed. Input pipelines that end start
+    again. A step in which transfers were not seen that others have is traced once more.
+
+    Args:
+        job: the job, with what one worker is fed.
+        cluster: the workers.
+        steps: how many steps are traced, after some that are not.
+        profile: what ``caramel profile`` wrote; without it nothing is planned.
+        plan: what ``caramel plan --save`` wrote, to be carried out in place of a new plan.
+
+    Raises:
+        CaramelError: something that the user can correct.
+        tf.errors.OpError: an op has failed.
+    """
+    given = None if plan is None else _read_plan(Path(plan))
+    starters = pipeline_starters(job.context)
+    model = ARModel(job.context, cluster, profile=profile, plan=given)
+    with model.session(trials=None) as session:  # one plan does all steps
+        run = _Run(session, job, model.plan.workers, starters)
+        run.start_pipelines()
+        for _ in range(WARM_UP_STEPS):
+            run.step(session.step)
+        traced: list[Timeline] = []
+        receivers = _receivers(model.traffic)
+        while (
+            len(found := _whole(traced, receivers)) < steps
+            and len(traced) < _MOST_TRACED * steps + 1
+        ):
+            traced += run.step(lambda feed: session.trace(1, feed))
+    return Traced((found or tuple(traced))[-steps:], model.plan, _predicted(model))
+
+
+def _predicted(model: ARModel) -> Timeline | None:
+    """A step of the chosen plan as it was predicted."""
+    if model.decision is None or model.decision.outlook is None:
+        return None
+    plan, outlook = model.decision.plan, model.decision.outlook
+    return simulate(plan, outlook.workload(bool(plan.edges)), outlook.hardware).timeline
+
+
+def _receivers(traffic: Traffic) -> int:
+    """How many tasks receive something in a step."""
+    return len({target for _, target in (*traffic.bytes, *traffic.open_transfers)})
+
+
+def _whole(traced: Sequence[Timeline], receivers: int) -> tuple[Timeline, ...]:
+    """The steps in which no transfer is missing, without the first.
+
+    In the first one TensorFlow prepared the traced calls. In any it may have switched on the
+    tracing of transfers too late on a worker, since it does not wait for that.
+    """
+    received = [[s.worker for s in step.spans if s.resource == "receive"] for step in traced]
+    most = max(map(len, received), default=0)
+    return tuple(
+        step
+        for step, workers in zip(traced[1:], received[1:], strict=True)
+        if len(workers) == most and len(set(workers)) >= receivers
+    )
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.from_json(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"cannot read the plan {path}: {error}") from None
+
+
+class _Run:
+    """A job under way: what each step is fed, and pipelines that start again when they end."""
+
+    def __init__(
+        self, session: Session, job: UserJob, workers: int, starters: Sequence[str]
+    ) -> None:
+        self._session, self._job, self._workers = session, job, workers
+        self._starters = starters
+        self._number = 0  # of the next step
+        about = job.context.job
+        graph = job.context.op_graph
+        self._of_step = graph.ancestors([about.train_op, about.loss.op])
+        self._of_start = graph.ancestors(starters)
+
+    def start_pipelines(self) -> None:
+        """Start the input pipelines of all workers."""
+        if self._starters:
+            fed = {t: value for t, value in self._fed().items() if t.op in self._of_start}
+            self._session.run(list(self._starters), {str(t): value for t, value in fed.items()})
+
+    def step(self, run: Callable[[Mapping[str, Any]], Result]) -> Result:
+        """Run one step, if need be with pipelines started again.
+
+        Args:
+            run: runs a step that is fed this.
+        """
+        feed = self._step_feed()
+        self._number += 1
+        try:
+            return run(feed)
+        except tf.errors.OutOfRangeError:
+            if not self._starters:
+                raise
+        self.start_pipelines()
+        try:
+            return run(feed)
+        except tf.errors.OutOfRangeError:
+            raise ProfileError(
+                "an input pipeline does not have one element for each worker (started by "
+                f"{', '.join(self._starters)})"
+            ) from None
+
+    def _fed(self) -> dict[TensorRef, Any]:
+        """What one worker is fed in this step."""
+        feed = self._job.feed
+        given = feed(self._number) if callable(feed) else feed or {}
+        return {self._job.context.tensor(tensor, "feed"): v for tensor, v in given.items()}
+
+    def _step_feed(self) -> dict[str, Any]:
+        """What all workers together are fed: batches one after the other, the rest once."""
+        whole = self._job.context.job.replicated_feeds
+        feed: dict[str, Any] = {}
+        for tensor, value in self._fed().items():
+            if tensor.op in self._of_step:
+                is_batch = np.ndim(value) > 0 and tensor.op not in whole
+                feed[str(tensor)] = np.concatenate([value] * self._workers) if is_batch else value
+        return feed
+
+
+# What came out ----------------------------------------------------------------------------------
+
+
+def write_traced(traced: Traced, output: Path, figure: Path | None = None) -> list[Path]:
+    """Write the steps as JSON for viewers, and draw them if asked to; returns what was written.
+
+    Raises:
+        CaramelError: they cannot be drawn.
+        OSError: a file cannot be written.
+    """
+    write_whole(output, json.dumps(trace_events(traced.by_title)) + "\n")
+    if figure is None:
+        return [output]
+    draw_timelines(traced.by_title, figure, deferred=traced.deferred)
+    return [output, figure]
+
+
+def show_traced(traced: Traced, console: Console) -> None:
+    """Print how long each worker was busy with what, and what the paper's figures say of it."""
+    workers, steps = traced.plan.workers, len(traced.timelines)
+    table = Table(title=f"{workers} workers, median of {steps} traced steps, in ms")
+    for column in ("worker", "compute", "reduce", "send", "receive", "step"):
+        table.add_column(column, justify="right")
+    for column in ("rho", "alpha", "U"):
+        table.add_column(column, justify="right")
+    for worker in range(workers):
+        own = [timeline.of_worker(worker) for timeline in traced.timelines]
+        busy = (
+            _median_ms([timeline.busy_s(worker, resource) for timeline in own])
+            for resource in RESOURCES
+        )
+        table.add_row(str(worker), *busy, *_figures(own))
+    table.add_row("all", *[""] * len(RESOURCES), *_figures(traced.timelines))
+    if traced.predicted is not None:
+        table.add_row("predicted", *[""] * len(RESOURCES), *_figures([traced.predicted]))
+    console.print(table)
+
+
+def _figures(steps: Sequence[Timeline]) -> tuple[str, ...]:
+    """Step time, rho, alpha and U."""
+    ratios = (
+        [step.rho for step in steps],
+        [step.alpha for step in steps],
+        [step.utilisation for step in steps],
+    )
+    times = _median_ms([step.step_s for step in steps])
+    return times, *(f"{statistics.median(ratio):.2f}" for ratio in ratios)
+
+
+def _median_ms(seconds: Sequence[float]) -> str:
+    return f"{statistics.median(seconds) * 1e3:.1f}"
