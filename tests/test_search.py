@@ -1,0 +1,173 @@
+"""The search finds plans that are predicted to be fast, and is never worse than where it began."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from caramel.facts import Variable
+from caramel.graph import TensorSpec
+from caramel.names import TensorRef
+from caramel.network import assumed_network
+from caramel.plan import AggregatedGradient, Group, Plan
+from caramel.planning.gates import gates_of
+from caramel.planning.options import Options
+from caramel.planning.search import Candidate, Outlook, search
+from caramel.simulation.hardware import Hardware, Host, hardware_of
+from caramel.simulation.simulate import sizes_of
+from caramel.simulation.workload import Piece, Update, Workload
+
+MB = 1_000_000
+
+
+def plain_of(sizes, workers=2):
+    """A plain plan of parameters p0, p1, ... with gradients of so many bytes."""
+    names = [f"p{number}" for number in range(len(sizes))]
+    specs = [TensorSpec("float32", (size // 4,)) for size in sizes]
+    return Plan(
+        devices=tuple(f"/job:worker/task:{w}/device:CPU:0" for w in range(workers)),
+        reduction="mean",
+        variables=tuple(
+            Variable(n, n, f"{n}/init", f"{n}/read", s, True, True, n)
+            for n, s in zip(names, specs, strict=True)
+        ),
+        gradients=tuple(
+            AggregatedGradient(n, TensorRef(f"{n}/grad"), s, (f"{n}/update",))
+            for n, s in zip(names, specs, strict=True)
+        ),
+        groups=tuple(Group(f"group_{number}", (n,), "shuffle") for number, n in enumerate(names)),
+    )
+
+
+def layered(seconds, updates=()):
+    """Forward through layers p0, p1, ..., and back; updates when their gradients are there."""
+    forward = [Piece(f"f{n}", s, needs=frozenset([f"p{n}"])) for n, s in enumerate(seconds)]
+    backward = [Piece(f"b{n}", 2 * s, yields=(f"p{n}",)) for n, s in enumerate(seconds)]
+    alone = [
+        Update(f"u{n}", 0.0, frozenset([f"p{n}"]), frozenset([f"p{n}"]), frozenset([f"p{n}"]))
+        for n in range(len(seconds))
+    ]
+    return Workload((*forward, *reversed(backward)), tuple(updates or alone))
+
+
+def outlook_of(sizes, seconds, *, rate=100 * MB, workers=2, updates=()):
+    plain, network = plain_of(sizes, workers), assumed_network(workers, rate, 1e-4)
+    workload = layered(seconds, updates)
+    hardware = Hardware((Host(rate, rate),) * workers, {"shuffle": 1e-4, "ring": 1e-4})
+    return Outlook(plain, network, hardware, workload, workload)
+
+
+def best_of_all(outlook, in_flight_bytes):
+    """The best step of all choices of deferred gradients, each in a group of its own."""
+    names = [gradient.parameter for gradient in outlook.plain.gradients]
+    sizes = sizes_of(outlook.plain)
+    steps = []
+    for count in range(len(names) + 1):
+        for chosen in itertools.combinations(names, count):
+            order = [*sorted(chosen), *(n for n in reversed(names) if n not in chosen)]
+            groups = tuple(
+                Group(f"g{number}", (name,), "shuffle", deferred=name in chosen)
+                for number, name in enumerate(order)
+            )
+            sized = [(group.name, sizes[group.members[0]].bytes) for group in groups]
+            gates = gates_of(sized, in_flight_bytes=in_flight_bytes)
+            steps.append(outlook.predict(Candidate("tried", groups, gates)).step_s)
+    return min(steps)
+
+
+def test_something_but_not_the_first_layer_is_deferred_where_the_wire_is_the_limit():
+    outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
+    found = search(outlook, [])
+    assert found.best.step_s < 0.9 * found.plain.step_s
+    assert found.best.candidate.deferred
+    assert "p0" not in found.best.candidate.deferred
+
+
+def test_nothing_is_planned_where_nothing_is_gained():
+    outlook = outlook_of([4000, 4000], [0.1, 0.1], rate=1000 * MB)
+    found = search(outlook, [])
+    assert found.best.candidate.name == "plain"
+    assert found.best.candidate.groups == outlook.plain.groups
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), min_size=2, max_size=6),
+    st.sampled_from([2, 4]),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_search_comes_near_the_best_of_all_choices(layers, workers):
+    sizes = [quarter * MB // 4 for quarter, _ in layers]
+    seconds = [ms / 1000 for _, ms in layers]
+    outlook = outlook_of(sizes, seconds, workers=workers)
+    found = search(outlook, [])
+    assert found.best.step_s <= 1.005 * found.plain.step_s
+    assert found.best.step_s <= 1.03 * best_of_all(outlook, 12 * MB)
+
+
+def test_the_same_facts_give_the_same_plan():
+    outlook = outlook_of([MB, 2 * MB, 3 * MB, 5 * MB], [0.01, 0.02, 0.01, 0.03])
+    assert search(outlook, []) == search(outlook, [])
+
+
+def test_what_must_not_be_deferred_is_not():
+    outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4)
+
+    def refusal(parameters):
+        return "no" if "p3" in parameters else None
+
+    assert "p3" not in search(outlook, [], deferrable=refusal).best.candidate.deferred
+
+
+@pytest.mark.parametrize(
+    ("option", "holds"),
+    [
+        ({"scheduling": False}, lambda c: not c.deferred and not c.gates),
+        ({"batching": False}, lambda c: all(len(g.members) == 1 for g in c.groups)),
+        ({"adaptive_depth": False}, lambda c: all(g.depth == 1 for g in c.groups)),
+        ({"pattern": "ring"}, lambda c: all(g.pattern == "ring" for g in c.groups)),
+        ({"in_flight_bytes": 0}, lambda c: len(c.gates) == len(c.groups) - 1),
+    ],
+)
+def test_an_option_that_is_off_stays_off(option, holds):
+    outlook = outlook_of([MB // 8, MB // 8, MB, MB, 4 * MB, 8 * MB], [0.02] * 6)
+    plain = outlook.plain
+    if "pattern" in option:
+        groups = tuple(dataclasses.replace(g, pattern="ring") for g in plain.groups)
+        outlook = dataclasses.replace(outlook, plain=dataclasses.replace(plain, groups=groups))
+    found = search(outlook, [], options=Options(**option))
+    if found.best.candidate.name != "plain":
+        assert holds(found.best.candidate)
+
+
+def test_updates_that_wait_for_everything_leave_nothing_to_defer_in_part():
+    """As with global-norm clipping: what moves with one gradient moves with all."""
+    names = [f"p{number}" for number in range(3)]
+    updates = [
+        Update(f"u{n}", 0.0, frozenset(names), frozenset(names), frozenset([f"p{n}"]))
+        for n in range(3)
+    ]
+    outlook = outlook_of([MB, 2 * MB, 8 * MB], [0.02] * 3, updates=updates)
+    found = search(outlook, [])
+    assert found.best.step_s <= found.plain.step_s * 1.005
+
+
+def test_a_budget_that_is_spent_ends_the_search():
+    outlook = outlook_of([MB] * 12, [0.01] * 12)
+    found = search(outlook, [], options=Options(budget_tasks=500))
+    assert found.tasks < 1500
+    assert found.best.step_s <= found.plain.step_s
+
+
+def test_hardware_follows_from_an_assumed_network():
+    from caramel.facts import TimingTable
+
+    network = assumed_network(2, 100 * MB, 1e-3)
+    hardware = hardware_of(network, TimingTable({"a": 0.5}, step_s=0.75))
+    assert hardware.workers == 2
+    assert hardware.hosts[0].slowdown == pytest.approx(1.5)
+    assert hardware.bytes_per_s >= 100 * MB
+    assert hardware.latency_of("shuffle") == pytest.approx(1e-3)
