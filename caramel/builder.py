@@ -260,10 +260,17 @@ class ARModel:
             expected_s=expected_of(self.decision),
         )
 
-    def _plan_live(self, traces: Sequence[Sequence[Any]]) -> tuple[list[str], float | None]:
+    def _plan_live(
+        self, traces: Sequence[Sequence[Any]], clock_offsets_s: Sequence[float]
+    ) -> tuple[list[str], float | None]:
         """Plan from traced steps; names of the plans to try, and the step that is expected."""
         decision = plan_from_traces(
-            traces, self._plain, self._analysis, self.context.op_graph, self._options
+            traces,
+            clock_offsets_s,
+            self._plain,
+            self._analysis,
+            self.context.op_graph,
+            self._options,
         )
         self.decision = decision
         expected_s = expected_of(decision)

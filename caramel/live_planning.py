@@ -58,6 +58,7 @@ def worth_a_trial(decision: Decision) -> dict[str, Plan]:
 
 def plan_from_traces(
     traces: Sequence[Sequence[Any]],
+    clock_offsets_s: Sequence[float],
     plain: Plan,
     analysis_of: Callable[[Sequence[Any]], Analysis],
     graph: OpGraph,
@@ -67,6 +68,7 @@ def plan_from_traces(
 
     Args:
         traces: for each step the `StepStats` protos of its calls.
+        clock_offsets_s: by how much each worker's clock is ahead of the first one's.
         plain: the job's plain plan.
         analysis_of: an analysis of the job that knows some more facts.
         graph: the single-device graph.
@@ -76,6 +78,6 @@ def plan_from_traces(
         ProfileError: nothing can be learnt from the traces.
     """
     timing = observed_timing(traces, graph, plain.workers)
-    network = observed_network(traces, plain.devices)
+    network = observed_network(traces, plain.devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
     return choose(plain, analysis_of([timing, network]), live)

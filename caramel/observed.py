@@ -37,16 +37,23 @@ def observed_timing(steps: Sequence[Sequence[Any]], graph: OpGraph, workers: int
     return timing_table(tables)
 
 
-def observed_network(steps: Sequence[Sequence[Any]], devices: Sequence[str]) -> NetworkModel:
+def observed_network(
+    steps: Sequence[Sequence[Any]], devices: Sequence[str], clock_offsets_s: Sequence[float]
+) -> NetworkModel:
     """A model of the network from what was sent in traced steps.
 
     The rate is that of the busiest link while anything larger than 64 KiB is on it; the latency
     that of the fastest small tensor.
 
+    Args:
+        steps: for each step the `StepStats` protos of its calls.
+        devices: of the replicas.
+        clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+
     Raises:
         ProfileError: no transfer was seen.
     """
-    timelines = [timeline_of(calls, devices) for calls in steps]
+    timelines = [timeline_of(calls, devices, clock_offsets_s) for calls in steps]
     rates = [rate for each in timelines for rate in _rates(each, len(devices))]
     if not rates:
         raise ProfileError("no transfer of more than 64 KiB was seen in the traced steps")

@@ -33,8 +33,9 @@ class Planning:
     """How a running job plans.
 
     Attributes:
-        replan: adds plans to the job, from the `StepStats` protos of the calls of traced steps;
-            returns their names, and the step that is expected of the first of them.
+        replan: adds plans to the job, from the `StepStats` protos of the calls of traced steps and
+            how far each worker's clock is ahead; returns their names, and the step that is expected
+            of the first of them.
         chosen: told the name of a plan that was kept after trials.
         settings: when.
         begins: whether nothing is known yet, so that the job is to measure itself.
@@ -42,7 +43,7 @@ class Planning:
         expected_s: the step that is expected of the first plan; None if not known.
     """
 
-    replan: Callable[[Sequence[Sequence[Any]]], tuple[list[str], float | None]]
+    replan: Callable[[Sequence[Sequence[Any]], Sequence[float]], tuple[list[str], float | None]]
     chosen: Callable[[str], None] = lambda name: None
     settings: ReplanSettings = field(default_factory=ReplanSettings)
     begins: bool = False
@@ -190,7 +191,7 @@ class Stepper:
         self._watch.expect(None)
         _log.info("planning from %d traced steps", len(traces))
         try:
-            names, expected_s = self._planning.replan(traces)
+            names, expected_s = self._planning.replan(traces, self._runner.clock_offsets_s())
         except CaramelError as error:
             _log.warning("the job goes on without a new plan: %s", error)
             return

@@ -45,12 +45,12 @@ def transfer_windows(
     seconds = [sum(timing.seconds.get(name, 0.0) for name in names) for names in units.ops]
     begin_s, part_ends_s = _schedule(parts, seconds)
     computation_s = part_ends_s[-1]
-    readers = readers_of(units, access, targets)
+    users = users_of(graph, units, access, targets, seconds)
     windows = {
         name: Window(
             ready_s=ready_s,
             needed_s=min(
-                (begin_s[unit] for unit in users_of(graph, units, readers[name], seconds)),
+                (begin_s[unit] for unit in users[name]),
                 default=computation_s,
             ),
         )
@@ -83,40 +83,37 @@ def _schedule(
     return begin_s, ends_s
 
 
-def readers_of(
-    units: Units, access: StateAccess, parameters: Iterable[str]
-) -> dict[str, list[str]]:
-    """The ops of the step that read each parameter, its own updates left out."""
-    readers: dict[str, list[str]] = {name: [] for name in parameters}
-    for op in units.of_op:
-        for name in access.reads.get(op, frozenset()) - access.writes.get(op, frozenset()):
-            if name in readers:
-                readers[name].append(op)
-    return readers
-
-
 def users_of(
-    graph: OpGraph, units: Units, readers: Sequence[str], seconds: Sequence[float]
-) -> set[int]:
-    """The first units that take time for what `readers` put out.
+    graph: OpGraph,
+    units: Units,
+    access: StateAccess,
+    variables: Iterable[str],
+    seconds: Sequence[float],
+) -> dict[str, set[int]]:
+    """For each variable the first units that take time for its value, its own updates left out.
 
-    Ops that hand the value on, or that take no time, are followed to what waits for them.
+    Ops that hand a value on, or that take no time, are followed to what waits for them.
     """
-    found: set[int] = set()
-    seen = set(readers)
-    waiting = list(readers)
-    while waiting:
-        name = waiting.pop()
-        unit = units.of_op[name]
+    names = list(variables)
+    bit = {name: 1 << number for number, name in enumerate(names)}
+    users: dict[str, set[int]] = {name: set() for name in names}
+    handed_on = [0] * len(units.ops)  # for each unit the variables whose values go on from it
+    for unit in units.order:
+        reached = 0
+        for source in units.sources[unit]:
+            reached |= handed_on[source]
+        for op in units.ops[unit]:
+            for name in access.reads.get(op, frozenset()) - access.writes.get(op, frozenset()):
+                reached |= bit.get(name, 0)
         is_single = len(units.ops[unit]) == 1
-        if seconds[unit] > 0 and not (is_single and graph[name].kind in _HANDS_ON):
-            found.add(unit)
-            continue
-        for consumer in graph.consumers[name]:
-            if consumer in units.of_op and consumer not in seen:
-                seen.add(consumer)
-                waiting.append(consumer)
-    return found
+        if seconds[unit] > 0 and not (is_single and graph[units.ops[unit][0]].kind in _HANDS_ON):
+            while reached:
+                lowest = reached & -reached
+                users[names[lowest.bit_length() - 1]].add(unit)
+                reached ^= lowest
+        else:
+            handed_on[unit] = reached
+    return users
 
 
 def _forward_end_s(

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from caramel.analyzers.units import Units, units_of_step
-from caramel.analyzers.windows import readers_of, users_of
+from caramel.analyzers.windows import users_of
 from caramel.facts import LoopFrames, StateAccess, TimingTable, TrainingJob
 from caramel.graph import OpGraph
 from caramel.plan import AggregatedGradient, Edge
@@ -123,10 +123,9 @@ def workload_of(
         _updates(units, graph, access, behind, seconds, parameters, _moves(deferrals, parameters))
     )
     written = frozenset(name for update in updates for name in update.writes)
-    readers = readers_of(units, access, sorted(written))
     needs: dict[int, set[str]] = {}
-    for variable in sorted(written):
-        for unit in users_of(graph, units, readers[variable], seconds):
+    for variable, users in users_of(graph, units, access, sorted(written), seconds).items():
+        for unit in users:
             needs.setdefault(unit, set()).add(variable)
     return Workload(_cut(units, order, seconds, needs, _ends(units, gradients)), updates)
 
