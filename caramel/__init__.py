@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from caramel.cluster import Cluster
     from caramel.context import Context
     from caramel.plan import Plan
+    from caramel.replanning import ReplanSettings
     from caramel.session import Session
     from caramel.trials import TrialSettings
 
@@ -25,6 +26,7 @@ _HOME = {
     "Cluster": "caramel.cluster",
     "Context": "caramel.context",
     "Plan": "caramel.plan",
+    "ReplanSettings": "caramel.replanning",
     "Session": "caramel.session",
     "TrialSettings": "caramel.trials",
 }
@@ -35,6 +37,7 @@ __all__ = [
     "Cluster",
     "Context",
     "Plan",
+    "ReplanSettings",
     "Session",
     "TrialSettings",
     "__version__",

@@ -28,6 +28,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import caramel
+from caramel.planning.options import Planner
 from caramel.quiet import quiet_start
 
 with quiet_start():
@@ -267,6 +268,9 @@ def main(
     profile: Annotated[
         str | None, typer.Option(help="What 'caramel profile' has measured, to plan from.")
     ] = None,
+    planner: Annotated[
+        Planner, typer.Option(help="The fastest by simulation, the rules of the paper, or none.")
+    ] = "search",
     serialization: Annotated[bool, typer.Option(help="Gradients in one order.")] = True,
     batching: Annotated[bool, typer.Option(help="Small gradients together.")] = True,
     scheduling: Annotated[bool, typer.Option(help="Transfers planned, some for later.")] = True,
@@ -293,6 +297,7 @@ def main(
             workers=chosen,
             pattern=pattern,
             profile=profile,
+            planner=planner,
             serialization=serialization,
             batching=batching,
             scheduling=scheduling,
