@@ -14,8 +14,9 @@ class Metrics:
     Attributes:
         steps: training steps done in this session.
         plan: the name of the plan that did the last one, or will do the first.
-        recent_step_s: how long the last steps took, the latest last. A step is the call alone,
-            without what the program does in between; a deferred part counts in the next step.
+        recent_step_s: how long the last steps took that were not traced, the latest last. A step is
+            the call alone, without what the program does in between; its deferred part counts in
+            the next step.
         trials: which plans are tried, and what is known of them; None if none are.
         expected_s: how long a step should take: as in the trials, or as predicted; None if nothing
             is known.

@@ -35,6 +35,7 @@ class Pending:
         self._counts = [token_count(*pair) for pair in pairs]
         self._fill = [token_filled(*pair) for pair in pairs]
         self._is_pending = False
+        self._is_kept = False  # whether variables hold anything
         self._parts_done = 0
         self._beside = CallThread("caramel-moved") if self._moved else None
 
@@ -70,7 +71,7 @@ class Pending:
             return self._runner.run(tensors, targets, fed, what)
         step = self._runner.compile(tensors, targets, fed)
         moved = self._runner.compile([], self._moved, {}) if self._is_pending else None
-        self._is_pending = False
+        self._is_pending, self._is_kept = False, True
         results = self._runner.call(lambda: self._together(step, moved), what)
         self._parts_done += moved is not None
         self._is_pending = True
@@ -94,8 +95,9 @@ class Pending:
 
     def free(self) -> None:
         """Let go of what variables keep on the workers; nothing may be pending."""
-        if self._free:
+        if self._is_kept:
             self._runner.run([], self._free, {}, "freeing what was kept")
+            self._is_kept = False
 
     def close(self) -> None:
         """End the thread, if no call is under way."""

@@ -94,21 +94,26 @@ class Stepper:
         self._take_turn()
         if self._watch is not None and not self._is_trying and self._watch.wants_trace:
             return self._traced(fetches, feeds)
-        result = self._timed(fetches, feeds)
+        begin_s = time.perf_counter()
+        result = self.step_as_before(fetches, feeds)
+        step_s = time.perf_counter() - begin_s
+        self._recent_s.append(step_s)
         if self._is_trying and self._trials is not None:
-            self._trials.record(self._recent_s[-1], counts=result.is_usual)
+            self._trials.record(step_s, counts=result.is_usual)
         elif self._watch is not None:
-            self._watch.record(self._recent_s[-1], counts=result.is_usual)
+            self._watch.record(step_s, counts=result.is_usual)
             self._tell_drift(self._watch)
         return result
 
     def step_as_before(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
-        """One training step by the plan of the last one, which counts in no trial.
+        """One training step by the plan of the last one, whose time counts nowhere.
 
         Raises:
             WorkerLostError, tf.errors.OpError: as `step`.
         """
-        return self._timed(fetches, feeds)
+        result = self._program.step(fetches, feeds)
+        self._steps += 1
+        return result
 
     def use(self, name: str) -> None:
         """Let a plan do all following steps; trials end.
@@ -148,13 +153,6 @@ class Stepper:
         for program in self._programs.values():
             program.close()
 
-    def _timed(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
-        begin_s = time.perf_counter()
-        result = self._program.step(fetches, feeds)
-        self._recent_s.append(time.perf_counter() - begin_s)
-        self._steps += 1
-        return result
-
     def _take_turn(self) -> None:
         """Let the plan whose turn it is, or the one that was chosen, do the next step."""
         if self._trials is None or not self._is_trying:
@@ -176,7 +174,7 @@ class Stepper:
         """A step that is traced; after the last of them, plans are made and tried."""
         assert self._watch is not None
         with self._runner.traced() as traces:
-            result = self._timed(fetches, feeds)
+            result = self.step_as_before(fetches, feeds)
         self._traces.append([metadata.step_stats for metadata in traces])
         self._watch.record_trace()
         if self._watch.wants_plan:

@@ -140,6 +140,7 @@ def test_traced_steps_count_in_no_trial():
         session.trace(3, job.feed)
         assert session.metrics().plan == OWN
         assert session.metrics().steps == 4
+        assert len(session.metrics().recent_step_s) == 1
         assert session.metrics().trials.turn == OWN
         session.step(job.feed)
         assert session.metrics().trials.turn == ALL
