@@ -16,20 +16,7 @@ from caramel.plan import ALL_GATHER, Gate, Group
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.rounds import rounds_of
-from caramel.simulation.workload import Update, Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Of what is aggregated for a parameter: elements, and bytes of each."""
-
-    elements: int
-    element_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """All of it."""
-        return self.elements * self.element_bytes
+from caramel.workload import Size, Update, Workload
 
 
 @dataclass(slots=True)
