@@ -29,7 +29,7 @@ LAYERS = {
         *("access", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
         *("graph", "launchers", "measurements", "metrics", "patterns", "plan", "plan_cache"),
         *("processes", "profile", "records", "replanning", "results", "timeline"),
-        *("timing_cache", "traffic", "trials"),
+        *("timing_cache", "traffic", "trials", "workload"),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {

@@ -5,6 +5,9 @@ rate. A host computes one task at a time, the most urgent one. Transfers share w
 and their receiver's link carry, each in equal parts. Where a host's processor both computes and
 transfers, every byte on the wire slows its computation down. Ties go to the task that was added
 first, so the result is the same every time.
+
+What a transfer gets depends on its two hosts only. So when one begins or ends, only the links of
+its hosts are looked at, and every link and device keeps in mind up to when it has been followed.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from caramel.simulation.hardware import Hardware
 
 _LEAST_SHARE = 0.05  # of its speed that a computation keeps, whatever is transferred
 _NO_TIME_S = 1e-12
+_SAME_SPEED = 1e-12
 
 
 class Kind(IntEnum):
@@ -39,6 +43,7 @@ class TaskGraph:
         hosts: where they happen; for a transfer the sender.
         targets: receivers.
         amounts: seconds, or bytes of a transfer.
+        worth: how many bytes on the wire each byte of a transfer takes the time of.
         latencies: seconds before the first byte of a transfer.
         urgencies: computations of the same host go in this order, the least first.
         waits: how many tasks each waits for.
@@ -50,6 +55,7 @@ class TaskGraph:
     hosts: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
     amounts: list[float] = field(default_factory=list)
+    worth: list[float] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
     urgencies: list[int] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
@@ -64,6 +70,7 @@ class TaskGraph:
         *,
         name: str = "",
         target: int = -1,
+        worth: float = 1.0,
         latency_s: float = 0.0,
         urgency: int = 0,
     ) -> int:
@@ -74,6 +81,7 @@ class TaskGraph:
         self.hosts.append(host)
         self.targets.append(target)
         self.amounts.append(amount)
+        self.worth.append(worth)
         self.latencies.append(latency_s)
         self.urgencies.append(urgency)
         self.waits.append(0)
@@ -92,25 +100,60 @@ class TaskGraph:
 class _Link:
     """The transfers from one host to another, which all get the same share.
 
-    `carried` counts the bytes that a transfer would have got that was there from the begin.
+    Attributes:
+        number: of the resource.
+        rate: what the link carries, besides what its hosts send and receive.
+        ends: of each transfer the `carried` with which it ends.
+        carried: bytes that a transfer has got which is there since the link got busy.
+        share: bytes per second of each.
+        total: bytes per second of all.
+        since_s: up to when that has been followed.
+        due_s: when the first of them ends.
     """
 
+    number: int
     source: int
     target: int
     rate: float
+    ends: list[tuple[float, int]] = field(default_factory=list)
     carried: float = 0.0
     share: float = 0.0
-    ends: list[tuple[float, int]] = field(default_factory=list)
+    total: float = 0.0
+    since_s: float = 0.0
+    due_s: float = math.inf
+
+    def follow(self, clock_s: float) -> None:
+        """Up to this moment."""
+        self.carried += (clock_s - self.since_s) * self.share
+        self.since_s = clock_s
 
 
 @dataclass(slots=True)
 class _Device:
-    """What a host computes."""
+    """What a host computes.
 
+    Attributes:
+        number: of the resource.
+        waiting: urgency and number of what does not run.
+        running: what runs, -1 if nothing.
+        left_s: what it still takes, on an idle processor as fast as that of the timed ops.
+        speed: how fast it is computed.
+        since_s: up to when that has been followed.
+        due_s: when it ends.
+    """
+
+    number: int
+    speed: float
     waiting: list[tuple[int, int]] = field(default_factory=list)
     running: int = -1
     left_s: float = 0.0
-    speed: float = 1.0
+    since_s: float = 0.0
+    due_s: float = math.inf
+
+    def follow(self, clock_s: float) -> None:
+        """Up to this moment."""
+        self.left_s -= (clock_s - self.since_s) * self.speed
+        self.since_s = clock_s
 
 
 def run(tasks: TaskGraph, hardware: Hardware) -> tuple[list[float], list[float]]:
@@ -131,27 +174,35 @@ class _Run:
         self.begins_s = [0.0] * len(tasks.names)
         self.ends_s = [-1.0] * len(tasks.names)
         self._waits = list(tasks.waits)
-        self._left = list(tasks.amounts)  # of computations, in seconds
+        self._left_s = list(tasks.amounts)  # of computations
         self._delays: list[tuple[float, int]] = []  # ends of delays and of latencies
         self._flowing: set[int] = set()  # transfers whose latency is over
-        hosts = len(hardware.hosts)
-        self._devices = [_Device() for _ in range(hosts)]
+        hosts = range(len(hardware.hosts))
+        self._devices = [_Device(n, 1.0 / hardware.hosts[n].slowdown) for n in hosts]
         self._rates = {(each.source, each.target): each.bytes_per_s for each in hardware.links}
         self._links: dict[tuple[int, int], _Link] = {}
-        self._busy: dict[tuple[int, int], _Link] = {}
-        self._sending, self._receiving = [0] * hosts, [0] * hosts
-        self._changed = True
+        self._resources: list[_Device | _Link] = [*self._devices]
+        self._due: list[tuple[float, int]] = []  # also what is due no more at that time
+        # Busy links by their sender and by their receiver, and how many transfers are on them.
+        self._outgoing: list[dict[int, _Link]] = [{} for _ in hosts]
+        self._incoming: list[dict[int, _Link]] = [{} for _ in hosts]
+        self._sending, self._receiving = [0] * len(hosts), [0] * len(hosts)
+        self._sent, self._received = [0.0] * len(hosts), [0.0] * len(hosts)  # bytes per second
+        # Hosts at which a transfer has begun or ended now.
+        self._senders: dict[int, None] = {}
+        self._receivers: dict[int, None] = {}
 
     def run(self) -> None:
         tasks = self._tasks
         self._start([number for number, count in enumerate(tasks.waits) if not count])
         while True:
-            if self._changed:
+            if self._senders:
                 self._share()
-            step_s = self._until_next()
-            if step_s == math.inf:
+            next_s = self._next_s()
+            if next_s == math.inf:
                 break
-            self._finish(self._advance(step_s))
+            self._clock_s = max(self._clock_s, next_s)
+            self._finish(self._ended())
         assert all(end >= 0 for end in self.ends_s), "tasks wait for each other"
 
     # Starting and ending
@@ -192,18 +243,27 @@ class _Run:
 
     def _enqueue(self, number: int) -> None:
         """Compute a task, at once if it is more urgent than what runs."""
+        urgencies = self._tasks.urgencies
         device = self._devices[self._tasks.hosts[number]]
-        heapq.heappush(device.waiting, (self._tasks.urgencies[number], number))
+        heapq.heappush(device.waiting, (urgencies[number], number))
         running = device.running
-        if running < 0 or device.waiting[0] < (self._tasks.urgencies[running], running):
-            if running >= 0:
-                self._left[running] = device.left_s
-                heapq.heappush(device.waiting, (self._tasks.urgencies[running], running))
-            self._compute_next(device)
+        if running >= 0:
+            if device.waiting[0] > (urgencies[running], running):
+                return
+            device.follow(self._clock_s)
+            self._left_s[running] = device.left_s
+            heapq.heappush(device.waiting, (urgencies[running], running))
+        self._compute_next(device)
 
     def _compute_next(self, device: _Device) -> None:
-        device.running = heapq.heappop(device.waiting)[1] if device.waiting else -1
-        device.left_s = self._left[device.running] if device.running >= 0 else 0.0
+        if not device.waiting:
+            device.running, device.due_s = -1, math.inf
+            return
+        device.running = number = heapq.heappop(device.waiting)[1]
+        device.left_s, device.since_s = self._left_s[number], self._clock_s
+        if device.left_s == self._tasks.amounts[number]:  # nothing of it has been computed yet
+            self.begins_s[number] = self._clock_s
+        self._set_due(device, device.left_s / device.speed)
 
     def _flow(self, number: int) -> None:
         """The first byte of a transfer goes."""
@@ -212,50 +272,97 @@ class _Run:
         link = self._links.get((source, target))
         if link is None:
             rate = self._rates.get((source, target), math.inf)
-            link = self._links[source, target] = _Link(source, target, rate)
-        heapq.heappush(link.ends, (link.carried + tasks.amounts[number], number))
-        self._busy[source, target] = link
-        self._sending[source] += 1
-        self._receiving[target] += 1
-        self._changed = True
+            link = _Link(len(self._resources), source, target, rate)
+            self._links[source, target] = link
+            self._resources.append(link)
+        if link.ends:
+            link.follow(self._clock_s)
+        else:
+            link.carried, link.share, link.since_s = 0.0, 0.0, self._clock_s
+            self._outgoing[source][target] = self._incoming[target][source] = link
+        end = link.carried + tasks.amounts[number] * tasks.worth[number]
+        heapq.heappush(link.ends, (end, number))
+        self._count(link, 1)
+
+    def _count(self, link: _Link, more: int) -> None:
+        """So many more transfers are on a link."""
+        self._sending[link.source] += more
+        self._receiving[link.target] += more
+        self._senders[link.source] = self._receivers[link.target] = None
 
     # Rates
 
     def _share(self) -> None:
-        """What every transfer and every computation gets from now on."""
-        hosts = self._hardware.hosts
-        sent, received = [0.0] * len(hosts), [0.0] * len(hosts)
-        for link in self._busy.values():
-            count = len(link.ends)
-            link.share = min(
-                hosts[link.source].send_bytes_per_s / self._sending[link.source],
-                hosts[link.target].receive_bytes_per_s / self._receiving[link.target],
-                link.rate / count,
+        """What the transfers get from now on whose hosts have begun or ended one."""
+        links = {link.number: link for s in self._senders for link in self._outgoing[s].values()}
+        for target in self._receivers:
+            links.update((link.number, link) for link in self._incoming[target].values())
+        hosts, clock_s, due = self._hardware.hosts, self._clock_s, self._due
+        sending, receiving = self._sending, self._receiving
+        sent, received = self._sent, self._received
+        for number, link in links.items():
+            source, target, ends = link.source, link.target, link.ends
+            share = min(
+                hosts[source].send_bytes_per_s / sending[source],
+                hosts[target].receive_bytes_per_s / receiving[target],
+                link.rate / len(ends),
             )
-            sent[link.source] += link.share * count
-            received[link.target] += link.share * count
-        cores, cost = self._hardware.cores, self._hardware.processor_s_per_byte
-        for host, device in enumerate(self._devices):
-            taken = cost * max(sent[host], received[host]) / cores if cores else 0.0
-            device.speed = max(_LEAST_SHARE, 1.0 - taken) / hosts[host].slowdown
-        self._changed = False
+            link.carried += (clock_s - link.since_s) * link.share  # as `follow` does
+            link.since_s, link.share = clock_s, share
+            more = share * len(ends) - link.total
+            link.total += more
+            sent[source] += more
+            received[target] += more
+            left = ends[0][0] - link.carried
+            link.due_s = clock_s + left / share if left > 0.0 else clock_s
+            heapq.heappush(due, (link.due_s, number))
+        if self._hardware.cores is not None:
+            for host in range(len(hosts)):
+                self._slow_down(host)
+        self._senders.clear()
+        self._receivers.clear()
+
+    def _slow_down(self, host: int) -> None:
+        """How fast a host computes while its processor transfers."""
+        hardware, device = self._hardware, self._devices[host]
+        assert hardware.cores is not None
+        carried = max(self._sent[host], self._received[host])
+        taken = hardware.processor_s_per_byte * carried / hardware.cores
+        speed = max(_LEAST_SHARE, 1.0 - taken) / hardware.hosts[host].slowdown
+        if abs(speed - device.speed) > _SAME_SPEED:
+            if device.running >= 0:
+                device.follow(self._clock_s)
+                self._set_due(device, device.left_s / speed)
+            device.speed = speed
 
     # Time
 
-    def _advance(self, step_s: float) -> list[int]:
-        """Let time pass; returns what has ended, which is nothing if only a latency is over."""
-        self._clock_s += step_s
-        finished = []
-        for key in list(self._busy):
-            finished += self._carry(self._busy[key], step_s)
-        for device in self._devices:
-            if device.running < 0:
+    def _set_due(self, resource: _Device | _Link, after_s: float) -> None:
+        resource.due_s = self._clock_s + max(0.0, after_s)
+        heapq.heappush(self._due, (resource.due_s, resource.number))
+
+    def _next_s(self) -> float:
+        due = self._due
+        while due and self._resources[due[0][1]].due_s != due[0][0]:
+            heapq.heappop(due)
+        first_s = due[0][0] if due else math.inf
+        return min(first_s, self._delays[0][0]) if self._delays else first_s
+
+    def _ended(self) -> list[int]:
+        """What has ended by now, which is nothing if only a latency is over."""
+        limit_s = self._clock_s + _NO_TIME_S
+        finished: list[int] = []
+        while self._due and self._due[0][0] <= limit_s:
+            due_s, number = heapq.heappop(self._due)
+            resource = self._resources[number]
+            if resource.due_s != due_s:
                 continue
-            device.left_s -= step_s * device.speed
-            if device.left_s <= _NO_TIME_S:
-                finished.append(device.running)
-                self._compute_next(device)
-        while self._delays and self._delays[0][0] <= self._clock_s + _NO_TIME_S:
+            if isinstance(resource, _Link):
+                finished += self._carried(resource)
+            else:
+                finished.append(resource.running)
+                self._compute_next(resource)
+        while self._delays and self._delays[0][0] <= limit_s:
             number = heapq.heappop(self._delays)[1]
             if self._tasks.kinds[number] is Kind.SEND and number not in self._flowing:
                 self._flowing.add(number)
@@ -265,25 +372,27 @@ class _Run:
             finished.append(number)
         return sorted(finished)
 
-    def _until_next(self) -> float:
-        least_s = self._delays[0][0] - self._clock_s if self._delays else math.inf
-        for link in self._busy.values():
-            least_s = min(least_s, (link.ends[0][0] - link.carried) / link.share)
-        for device in self._devices:
-            if device.running >= 0:
-                least_s = min(least_s, device.left_s / device.speed)
-        return max(0.0, least_s)
-
-    def _carry(self, link: _Link, step_s: float) -> list[int]:
-        """The transfers of a link that end now."""
-        link.carried += step_s * link.share
+    def _carried(self, link: _Link) -> list[int]:
+        """The transfers of a link that end now: the first one, and those that end with it."""
+        link.follow(self._clock_s)
+        link.due_s = math.inf
+        enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * _NO_TIME_S * link.share)
+        enough = max(enough, link.ends[0][0])
         finished = []
-        slack = max(1e-6, 1e-12 * link.carried)  # bytes
-        while link.ends and link.ends[0][0] <= link.carried + slack:
+        while link.ends and link.ends[0][0] <= enough:
             finished.append(heapq.heappop(link.ends)[1])
-            self._sending[link.source] -= 1
-            self._receiving[link.target] -= 1
-            self._changed = True
+        self._count(link, -len(finished))
         if not link.ends:
-            del self._busy[link.source, link.target]
+            self._rest(link)
         return finished
+
+    def _rest(self, link: _Link) -> None:
+        """Nothing is on a link any more."""
+        source, target = link.source, link.target
+        del self._outgoing[source][target]
+        del self._incoming[target][source]
+        # Nothing is left of rounding where a host is at rest.
+        self._sent[source] = self._sent[source] - link.total if self._sending[source] else 0.0
+        left = self._received[target] - link.total
+        self._received[target] = left if self._receiving[target] else 0.0
+        link.total = 0.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from caramel.errors import PlanError
 from caramel.facts import Link, NetworkModel, TimingTable
-from caramel.patterns import PATTERNS
+from caramel.patterns import PATTERNS, schedule
 from caramel.planning.contention import PROCESSOR_S_PER_BYTE
 from caramel.simulation.rounds import rounds_of
 
@@ -133,10 +133,10 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     rate = payload_bytes_per_s(network)
     excess, latency = {}, {}
     for name, cost in network.costs.items():
-        rounds = rounds_of(name, workers, 1, (1.0,) * workers)
+        rounds = rounds_of(name, workers, _chunks(name, workers))
         least = _sent(name, workers) / rate
         excess[name] = max(1.0, slopes[name] / least) if least else 1.0
-        latency[name] = cost.latency_s / max(1, len(rounds))
+        latency[name] = cost.latency_s / max(1, sum(each.count for each in rounds))
     links = tuple(
         dataclasses.replace(link, bytes_per_s=_without_handling(link.bytes_per_s))
         for link in network.links
@@ -178,14 +178,20 @@ def _without_handling(bytes_per_s: float) -> float:
 
 
 def _sent(pattern: str, workers: int) -> float:
-    """What a worker sends for each byte that is aggregated."""
-    return sum(r.bytes for r in rounds_of(pattern, workers, 1, (1.0,) * workers)) / workers
+    """What the busiest worker sends for each byte that is aggregated."""
+    return sum(r.bytes * r.busiest for r in rounds_of(pattern, workers, _chunks(pattern, workers)))
+
+
+def _chunks(pattern: str, workers: int) -> tuple[float, ...]:
+    """One byte, in chunks."""
+    count = schedule(pattern, workers).chunks
+    return (1.0 / count,) * count
 
 
 def _wire_s_per_byte(network: NetworkModel, pattern: str) -> float:
     """The slope of a pattern's line: what of it is the wire's."""
-    rounds = rounds_of(pattern, network.workers, 1, (1.0,) * network.workers)
-    added = sum(each.added for each in rounds) / network.workers
+    chunks = _chunks(pattern, network.workers)
+    added = sum(each.added for each in rounds_of(pattern, network.workers, chunks))
     besides = added * REDUCE_S_PER_BYTE + _sent(pattern, network.workers) * HANDLING_S_PER_BYTE
     slope = network.costs[pattern].s_per_byte
     return max(slope / 2, slope - besides)

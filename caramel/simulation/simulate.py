@@ -11,9 +11,9 @@ from caramel.graph import dtype_bytes
 from caramel.plan import Gate, Group, Plan
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware
-from caramel.simulation.tasks import Size, StepTasks, tasks_of
-from caramel.simulation.workload import Workload
+from caramel.simulation.tasks import StepTasks, tasks_of
 from caramel.timeline import Resource, Span, Timeline
+from caramel.workload import Size, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,29 +7,15 @@ of the forward pass. Where all workers are alike, one host stands for all, and s
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from caramel.patterns import Gather, Reduce, Send, chunk_sizes, schedule
+from caramel.patterns import chunk_sizes, schedule
 from caramel.plan import ALL_GATHER, Gate, Group
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.hardware import Hardware
-from caramel.simulation.rounds import rounds_of
-from caramel.simulation.workload import Update, Workload
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """Of what is aggregated for a parameter: elements, and bytes of each."""
-
-    elements: int
-    element_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """All of it."""
-        return self.elements * self.element_bytes
+from caramel.simulation.rounds import Addition, Message, exchanges_of, rounds_of, sent_by
+from caramel.workload import Size, Update, Workload
 
 
 @dataclass(slots=True)
@@ -96,6 +82,7 @@ class _Writer:
         self.found = StepTasks(folded=hardware.is_uniform)
         self._tasks = self.found.graph
         self._hosts = 1 if self.found.folded else hardware.workers
+        self._latency = {(each.source, each.target): each.latency_s for each in hardware.links}
         self._after: dict[str, list[str]] = {}
         self._chain: list[list[int]] = []
         self._yielded: list[dict[str, int]] = []
@@ -198,7 +185,7 @@ class _Writer:
         elif self.found.folded:
             self.found.arrivals[group.name] = self._in_rounds(group, starts)
         else:
-            self.found.arrivals[group.name] = self._in_steps(group, starts)
+            self.found.arrivals[group.name] = self._in_exchanges(group, starts)
 
     def _gathered(self, group: Group, starts: list[int]) -> list[int]:
         """Rows of a sparse gradient; nothing is known of their number, so only latency counts."""
@@ -233,78 +220,113 @@ class _Writer:
                 continue
             last = starts[0]
             for number, each in enumerate(
-                rounds_of(group.pattern, hardware.workers, 1, tuple(map(float, chunks)))
+                rounds_of(group.pattern, hardware.workers, tuple(map(float, chunks)))
             ):
-                after = [last, *([before[number]] if number in before else [])]
-                last = before[number] = self._send(
-                    group, 0, 0, each.bytes * excess, latency_s, after
+                last = before[number] = self._tasks.add(
+                    Kind.SEND,
+                    0,
+                    each.bytes,
+                    [last, *([before[number]] if number in before else [])],
+                    name=group.name,
+                    target=0,
+                    worth=excess * each.busiest,
+                    latency_s=latency_s * each.count + self._handling_s(each.bytes * each.busiest),
                 )
                 if each.added:
                     last = self._add_up(group, 0, each.added, [last])
             ends.append(last)
         return [self._tasks.add(Kind.DELAY, 0, 0.0, ends)]
 
-    def _in_steps(self, group: Group, starts: list[int]) -> list[int]:
+    def _in_exchanges(self, group: Group, starts: list[int]) -> list[int]:
         """The transfers of a group between hosts that differ."""
-        hardware = self._hardware
-        workers = range(hardware.workers)
-        excess = hardware.excess.get(group.pattern, 1.0)
-        default_s = hardware.latency_of(group.pattern)
-        latency = {(each.source, each.target): each.latency_s for each in hardware.links}
+        workers = range(self._hardware.workers)
+        exchanges = exchanges_of(group.pattern, self._hardware.workers, group.shift)
         ends: list[list[int]] = [[] for _ in workers]
-        before: dict[int, int] = {}
-        steps = schedule(group.pattern, hardware.workers, shift=group.shift).steps
+        before: dict[tuple[int, int], int] = {}
         for chunks in self._chunks(group):
-            has = {(w, chunk): starts[w] for w in workers for chunk in range(len(chunks))}
-            arrived: dict[tuple[int, int, int], int] = {}
-            for number, step in enumerate(steps):
-                size = chunks[step.chunk]
-                if not size:
-                    continue
-                if isinstance(step, Reduce):
-                    own = (step.worker, step.chunk)
-                    operands = [
-                        has[own] if w == step.worker else arrived[step.worker, w, step.chunk]
-                        for w in step.order
-                    ]
-                    added = size * (len(operands) - 1)
-                    has[own] = self._add_up(group, step.worker, added, operands)
-                    continue
-                pair = (step.source, step.target)
-                after = [has[step.source, step.chunk]]
-                if number in before:
-                    after.append(before[number])
-                sent = before[number] = self._send(
-                    group, *pair, size * excess, latency.get(pair, default_s), after
-                )
-                match step:
-                    case Send():
-                        arrived[step.target, step.source, step.chunk] = sent
-                    case Gather():
-                        has[step.target, step.chunk] = sent
-            for worker, chunk in itertools.product(workers, range(len(chunks))):
-                ends[worker].append(has[worker, chunk])
+            values = _Values(starts, len(chunks))
+            for number, exchange in enumerate(exchanges):
+                sent_bytes = dict(sent_by(exchange, chunks))
+                for position, message in enumerate(exchange.messages):
+                    size = sum(chunks[chunk] for chunk in message.chunks)
+                    if not size:
+                        continue
+                    after = values.of(message.source, message.chunks)
+                    if (number, position) in before:
+                        after.append(before[number, position])
+                    handling_s = self._handling_s(sent_bytes[message.source])
+                    sent = self._message(group, message, size, handling_s, after)
+                    before[number, position] = sent
+                    values.arrive(message, sent)
+                for addition in exchange.additions:
+                    size = sum(chunks[chunk] for chunk in addition.chunks)
+                    if size:
+                        added = size * (len(addition.operands) - 1)
+                        operands = values.operands(addition)
+                        task = self._add_up(group, addition.worker, added, operands)
+                        values.added(addition, task)
+            for worker in workers:
+                ends[worker] += values.of(worker, range(len(chunks)))
         return [self._tasks.add(Kind.DELAY, w, 0.0, sorted(set(ends[w]))) for w in workers]
 
-    def _send(
-        self,
-        group: Group,
-        source: int,
-        target: int,
-        size_bytes: float,
-        latency_s: float,
-        after: Sequence[int],
+    def _message(
+        self, group: Group, message: Message, size: int, handling_s: float, after: list[int]
     ) -> int:
+        source, target = message.source, message.target
+        latency_s = self._latency.get((source, target))
+        if latency_s is None:
+            latency_s = self._hardware.latency_of(group.pattern)
         return self._tasks.add(
             Kind.SEND,
             source,
-            size_bytes,
+            size,
             after,
             name=group.name,
             target=target,
-            latency_s=latency_s + self._hardware.handling_s_per_byte * size_bytes,
+            worth=self._hardware.excess.get(group.pattern, 1.0),
+            latency_s=latency_s + handling_s,
         )
+
+    def _handling_s(self, size_bytes: float) -> float:
+        """What a worker's messages of one round take besides; it handles one after the other."""
+        return self._hardware.handling_s_per_byte * size_bytes
 
     def _add_up(self, group: Group, host: int, added: float, after: Sequence[int]) -> int:
         seconds = self._hardware.reduce_s_per_byte * added
         return self._tasks.add(Kind.DELAY, host, seconds, after, name=group.name)
+
+
+class _Values:
+    """Which task brought what each worker has of each chunk."""
+
+    def __init__(self, starts: Sequence[int], chunks: int) -> None:
+        self._own = {(w, chunk): task for w, task in enumerate(starts) for chunk in range(chunks)}
+        self._apart: dict[tuple[int, int, int], int] = {}
+
+    def of(self, worker: int, chunks: Iterable[int]) -> list[int]:
+        """The tasks that brought these chunks."""
+        return sorted({self._own[worker, chunk] for chunk in chunks})
+
+    def arrive(self, message: Message, task: int) -> None:
+        """A message arrives with this task."""
+        for chunk in message.chunks:
+            if message.finished:
+                self._own[message.target, chunk] = task
+            else:
+                self._apart[message.target, message.source, chunk] = task
+
+    def operands(self, addition: Addition) -> list[int]:
+        """The tasks that brought what is added."""
+        worker, chunks = addition.worker, addition.chunks
+        others = (w for w in addition.operands if w != worker)
+        apart = {
+            self._apart[worker, other, chunk]
+            for other in others
+            for chunk in chunks
+            if (worker, other, chunk) in self._apart  # not of empty chunks
+        }
+        return sorted(apart.union(self.of(worker, chunks)))
+
+    def added(self, addition: Addition, task: int) -> None:
+        """The sum is there with this task."""
+        self._own.update(((addition.worker, chunk), task) for chunk in addition.chunks)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from caramel.analyzers.units import Units, units_of_step
 from caramel.analyzers.windows import users_of
@@ -19,81 +18,7 @@ from caramel.facts import LoopFrames, StateAccess, TimingTable, TrainingJob
 from caramel.graph import OpGraph
 from caramel.plan import AggregatedGradient, Edge
 from caramel.planning.deferral import Deferrals
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of the forward and backward pass that waits for nothing once it has begun.
-
-    Attributes:
-        name: of its last op that takes time.
-        seconds: on a worker's device.
-        ops: how many ops that take time it has.
-        needs: variables that it is the first to need the new value of.
-        yields: parameters whose raw gradients are complete when it ends.
-    """
-
-    name: str
-    seconds: float
-    ops: int = 1
-    needs: frozenset[str] = frozenset()
-    yields: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """What is computed from aggregated gradients.
-
-    Attributes:
-        name: of its last op that takes time, or of its last op.
-        seconds: on a worker's device.
-        gradients: the parameters whose aggregated gradients it waits for.
-        moves_with: it runs in the next step if the gradient of one of these parameters is deferred.
-        writes: the variables that it assigns.
-    """
-
-    name: str
-    seconds: float
-    gradients: frozenset[str]
-    moves_with: frozenset[str] = frozenset()
-    writes: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What does a worker compute in a step?
-
-    Attributes:
-        chain: forward and backward pass, in the order in which they are computed.
-        updates: what waits for aggregated gradients.
-    """
-
-    chain: tuple[Piece, ...]
-    updates: tuple[Update, ...] = ()
-
-    @property
-    def computation_s(self) -> float:
-        """C, with the updates."""
-        return sum(p.seconds for p in self.chain) + sum(u.seconds for u in self.updates)
-
-    @property
-    def ready_s(self) -> dict[str, float]:
-        """When each raw gradient is complete if nothing is waited for, from the begin of a step."""
-        found, clock_s = {}, 0.0
-        for piece in self.chain:
-            clock_s += piece.seconds
-            found.update(dict.fromkeys(piece.yields, clock_s))
-        return found
-
-    @property
-    def needed_s(self) -> dict[str, float]:
-        """When each variable is first needed if nothing is waited for."""
-        found: dict[str, float] = {}
-        clock_s = 0.0
-        for piece in self.chain:
-            found.update(dict.fromkeys(sorted(piece.needs), clock_s))
-            clock_s += piece.seconds
-        return found
+from caramel.workload import Piece, Update, Workload
 
 
 def workload_of(

@@ -1,0 +1,171 @@
+"""In which rounds patterns go over the links, and what links can do according to measurements."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulations import PATTERNS
+
+from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
+from caramel.network import wire_shares
+from caramel.patterns import schedule
+from caramel.plan import Group
+from caramel.simulation.hardware import HANDLING_S_PER_BYTE, REDUCE_S_PER_BYTE, hardware_of
+from caramel.simulation.rounds import (
+    MOST_ROUNDS,
+    Addition,
+    Exchange,
+    Message,
+    Round,
+    exchanges_of,
+    rounds_of,
+)
+from caramel.simulation.simulate import simulate_groups
+from caramel.workload import Piece, Size, Workload
+
+
+def test_shuffle_between_three_workers_is_two_exchanges_of_all_with_all():
+    pairs = [(source, target) for target in range(3) for source in range(3) if source != target]
+    there, back = exchanges_of("shuffle", 3)
+    assert there == Exchange(
+        tuple(Message(source, target, (target,), finished=False) for source, target in pairs),
+        tuple(Addition(worker, (0, 1, 2), (worker,)) for worker in range(3)),
+    )
+    assert set(back.messages) == {Message(t, s, (t,), finished=True) for s, t in pairs}
+    assert back.additions == ()
+
+
+def test_chunks_that_go_together_are_one_message():
+    """With halving and doubling, half of them go in the first round."""
+    first, *_ = exchanges_of("halving_doubling", 4)
+    assert first.messages[0] == Message(1, 0, (0, 2), finished=False)
+    assert first.additions[0] == Addition(0, (0, 1), (0, 2))
+    assert len(first.messages) == len(first.additions) == 4
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rounds"),
+    [
+        ("shuffle", (Round(3.0, 3.0), Round(3.0, 0.0))),
+        ("ring", (Round(1.0, 1.0),) * 3 + (Round(1.0, 0.0),) * 3),
+        (
+            "halving_doubling",
+            (Round(2.0, 2.0), Round(1.0, 1.0), Round(2.0, 0.0), Round(1.0, 0.0)),
+        ),
+    ],
+)
+def test_rounds_of_four_workers_with_chunks_of_a_byte(pattern, rounds):
+    assert rounds_of(pattern, 4, (1.0,) * 4) == rounds
+
+
+def test_one_worker_needs_no_rounds():
+    assert [rounds_of(pattern, 1, (1.0,)) for pattern in PATTERNS] == [(), (), ()]
+
+
+def test_empty_chunks_are_not_sent():
+    assert rounds_of("shuffle", 2, (8.0, 0.0)) == (Round(4.0, 4.0), Round(4.0, 0.0))
+
+
+def test_the_partner_of_an_extra_worker_is_the_busiest():
+    """Three workers: the first one gets all from the third and half from the second."""
+    first, *_ = rounds_of("halving_doubling", 3, (1.0, 1.0))
+    assert first == Round(bytes=1.0, added=3.0, busiest=3.0)
+
+
+def test_many_rounds_are_simulated_as_a_few_longer_ones():
+    rounds = rounds_of("ring", 256, (1.0,) * 256)
+    assert len(rounds) == MOST_ROUNDS == 64
+    assert sum(each.count for each in rounds) == 510
+    assert sum(each.bytes for each in rounds) == pytest.approx(510)
+    assert sum(each.added for each in rounds) == pytest.approx(255)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(PATTERNS), st.integers(1, 20), st.data())
+def test_rounds_carry_what_the_pattern_sends(pattern, workers, data):
+    plan = schedule(pattern, workers)
+    sizes = tuple(
+        data.draw(st.lists(st.integers(0, 9), min_size=plan.chunks, max_size=plan.chunks))
+    )
+    sent = sum(plan.sent_elements(sizes).values())
+    rounds = rounds_of(pattern, workers, tuple(map(float, sizes)))
+    assert sum(each.bytes for each in rounds) * workers == pytest.approx(sent)
+    messages = [m for exchange in exchanges_of(pattern, workers) for m in exchange.messages]
+    assert sum(sizes[chunk] for m in messages for chunk in m.chunks) == sent
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 7, 8, 12, 16])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_the_busiest_link_is_that_of_the_network_model(pattern, workers):
+    chunks = schedule(pattern, workers).chunks
+    rounds = rounds_of(pattern, workers, (1.0 / chunks,) * chunks)
+    shares = [each.bytes * each.busiest for each in rounds]
+    assert shares == pytest.approx(wire_shares(schedule(pattern, workers)))
+
+
+# Hardware ---------------------------------------------------------------------------------------
+
+COSTS = {
+    "shuffle": TransferCost(0.004, 1.8e-8),
+    "ring": TransferCost(0.012, 1.7e-8),
+    "halving_doubling": TransferCost(0.008, 2.4e-8),
+}
+
+
+def aggregation_s(hardware, pattern, size_bytes):
+    """What one aggregation takes."""
+    workload = Workload((Piece("b", 0.0, yields=("p",)),))
+    groups = [Group("g", ("p",), pattern)]
+    return simulate_groups(groups, (), {"p": Size(size_bytes // 4, 4)}, workload, hardware).step_s
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_an_aggregation_takes_as_long_as_was_measured(pattern, workers):
+    hardware = hardware_of(NetworkModel(workers, COSTS, 1e8, 100_000), TimingTable({}))
+    for size in (2**14, 2**26):
+        expected_s = COSTS[pattern].seconds(size)
+        assert aggregation_s(hardware, pattern, size) == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_the_fastest_pattern_says_what_a_link_carries():
+    """Two workers, one byte: a byte over the link, half of it added on each side."""
+    hardware = hardware_of(NetworkModel(2, COSTS, 1e7, 100_000), TimingTable({}, cores=2))
+    wire_s = 1.7e-8 - HANDLING_S_PER_BYTE - REDUCE_S_PER_BYTE / 2
+    assert hardware.bytes_per_s == pytest.approx(1 / wire_s)
+    assert hardware.latency_s == {"shuffle": 0.002, "ring": 0.006, "halving_doubling": 0.004}
+    assert hardware.excess["ring"] == 1.0
+    assert hardware.excess["shuffle"] == pytest.approx((wire_s + 1e-9) / wire_s)
+    assert (hardware.cores, hardware.step_s, hardware.is_uniform) == (2, 0.0, True)
+
+
+def test_links_that_differ_are_taken_one_by_one():
+    links = (Link(0, 1, 1e8, 0.001), Link(1, 0, 5e7, 0.002))
+    network = NetworkModel(2, COSTS, 5e7, 100_000, links)
+    hardware = hardware_of(network, TimingTable({}))
+    assert not hardware.is_uniform
+    rates = [link.bytes_per_s for link in hardware.links]
+    assert rates == pytest.approx(
+        [1 / (1e-8 - HANDLING_S_PER_BYTE), 1 / (2e-8 - HANDLING_S_PER_BYTE)]
+    )
+    assert hardware.hosts[1].send_bytes_per_s == max(rates)
+    alike = NetworkModel(2, COSTS, 5e7, 100_000, (links[0], Link(1, 0, 0.95e8, 0.002)))
+    assert hardware_of(alike, TimingTable({})).is_uniform
+
+
+def test_steps_take_longer_than_their_ops_and_an_empty_one_takes_time_too():
+    network = replace(NetworkModel(4, COSTS, 1e8, 1), empty_s=0.04)
+    hardware = hardware_of(network, TimingTable({"a": 2.0, "b": 1.0}, step_s=3.75))
+    assert hardware.step_s == 0.04
+    assert {host.slowdown for host in hardware.hosts} == {1.25}
+
+
+def test_the_same_hardware_with_something_else():
+    hardware = hardware_of(NetworkModel(4, COSTS, 1e8, 1), TimingTable({}))
+    assert hardware.with_rate(5.0).bytes_per_s == 5.0
+    assert hardware.with_workers(9).workers == 9
+    assert hardware.with_latency(0.5).latency_of("ring") == 0.5
+    assert hardware.latency_of("all_gather") == hardware.latency_of("ring") == 0.002
