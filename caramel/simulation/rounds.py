@@ -68,12 +68,14 @@ class Round:
     Attributes:
         bytes: that it sends, and as many that it receives.
         added: bytes of operands that the worker with most of them adds to others afterwards.
+        chunks: how many it sends.
         busiest: how many times the average the busiest link of a worker carries.
         count: how many rounds of the pattern it stands for.
     """
 
     bytes: float
     added: float
+    chunks: float
     busiest: float = 1.0
     count: int = 1
 
@@ -133,8 +135,9 @@ def rounds_of(pattern: str, workers: int, chunk_bytes: tuple[float, ...]) -> tup
     counts = _counts(pattern, workers)
     if not len(counts.sent):
         return ()
-    sent = counts.sent @ np.array(chunk_bytes) / workers
-    added = counts.added @ np.array(chunk_bytes) / workers * counts.most_added
+    sizes = np.array(chunk_bytes)
+    sent, chunks = counts.sent @ sizes / workers, counts.sent @ (sizes > 0) / workers
+    added = counts.added @ sizes / workers * counts.most_added
     together = -(-len(sent) // MOST_ROUNDS)
     numbers = range(len(sent))
     found = []
@@ -143,7 +146,8 @@ def rounds_of(pattern: str, workers: int, chunk_bytes: tuple[float, ...]) -> tup
         total = float(sent[own].sum())
         worth = float((sent[own] * counts.busiest[own]).sum())
         busiest = worth / total if total else 1.0
-        found.append(Round(total, float(added[own].sum()), busiest, len(own)))
+        own_added, own_chunks = float(added[own].sum()), float(chunks[own].sum())
+        found.append(Round(total, own_added, own_chunks, busiest, len(own)))
     return tuple(found)
 
 
