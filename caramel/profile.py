@@ -18,8 +18,10 @@ from caramel.files import write_whole
 from caramel.fingerprint import Machine
 from caramel.measurements import Measurements
 from caramel.records import from_json_value, to_json_value
+from caramel.workload import JobOutline
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)  # the first one had no outlines of jobs
 _KIND = "caramel profile"
 
 
@@ -32,6 +34,7 @@ class Profile:
         machine: what it was measured on; for the network, what the client ran on.
         graph: hash of the job's graph (`caramel.fingerprint.graph_hash`) that `timing` is of.
         timing: of the ops; None if only the network was measured.
+        job: what a step computes and aggregates, for simulating it without the graph.
         networks: at most one for each number of workers.
         measurements: what `networks` were fitted to.
     """
@@ -40,12 +43,15 @@ class Profile:
     machine: Machine
     graph: str | None = None
     timing: TimingTable | None = None
+    job: JobOutline | None = None
     networks: tuple[NetworkModel, ...] = ()
     measurements: tuple[Measurements, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.graph is None) != (self.timing is None):
             raise ProfileError("a profile has either both a graph and its timing or none of them")
+        if self.job is not None and self.graph is None:
+            raise ProfileError("a profile has the outline of a job only beside its timing")
         counts = [network.workers for network in self.networks]
         if len(set(counts)) < len(counts):
             raise ProfileError(f"a profile has two networks of as many workers: {counts}")
@@ -68,6 +74,20 @@ class Profile:
                 "profile' again for this job, or leave the profile away"
             )
         return self.timing
+
+    @property
+    def outline(self) -> JobOutline:
+        """The outline of the job.
+
+        Raises:
+            ProfileError: the profile has none.
+        """
+        if self.job is None:
+            raise ProfileError(
+                "the profile has no job; make it again with 'caramel profile --module "
+                "my_job:make_context'"
+            )
+        return self.job
 
     def network(self, workers: int) -> NetworkModel:
         """The model for so many workers.
@@ -103,6 +123,7 @@ class Profile:
             newer,
             graph=timed.graph,
             timing=timed.timing,
+            job=timed.job,
             networks=tuple(networks[count] for count in sorted(networks)),
             measurements=tuple(measured[count] for count in sorted(measured)),
         )
@@ -125,10 +146,10 @@ class Profile:
             raise ProfileError(f"not a Caramel profile: it is not JSON ({error})") from None
         if not isinstance(value, Mapping) or value.get("kind") != _KIND:
             raise ProfileError("not a Caramel profile: 'caramel profile' writes one")
-        if value.get("format") != FORMAT:
+        if value.get("format") not in _READABLE:
             raise ProfileError(
                 f"a Caramel profile of format {value.get('format')}, but this version of Caramel "
-                f"reads format {FORMAT}; run 'caramel profile' again"
+                f"reads formats {_READABLE[0]} to {FORMAT}; run 'caramel profile' again"
             )
         fields = {key: item for key, item in value.items() if key not in ("kind", "format")}
         try:

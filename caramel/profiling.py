@@ -18,9 +18,11 @@ from caramel.fingerprint import graph_hash
 from caramel.measure import measure_network
 from caramel.measurements import Measurements
 from caramel.network import LARGEST_THRESHOLD, fit_network
+from caramel.planning.outline import outline_of
 from caramel.profile import Profile
 from caramel.profiler import machine, profile_steps
 from caramel.user_job import UserJob
+from caramel.workload import JobOutline
 
 _SLOWEST_OPS = 10
 _MOST_LINKS = 12
@@ -45,6 +47,7 @@ def measured_profile(
     """
     graph: str | None = None
     timing: TimingTable | None = None
+    outline: JobOutline | None = None
     networks: tuple[NetworkModel, ...] = ()
     measurements: tuple[Measurements, ...] = ()
     with _progress() as step_of:
@@ -60,6 +63,7 @@ def measured_profile(
             )
             report(1, 1)  # there are no steps where an earlier result was kept
             graph = graph_hash(job.context.graph_def)
+            outline = outline_of(job.context.op_graph, job.context.job, timing)
         if cluster is not None:
             reports = {part: step_of(part) for part in ("aggregations", "pairs")}
             measured = measure_network(
@@ -76,6 +80,7 @@ def measured_profile(
         machine=machine(device),
         graph=graph,
         timing=timing,
+        job=outline,
         networks=networks,
         measurements=measurements,
     )

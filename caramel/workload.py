@@ -94,3 +94,37 @@ class Workload:
             found.update(dict.fromkeys(sorted(piece.needs), clock_s))
             clock_s += piece.seconds
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What is aggregated for one parameter, and whether that can wait for the next step.
+
+    Attributes:
+        parameter: the parameter it belongs to.
+        elements: of the parameter.
+        dtype: of the parameter.
+        is_sparse: whether only some rows of it are there.
+        stays: why it cannot be deferred; None if it can.
+    """
+
+    parameter: str
+    elements: int
+    dtype: str
+    is_sparse: bool = False
+    stays: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutline:
+    """What is known of a job without its graph.
+
+    Attributes:
+        free: what a worker computes if nothing orders it.
+        ordered: likewise with the control edges that let gradients get ready in one order.
+        gradients: what is aggregated.
+    """
+
+    free: Workload
+    ordered: Workload
+    gradients: tuple[Gradient, ...]

@@ -34,9 +34,8 @@ FREE = {
 
 def hosts(number, bytes_per_s=1000.0, **costs):
     """Workers that are alike, with links that carry so much in each direction."""
-    return Hardware(
-        (Host(bytes_per_s, bytes_per_s),) * number, dict.fromkeys(PATTERNS, 0.0), **FREE | costs
-    )
+    free = {"latency_s": dict.fromkeys(PATTERNS, 0.0)} | FREE
+    return Hardware((Host(bytes_per_s, bytes_per_s),) * number, **free | costs)
 
 
 def unfolded(hardware):

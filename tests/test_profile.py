@@ -16,6 +16,7 @@ from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.fingerprint import Machine, digest, this_machine
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.profile import Profile
+from caramel.workload import Gradient, JobOutline, Piece, Update, Workload
 
 TIMING = TimingTable({"a": 0.001, "b/c": 2e-6}, steps=10, error=0.01)
 
@@ -41,11 +42,18 @@ def measurements(workers):
     )
 
 
+WORK = Workload(
+    (Piece("a", 0.001, 1, frozenset("p")), Piece("b/c", 2e-6, 1, yields=("p",))),
+    (Update("u", 0.5, frozenset("p"), frozenset("p"), frozenset(["p", "slot"])),),
+)
+OUTLINE = JobOutline(WORK, WORK, (Gradient("p", 12, "float32", stays="it is empty"),))
+
 PROFILE = Profile(
     "2.21.0",
     Machine("a processor", 2, "CPU"),
     "abc",
     TIMING,
+    OUTLINE,
     (network(2), network(4)),
     (measurements(2), measurements(4)),
 )
@@ -55,7 +63,7 @@ def test_a_profile_comes_back_from_its_file(tmp_path):
     path = tmp_path / "profile.json"
     PROFILE.save(path)
     assert Profile.load(path) == PROFILE
-    only_network = replace(PROFILE, graph=None, timing=None)
+    only_network = replace(PROFILE, graph=None, timing=None, job=None)
     only_network.save(path)
     assert Profile.load(path) == only_network
     assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
@@ -74,7 +82,7 @@ def test_measured_times_are_summed_up():
         ("{", "not JSON"),
         ("[1]", "'caramel profile' writes one"),
         ('{"format": 1}', "'caramel profile' writes one"),
-        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads format 1"),
+        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 2"),
         ('{"kind": "caramel profile", "format": 1}', r"keys \['machine', 'tensorflow'\]"),
     ],
 )
@@ -83,6 +91,16 @@ def test_what_is_no_profile_is_refused(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ProfileError, match=f"some.json: .*{message}"):
         Profile.load(path)
+
+
+def test_a_profile_of_the_first_format_has_no_job():
+    value = json.loads(PROFILE.to_json())
+    del value["job"]
+    profile = Profile.from_json(json.dumps(value | {"format": 1}))
+    assert profile == replace(PROFILE, job=None)
+    with pytest.raises(ProfileError, match="has no job; make it again with .*--module"):
+        _ = profile.outline
+    assert PROFILE.outline == OUTLINE
 
 
 def test_a_damaged_entry_is_named():
@@ -107,7 +125,7 @@ def test_the_timing_of_another_graph_is_refused():
     with pytest.raises(ProfileError, match="made for another graph.*'caramel profile' again"):
         PROFILE.timing_of("abd")
     with pytest.raises(ProfileError, match="no times of ops.*--module"):
-        replace(PROFILE, graph=None, timing=None).timing_of("abc")
+        replace(PROFILE, graph=None, timing=None, job=None).timing_of("abc")
 
 
 def test_the_network_of_so_many_workers():
@@ -118,14 +136,14 @@ def test_the_network_of_so_many_workers():
 
 def test_a_newer_profile_adds_to_an_older_one():
     newer = Profile(
-        "2.21.0", PROFILE.machine, None, None, (network(3), network(4)), (measurements(3),)
+        "2.21.0", PROFILE.machine, None, None, None, (network(3), network(4)), (measurements(3),)
     )
     joined = PROFILE.joined(newer)
-    assert (joined.graph, joined.timing) == ("abc", TIMING)
+    assert (joined.graph, joined.timing, joined.job) == ("abc", TIMING, OUTLINE)
     assert [model.workers for model in joined.networks] == [2, 3, 4]
     assert [each.workers for each in joined.measurements] == [2, 3, 4]
     other = Profile("2.21.0", PROFILE.machine, "new", TimingTable({}))
-    assert PROFILE.joined(other).graph == "new"
+    assert (PROFILE.joined(other).graph, PROFILE.joined(other).job) == ("new", None)
     with pytest.raises(ProfileError, match="measured on a processor, 2 cores .*another file"):
         PROFILE.joined(replace(newer, machine=Machine("another", 1, "CPU")))
 
@@ -133,6 +151,8 @@ def test_a_newer_profile_adds_to_an_older_one():
 def test_a_profile_that_contradicts_itself_is_refused():
     with pytest.raises(ProfileError, match="both a graph and its timing"):
         Profile("2.21.0", PROFILE.machine, "abc")
+    with pytest.raises(ProfileError, match="outline of a job only beside its timing"):
+        replace(PROFILE, graph=None, timing=None)
     with pytest.raises(ProfileError, match="two networks of as many workers"):
         replace(PROFILE, networks=(network(2), network(2)))
 

@@ -13,7 +13,12 @@ from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.network import wire_shares
 from caramel.patterns import schedule
 from caramel.plan import Group
-from caramel.simulation.hardware import HANDLING_S_PER_BYTE, REDUCE_S_PER_BYTE, hardware_of
+from caramel.simulation.hardware import (
+    HANDLING_S_PER_BYTE,
+    REDUCE_S_PER_BYTE,
+    hardware_of,
+    network_of,
+)
 from caramel.simulation.rounds import (
     MOST_ROUNDS,
     Addition,
@@ -49,11 +54,11 @@ def test_chunks_that_go_together_are_one_message():
 @pytest.mark.parametrize(
     ("pattern", "rounds"),
     [
-        ("shuffle", (Round(3.0, 3.0), Round(3.0, 0.0))),
-        ("ring", (Round(1.0, 1.0),) * 3 + (Round(1.0, 0.0),) * 3),
+        ("shuffle", (Round(3.0, 3.0, 3), Round(3.0, 0.0, 3))),
+        ("ring", (Round(1.0, 1.0, 1),) * 3 + (Round(1.0, 0.0, 1),) * 3),
         (
             "halving_doubling",
-            (Round(2.0, 2.0), Round(1.0, 1.0), Round(2.0, 0.0), Round(1.0, 0.0)),
+            (Round(2.0, 2.0, 2), Round(1.0, 1.0, 1), Round(2.0, 0.0, 2), Round(1.0, 0.0, 1)),
         ),
     ],
 )
@@ -66,13 +71,13 @@ def test_one_worker_needs_no_rounds():
 
 
 def test_empty_chunks_are_not_sent():
-    assert rounds_of("shuffle", 2, (8.0, 0.0)) == (Round(4.0, 4.0), Round(4.0, 0.0))
+    assert rounds_of("shuffle", 2, (8.0, 0.0)) == (Round(4.0, 4.0, 0.5), Round(4.0, 0.0, 0.5))
 
 
 def test_the_partner_of_an_extra_worker_is_the_busiest():
     """Three workers: the first one gets all from the third and half from the second."""
     first, *_ = rounds_of("halving_doubling", 3, (1.0, 1.0))
-    assert first == Round(bytes=1.0, added=3.0, busiest=3.0)
+    assert first == Round(bytes=1.0, added=3.0, chunks=1.0, busiest=3.0)
 
 
 def test_many_rounds_are_simulated_as_a_few_longer_ones():
@@ -161,6 +166,26 @@ def test_steps_take_longer_than_their_ops_and_an_empty_one_takes_time_too():
     hardware = hardware_of(network, TimingTable({"a": 2.0, "b": 1.0}, step_s=3.75))
     assert hardware.step_s == 0.04
     assert {host.slowdown for host in hardware.hosts} == {1.25}
+
+
+@pytest.mark.parametrize("workers", [2, 3, 4, 8, 128])
+def test_a_model_of_the_network_from_what_it_can_do(workers):
+    network = NetworkModel(workers, COSTS, 1e8, 100_000, empty_s=0.01)
+    again = network_of(hardware_of(network, TimingTable({})))
+    for name, cost in COSTS.items():
+        assert again.costs[name].latency_s == pytest.approx(cost.latency_s)
+        assert again.costs[name].s_per_byte == pytest.approx(cost.s_per_byte)
+    assert (again.workers, again.empty_s) == (workers, 0.01)
+    # 1.5 times latency over slope of shuffle, which is the fastest for 4 MB.
+    assert again.threshold_bytes == pytest.approx(1.5 * 0.004 / 1.8e-8, abs=1)
+
+
+def test_without_latency_slow_links_are_as_slow():
+    links = (Link(0, 1, 1e8, 0.001), Link(1, 0, 5e7, 0.002))
+    hardware = replace(hardware_of(NetworkModel(2, COSTS, 5e7, 1), TimingTable({})), links=links)
+    free = hardware.with_latency(0.0)
+    assert free.links == (Link(0, 1, 1e8, 0.0), Link(1, 0, 5e7, 0.0))
+    assert set(free.latency_s.values()) == {0.0}
 
 
 def test_the_same_hardware_with_something_else():

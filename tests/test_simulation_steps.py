@@ -279,6 +279,14 @@ def test_every_round_has_a_latency_and_handling_and_may_take_longer_than_its_byt
     assert two.timeline.sent_bytes(0) == 2048
 
 
+@pytest.mark.parametrize("unfold", [False, True])
+def test_every_chunk_keeps_the_link_busy_for_some_time(unfold):
+    """Two groups: each sends a chunk in each of its two rounds."""
+    hardware = replace(TWO, message_s=0.25)
+    two = predicted(TWO_LAYERS, *BOTH, hardware=unfolded(hardware) if unfold else hardware)
+    assert two.groups == {"g_q": GroupTimes(2.0, 6.0), "g_p": GroupTimes(3.0, 7.0)}
+
+
 def test_members_are_laid_side_by_side_first():
     copying = replace(TWO, copy_s_per_byte=0.25 / 1024)
     workload = Workload((Piece("b", 1.0, yields=("p", "q")),), (update("p"), update("q")))

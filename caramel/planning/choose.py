@@ -89,7 +89,7 @@ def choose(
         raise PlanError(f"the network model is of {network.workers} workers, not {plain.workers}")
     graph, job, frames = analysis.get(OpGraph), analysis.get(TrainingJob), analysis.get(LoopFrames)
     deferrals = Deferrals(graph, job, analysis.get(StateAccess), frames, plain.gradients)
-    edges = _edges(analysis) if options.serialization else ()
+    edges = edges_of(analysis) if options.serialization else ()
     outlook = _outlook(plain, analysis, deferrals, edges)
     if not options.plans:
         return Decision(plain, "plain", plain, outlook, deferrable=deferrals.reason_against)
@@ -148,7 +148,8 @@ def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...], outlook
     )
 
 
-def _edges(analysis: Analysis) -> tuple[Edge, ...]:
+def edges_of(analysis: Analysis) -> tuple[Edge, ...]:
+    """The control edges that let gradients get ready in one order."""
     return serialize(
         analysis.get(OpGraph),
         analysis.get(TrainingJob),

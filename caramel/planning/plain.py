@@ -37,24 +37,14 @@ def plain_plan(
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
             that gives the same).
     """
-    gradients = tuple(_aggregated(graph, job, cut) for cut in frontier.cuts)
+    gradients = tuple(aggregated(graph, job, cut) for cut in frontier.cuts)
     workers = len(devices)
-    groups = tuple(
-        Group(
-            name=f"group_{number}",
-            members=(gradient.parameter,),
-            pattern=ALL_GATHER if _is_gathered(gradient, sparse) else pattern,
-            shift=number % workers,
-            smallest_chunk_bytes=SMALLEST_CHUNK_BYTES,
-        )
-        for number, gradient in enumerate(gradients)
-    )
     return Plan(
         devices=tuple(devices),
         reduction=job.reduction,
         variables=job.variables,
         gradients=gradients,
-        groups=groups if workers > 1 else (),
+        groups=plain_groups(gradients, workers, pattern, sparse),
         local=state.local,
         generators=state.generators,
         constant=tuple(name for name in state.constant if name not in state.generators),
@@ -63,6 +53,27 @@ def plain_plan(
         evaluation=workers > 1 and bool(state.local or pipelines.iterators),
         train_op=job.train_op,
         loss=job.loss.op,
+    )
+
+
+def plain_groups(
+    gradients: Sequence[AggregatedGradient],
+    workers: int,
+    pattern: str,
+    sparse: SparseMethod = "gather",
+) -> tuple[Group, ...]:
+    """A group for each gradient; none for one worker."""
+    if workers == 1:
+        return ()
+    return tuple(
+        Group(
+            name=f"group_{number}",
+            members=(gradient.parameter,),
+            pattern=ALL_GATHER if _is_gathered(gradient, sparse) else pattern,
+            shift=number % workers,
+            smallest_chunk_bytes=SMALLEST_CHUNK_BYTES,
+        )
+        for number, gradient in enumerate(gradients)
     )
 
 
@@ -77,7 +88,8 @@ def _is_gathered(gradient: AggregatedGradient, sparse: SparseMethod) -> bool:
     return sparse == "gather" or not gradient.merge_duplicates
 
 
-def _aggregated(graph: OpGraph, job: TrainingJob, cut: Cut) -> AggregatedGradient:
+def aggregated(graph: OpGraph, job: TrainingJob, cut: Cut) -> AggregatedGradient:
+    """The gradient that is cut there."""
     gradient = cut.gradient
     return AggregatedGradient(
         parameter=gradient.parameter,

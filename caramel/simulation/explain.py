@@ -17,6 +17,7 @@ from caramel.names import group_of
 from caramel.plan import ALL_GATHER, Plan
 from caramel.planning.options import Options
 from caramel.planning.search import Candidate, Outlook, search
+from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import Prediction, simulate
 from caramel.simulation.workload import Workload
 from caramel.timeline import Span, Timeline, wire_limit_s
@@ -25,7 +26,6 @@ QUICK = Options(budget_tasks=60_000)
 """How a variation finds its own plan."""
 
 _WORTH_SAYING = 0.005  # of the step
-_PLENTY = 1e6
 
 
 def explain(
@@ -115,25 +115,27 @@ class _Explainer:
 
     def wire_limit_s(self) -> float:
         """The least time in which a worker can send what it must."""
+        return wire_limit_s(self._sent_bytes(), self._outlook.hardware.bytes_per_s)
+
+    def _sent_bytes(self) -> float:
+        """What a worker must send."""
         plan = self._plan
         size = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
-        sent = 2 * (plan.workers - 1) / plan.workers * size
-        return wire_limit_s(sent, self._outlook.hardware.bytes_per_s)
+        return 2 * (plan.workers - 1) / plan.workers * size
 
     # What bounds it
 
     def limited_by(self) -> tuple[LimitedBy, float]:
         """What the step would be shortened most by, and by how much."""
-        hardware = self._outlook.hardware
-        fast = [dataclasses.replace(h, slowdown=h.slowdown / _PLENTY) for h in hardware.hosts]
-        wide = dataclasses.replace(
-            hardware.with_rate(hardware.bytes_per_s * _PLENTY), processor_s_per_byte=0.0
+        saved = saved_by(
+            self._step_s,
+            lambda hardware: simulate(self._plan, self.workload, hardware).step_s,
+            self._outlook.hardware,
+            computation_s=self.workload.computation_s,
+            sent_bytes=self._sent_bytes(),
         )
         found: dict[LimitedBy, float] = {
-            "wire": self._saved(hardware=wide),
-            "computation": self._saved(hardware=dataclasses.replace(hardware, hosts=tuple(fast))),
-            "latency": self._saved(hardware=hardware.with_latency(0.0)),
-            "processor": self._saved(hardware=dataclasses.replace(hardware, cores=None)),
+            **saved,
             "a dependency": self._saved(workload=_independent(self.workload)),
         }
         name = max(found, key=lambda each: found[each])

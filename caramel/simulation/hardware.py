@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from caramel.errors import PlanError
-from caramel.facts import Link, NetworkModel, TimingTable
+from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
+from caramel.network import JUDGED_AT_BYTES, cheapest, threshold
 from caramel.patterns import PATTERNS, schedule
 from caramel.planning.contention import PROCESSOR_S_PER_BYTE
 from caramel.simulation.rounds import rounds_of
@@ -61,6 +62,8 @@ class Hardware:
         reduce_s_per_byte: adding two tensors of so many bytes.
         handling_s_per_byte: what every transfer takes besides, while others may be on the wire.
         copy_s_per_byte: laying members of a group side by side, or keeping them for the next step.
+        message_s: what every chunk that a worker sends takes, one after the other, beside its
+            bytes. In what was measured between so many workers it is part of the latency.
         op_s: what the runtime takes for each op beside the op's own time.
         step_s: what a step takes in which nothing is done: the client's call.
     """
@@ -74,6 +77,7 @@ class Hardware:
     reduce_s_per_byte: float = REDUCE_S_PER_BYTE
     handling_s_per_byte: float = HANDLING_S_PER_BYTE
     copy_s_per_byte: float = COPY_S_PER_BYTE
+    message_s: float = 0.0
     op_s: float = 0.0
     step_s: float = 0.0
 
@@ -110,8 +114,10 @@ class Hardware:
         return dataclasses.replace(self, hosts=(self.hosts[0],) * workers, links=())
 
     def with_latency(self, latency_s: float) -> Hardware:
-        """The same with another latency, for every pattern."""
-        return dataclasses.replace(self, latency_s=dict.fromkeys(PATTERNS, latency_s), links=())
+        """The same with another latency, for every pattern and link."""
+        links = tuple(dataclasses.replace(each, latency_s=latency_s) for each in self.links)
+        latencies = dict.fromkeys(PATTERNS, latency_s)
+        return dataclasses.replace(self, latency_s=latencies, links=links)
 
 
 LINKS_DIFFER = 1.1
@@ -152,6 +158,26 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         cores=timing.cores,
         step_s=network.empty_s,
     )
+
+
+def network_of(hardware: Hardware) -> NetworkModel:
+    """What aggregations cost on some hardware, one at a time: of alike workers the opposite of
+    `hardware_of`, of others what they cost if all had the slowest link."""
+    workers, rate = hardware.workers, hardware.bytes_per_s
+    costs = {}
+    for name in PATTERNS:
+        rounds = rounds_of(name, workers, _chunks(name, workers))
+        sent = sum(each.bytes * each.busiest for each in rounds)
+        added = sum(each.added for each in rounds)
+        chunks = sum(each.chunks for each in rounds)
+        costs[name] = TransferCost(
+            hardware.latency_of(name) * sum(each.count for each in rounds)
+            + hardware.message_s * chunks,
+            sent * (hardware.excess.get(name, 1.0) / rate + hardware.handling_s_per_byte)
+            + added * hardware.reduce_s_per_byte,
+        )
+    limit = threshold(costs[cheapest(costs, JUDGED_AT_BYTES)])
+    return NetworkModel(workers, costs, rate, limit, hardware.links, hardware.step_s)
 
 
 def payload_bytes_per_s(network: NetworkModel) -> float:

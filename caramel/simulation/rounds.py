@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
-from caramel.patterns import Gather, Reduce, schedule
+from caramel.patterns import Gather, Reduce, Schedule, Step, schedule
 
 MOST_ROUNDS = 64
 """One worker that stands for many is simulated in no more rounds: where a pattern has more, several
@@ -68,12 +69,14 @@ class Round:
     Attributes:
         bytes: that it sends, and as many that it receives.
         added: bytes of operands that the worker with most of them adds to others afterwards.
+        chunks: how many it sends.
         busiest: how many times the average the busiest link of a worker carries.
         count: how many rounds of the pattern it stands for.
     """
 
     bytes: float
     added: float
+    chunks: float
     busiest: float = 1.0
     count: int = 1
 
@@ -86,34 +89,40 @@ class _Parts:
     additions: dict[tuple[int, tuple[int, ...]], list[int]] = field(default_factory=dict)
 
 
+def _by_round(plan: Schedule) -> Iterator[tuple[int, Step]]:
+    """The steps, each with the number of its round."""
+    chunks = plan.chunks
+    level = [0] * (plan.workers * chunks)  # rounds that a worker's value of a chunk has behind it
+    arrived: dict[tuple[int, int, int], int] = {}
+    for step in plan.steps:
+        if isinstance(step, Reduce):
+            worker, chunk = step.worker, step.chunk
+            others = [arrived.pop((worker, w, chunk)) for w in step.order if w != worker]
+            own = worker * chunks + chunk
+            level[own] = max(level[own], *others)
+            yield level[own] - 1, step
+            continue
+        number = level[step.source * chunks + step.chunk]
+        if isinstance(step, Gather):
+            level[step.target * chunks + step.chunk] = number + 1
+        else:
+            arrived[step.target, step.source, step.chunk] = number + 1
+        yield number, step
+
+
 @lru_cache(maxsize=64)
 def exchanges_of(pattern: str, workers: int, shift: int = 0) -> tuple[Exchange, ...]:
     """The rounds of a pattern; the arguments are those of `caramel.patterns.schedule`."""
     rounds: list[_Parts] = []
-    level: dict[tuple[int, int], int] = {}  # rounds that a worker's value of a chunk has behind it
-    arrived: dict[tuple[int, int, int], int] = {}
-
-    def parts(number: int) -> _Parts:
+    for number, step in _by_round(schedule(pattern, workers, shift=shift)):
         while len(rounds) <= number:
             rounds.append(_Parts())
-        return rounds[number]
-
-    for step in schedule(pattern, workers, shift=shift).steps:
+        parts = rounds[number]
         if isinstance(step, Reduce):
-            own = (step.worker, step.chunk)
-            others = [arrived[step.worker, w, step.chunk] for w in step.order if w != step.worker]
-            level[own] = max(level.get(own, 0), *others)
-            additions = parts(level[own] - 1).additions
-            additions.setdefault((step.worker, step.order), []).append(step.chunk)
-            continue
-        number = level.get((step.source, step.chunk), 0)
-        finished = isinstance(step, Gather)
-        messages = parts(number).messages
-        messages.setdefault((step.source, step.target, finished), []).append(step.chunk)
-        if finished:
-            level[step.target, step.chunk] = number + 1
+            parts.additions.setdefault((step.worker, step.order), []).append(step.chunk)
         else:
-            arrived[step.target, step.source, step.chunk] = number + 1
+            key = (step.source, step.target, isinstance(step, Gather))
+            parts.messages.setdefault(key, []).append(step.chunk)
     return tuple(
         Exchange(
             tuple(Message(s, t, tuple(own), f) for (s, t, f), own in each.messages.items()),
@@ -133,8 +142,9 @@ def rounds_of(pattern: str, workers: int, chunk_bytes: tuple[float, ...]) -> tup
     counts = _counts(pattern, workers)
     if not len(counts.sent):
         return ()
-    sent = counts.sent @ np.array(chunk_bytes) / workers
-    added = counts.added @ np.array(chunk_bytes) / workers * counts.most_added
+    sizes = np.array(chunk_bytes)
+    sent, chunks = counts.sent @ sizes / workers, counts.sent @ (sizes > 0) / workers
+    added = counts.added @ sizes / workers * counts.most_added
     together = -(-len(sent) // MOST_ROUNDS)
     numbers = range(len(sent))
     found = []
@@ -143,7 +153,8 @@ def rounds_of(pattern: str, workers: int, chunk_bytes: tuple[float, ...]) -> tup
         total = float(sent[own].sum())
         worth = float((sent[own] * counts.busiest[own]).sum())
         busiest = worth / total if total else 1.0
-        found.append(Round(total, float(added[own].sum()), busiest, len(own)))
+        own_added, own_chunks = float(added[own].sum()), float(chunks[own].sum())
+        found.append(Round(total, own_added, own_chunks, busiest, len(own)))
     return tuple(found)
 
 
@@ -167,22 +178,41 @@ class _Counts:
 
 @lru_cache(maxsize=64)
 def _counts(pattern: str, workers: int) -> _Counts:
-    exchanges = exchanges_of(pattern, workers)
-    shape = (len(exchanges), schedule(pattern, workers).chunks)
-    sent, added = np.zeros(shape), np.zeros(shape)
-    of_worker = np.zeros((3, len(exchanges), workers))  # sent, received, added
-    for number, each in enumerate(exchanges):
-        for message in each.messages:
-            sent[number, list(message.chunks)] += 1
-            of_worker[0, number, message.source] += len(message.chunks)
-            of_worker[1, number, message.target] += len(message.chunks)
-        for addition in each.additions:
-            operands = len(addition.operands) - 1
-            added[number, list(addition.chunks)] += operands
-            of_worker[2, number, addition.worker] += operands * len(addition.chunks)
-    mean = np.maximum(of_worker.mean(axis=2), 1e-9)
-    most = np.maximum(of_worker.max(axis=2) / mean, 1.0)
-    return _Counts(sent, added, most[:2].max(axis=0), most[2])
+    plan = schedule(pattern, workers)
+    moved: list[tuple[int, int, int, int]] = []  # round, chunk, source, target
+    added: list[tuple[int, int, int, int]] = []  # round, chunk, worker, how many operands
+    for number, step in _by_round(plan):
+        if isinstance(step, Reduce):
+            added.append((number, step.chunk, step.worker, len(step.order) - 1))
+        else:
+            moved.append((number, step.chunk, step.source, step.target))
+    rounds = max((number for number, *_ in moved), default=-1) + 1
+    sends, sums = (np.array(each, int).reshape(-1, 4).T for each in (moved, added))
+    of_chunk, of_worker = (rounds, plan.chunks), (rounds, workers)
+    return _Counts(
+        sent=_added_up(of_chunk, sends[0], sends[1]),
+        added=_added_up(of_chunk, sums[0], sums[1], sums[3]),
+        busiest=np.maximum(
+            _most(_added_up(of_worker, sends[0], sends[2])),
+            _most(_added_up(of_worker, sends[0], sends[3])),
+        ),
+        most_added=_most(_added_up(of_worker, sums[0], sums[2], sums[3])),
+    )
+
+
+def _added_up(
+    shape: tuple[int, int], rows: np.ndarray, columns: np.ndarray, values: Any = 1
+) -> np.ndarray:
+    """A matrix of the sums of values with the same row and column."""
+    matrix = np.zeros(shape)
+    np.add.at(matrix, (rows, columns), values)
+    return matrix
+
+
+def _most(of_worker: np.ndarray) -> np.ndarray:
+    """In each round, how many times the average the worker has that has most."""
+    mean = of_worker.mean(axis=1)
+    return np.where(mean > 0, of_worker.max(axis=1) / np.maximum(mean, 1e-9), 1.0)
 
 
 def sent_by(exchange: Exchange, sizes: tuple[int, ...]) -> Iterator[tuple[int, int]]:

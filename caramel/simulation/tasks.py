@@ -212,7 +212,6 @@ class _Writer:
         """
         hardware = self._hardware
         latency_s = hardware.latency_of(group.pattern)
-        excess = hardware.excess.get(group.pattern, 1.0)
         ends: list[int] = []
         before: dict[int, int] = {}
         for chunks in self._chunks(group):
@@ -229,7 +228,8 @@ class _Writer:
                     [last, *([before[number]] if number in before else [])],
                     name=group.name,
                     target=0,
-                    worth=excess * each.busiest,
+                    worth=self._worth(group, each.bytes, each.chunks, hardware.bytes_per_s)
+                    * each.busiest,
                     latency_s=latency_s * each.count + self._handling_s(each.bytes * each.busiest),
                 )
                 if each.added:
@@ -255,7 +255,8 @@ class _Writer:
                     if (number, position) in before:
                         after.append(before[number, position])
                     handling_s = self._handling_s(sent_bytes[message.source])
-                    sent = self._message(group, message, size, handling_s, after)
+                    filled = sum(chunks[chunk] > 0 for chunk in message.chunks)
+                    sent = self._message(group, message, (size, filled), handling_s, after)
                     before[number, position] = sent
                     values.arrive(message, sent)
                 for addition in exchange.additions:
@@ -270,9 +271,17 @@ class _Writer:
         return [self._tasks.add(Kind.DELAY, w, 0.0, sorted(set(ends[w]))) for w in workers]
 
     def _message(
-        self, group: Group, message: Message, size: int, handling_s: float, after: list[int]
+        self,
+        group: Group,
+        message: Message,
+        size_and_chunks: tuple[int, int],
+        handling_s: float,
+        after: list[int],
     ) -> int:
         source, target = message.source, message.target
+        hosts = self._hardware.hosts
+        rate = min(hosts[source].send_bytes_per_s, hosts[target].receive_bytes_per_s)
+        size = size_and_chunks[0]
         latency_s = self._latency.get((source, target))
         if latency_s is None:
             latency_s = self._hardware.latency_of(group.pattern)
@@ -283,9 +292,14 @@ class _Writer:
             after,
             name=group.name,
             target=target,
-            worth=self._hardware.excess.get(group.pattern, 1.0),
+            worth=self._worth(group, *size_and_chunks, rate),
             latency_s=latency_s + handling_s,
         )
+
+    def _worth(self, group: Group, size: float, chunks: float, bytes_per_s: float) -> float:
+        """How many bytes each byte of some chunks takes the time of."""
+        excess = self._hardware.excess.get(group.pattern, 1.0)
+        return excess + self._hardware.message_s * chunks * bytes_per_s / size if size else excess
 
     def _handling_s(self, size_bytes: float) -> float:
         """What a worker's messages of one round take besides; it handles one after the other."""

@@ -1,0 +1,83 @@
+"""Workers and links that nobody has measured: from rates and latencies that someone names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from caramel.errors import PlanError
+from caramel.facts import NetworkModel, TimingTable
+from caramel.patterns import PATTERNS
+from caramel.simulation.hardware import Hardware, Host, hardware_of
+
+PAYLOAD_SHARE = 0.94
+"""Of what Ethernet carries: 1448 of 1538 bytes, which a full frame and its gap take."""
+
+TRANSFER_S = 0.2e-3
+"""What TensorFlow takes for a transfer of next to nothing, if no network was measured: half of what
+two workers take to aggregate 64 bytes, without the client's call
+(`benchmarks/results/allreduce.json`, `benchmarks/results/overhead.json`)."""
+
+MESSAGE_S = 0.1e-3
+"""What each further chunk that a worker sends takes of its processor: 64 KiB among 8 workers on 2
+cores take 13 ms more than 64 bytes do, for 112 chunks (`benchmarks/results/allreduce.json`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedHost:
+    """What someone says of a worker.
+
+    Attributes:
+        send_bits_per_s: of its link, with all headers.
+        receive_bits_per_s: likewise.
+        slowdown: it computes so many times more slowly than the machine whose ops were timed.
+    """
+
+    send_bits_per_s: float
+    receive_bits_per_s: float
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("send_bits_per_s", "receive_bits_per_s", "slowdown"):
+            if not getattr(self, name) > 0:
+                raise PlanError(f"a host's {name} must be more than {getattr(self, name)}")
+
+
+def assumed_hardware(
+    hosts: Sequence[AssumedHost],
+    latency_s: float,
+    timing: TimingTable,
+    networks: Sequence[NetworkModel] = (),
+) -> Hardware:
+    """What these hosts can do.
+
+    Args:
+        hosts: the workers.
+        latency_s: of the network, one way; what TensorFlow takes for a transfer comes on top.
+        timing: knows what computes.
+        networks: what was measured elsewhere, for what TensorFlow takes, and for how many times
+            more a pattern's transfers take than their bytes: of the most workers counts.
+    """
+    transfer_s, excess, empty_s = TRANSFER_S, {}, 0.0
+    if networks:
+        most = max(networks, key=lambda network: network.workers)
+        measured = hardware_of(most, timing)
+        transfer_s, empty_s = min(measured.latency_s.values()), most.empty_s
+        # Between two workers there is one sender to each receiver, whatever the pattern.
+        excess = dict(measured.excess) if most.workers > 2 and len(hosts) > 2 else {}
+    return Hardware(
+        hosts=tuple(_host(each, timing) for each in hosts),
+        latency_s=dict.fromkeys(PATTERNS, transfer_s + latency_s),
+        excess=excess,
+        cores=timing.cores,
+        message_s=MESSAGE_S,
+        step_s=empty_s,
+    )
+
+
+def _host(host: AssumedHost, timing: TimingTable) -> Host:
+    return Host(
+        send_bytes_per_s=PAYLOAD_SHARE * host.send_bits_per_s / 8,
+        receive_bytes_per_s=PAYLOAD_SHARE * host.receive_bits_per_s / 8,
+        slowdown=host.slowdown * timing.slowdown,
+    )

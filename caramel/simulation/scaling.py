@@ -1,0 +1,158 @@
+"""How does a job scale? Its step on given hardware, without a plan and with one, by simulation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from caramel.explanation import LimitedBy
+from caramel.patterns import PATTERNS
+from caramel.plan import ALL_GATHER
+from caramel.planning.options import Options
+from caramel.planning.outline import deferrable, outlook_of, plan_of
+from caramel.planning.search import Candidate, Outlook, search
+from caramel.simulation.hardware import Hardware, Host
+from caramel.simulation.limits import saved_by
+from caramel.simulation.simulate import simulate_groups
+from caramel.workload import JobOutline
+
+BUDGET_TASKS = 20_000
+"""How much is simulated to find a plan; a session that trains looks further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A job on some hardware.
+
+    Attributes:
+        workers: how many.
+        alone_s: the step of one worker, as fast as the machine whose ops were timed.
+        plain_s: the step if nothing is planned, by pattern.
+        planned_s: the step with the best plan that was found.
+        pattern: that in which most bytes go in the fastest of these plans.
+        limited_by: the resource without whose limits that step would be shortest.
+        saved_s: how much shorter, for each resource.
+    """
+
+    workers: int
+    alone_s: float
+    plain_s: Mapping[str, float]
+    planned_s: float
+    pattern: str
+    limited_by: LimitedBy
+    saved_s: Mapping[str, float]
+
+    @property
+    def step_s(self) -> float:
+        """The fastest step."""
+        return min(self.planned_s, *self.plain_s.values())
+
+    @property
+    def speedup(self) -> float:
+        """How many times more examples all workers train on in a second than one does alone."""
+        return self.workers * self.alone_s / self.step_s if self.step_s else 0.0
+
+    @property
+    def efficiency(self) -> float:
+        """The speedup as a share of what it could be."""
+        return self.speedup / self.workers
+
+
+def scale(
+    outline: JobOutline,
+    hardware: Hardware,
+    *,
+    alone: Host,
+    patterns: Sequence[str] = PATTERNS,
+    budget_tasks: int = BUDGET_TASKS,
+) -> Scaled:
+    """Predict a job's step on some hardware.
+
+    Args:
+        outline: the job.
+        hardware: of at least two workers.
+        alone: the worker that the speedup compares with.
+        patterns: which ones may be used.
+        budget_tasks: how much is simulated to find a plan.
+    """
+    plain = {
+        pattern: Candidate(
+            pattern, plan_of(outline, hardware.workers, pattern).groups, ordered=False
+        )
+        for pattern in patterns
+    }
+    real = outlook_of(outline, hardware, patterns[0])
+    plain_s = {name: real.predict(candidate).step_s for name, candidate in plain.items()}
+    fastest = min(plain_s, key=lambda name: plain_s[name])
+    planned = plan_for(outline, hardware, fastest, patterns, budget_tasks)
+    planned_s = real.predict(planned).step_s
+    best, step_s = planned, planned_s
+    if plain_s[fastest] <= planned_s:
+        best, step_s = plain[fastest], plain_s[fastest]
+    saved_s = saved_by(
+        step_s,
+        lambda other: dataclasses.replace(real, hardware=other).predict(best).step_s,
+        hardware,
+        computation_s=outline.free.computation_s,
+        sent_bytes=_sent_bytes(real),
+    )
+    one = dataclasses.replace(hardware, hosts=(alone,), links=())
+    return Scaled(
+        workers=hardware.workers,
+        alone_s=simulate_groups((), (), {}, outline.free, one).step_s,
+        plain_s=plain_s,
+        planned_s=planned_s,
+        pattern=_main_pattern(best, real) or fastest,
+        limited_by=max(saved_s, key=lambda name: saved_s[name]),
+        saved_s={str(name): seconds for name, seconds in saved_s.items()},
+    )
+
+
+def plan_for(
+    outline: JobOutline,
+    hardware: Hardware,
+    plain_pattern: str,
+    patterns: Sequence[str] = PATTERNS,
+    budget_tasks: int = BUDGET_TASKS,
+) -> Candidate:
+    """The best plan that is found for some hardware.
+
+    Where workers differ, it is one for as many that are all like the slowest.
+    """
+    outlook = outlook_of(outline, _alike(hardware), plain_pattern)
+    costs = {name: outlook.network.costs[name] for name in patterns}
+    outlook = dataclasses.replace(
+        outlook, network=dataclasses.replace(outlook.network, costs=costs)
+    )
+    options = Options(budget_tasks=budget_tasks)
+    found = search(outlook, (), deferrable=deferrable(outline), options=options)
+    return found.best.candidate
+
+
+def _alike(hardware: Hardware) -> Hardware:
+    """Workers that are all like the slowest in each respect."""
+    hosts = hardware.hosts
+    slowest = Host(
+        min(host.send_bytes_per_s for host in hosts),
+        min(host.receive_bytes_per_s for host in hosts),
+        max(host.slowdown for host in hosts),
+    )
+    return dataclasses.replace(hardware, hosts=(slowest,) * len(hosts), links=())
+
+
+def _main_pattern(candidate: Candidate, outlook: Outlook) -> str:
+    """The pattern in which most bytes go."""
+    sizes: Counter[str] = Counter()
+    for group in candidate.groups:
+        if group.pattern != ALL_GATHER:
+            sizes[group.pattern] += outlook.plain.bytes(group)
+    return max(sizes, key=lambda name: sizes[name], default="")
+
+
+def _sent_bytes(outlook: Outlook) -> float:
+    """What each worker sends in a step at least."""
+    plan = outlook.plain
+    size = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
+    return 2 * size * (plan.workers - 1) / plan.workers
