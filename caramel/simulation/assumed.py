@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from caramel.errors import PlanError
 from caramel.facts import NetworkModel, TimingTable
 from caramel.patterns import PATTERNS
-from caramel.simulation.hardware import Hardware, Host, hardware_of
+from caramel.simulation.hardware import MESSAGE_S, Hardware, Host, hardware_of
 
 PAYLOAD_SHARE = 0.94
 """Of what Ethernet carries: 1448 of 1538 bytes, which a full frame and its gap take."""
@@ -17,10 +17,6 @@ TRANSFER_S = 0.2e-3
 """What TensorFlow takes for a transfer of next to nothing, if no network was measured: half of what
 two workers take to aggregate 64 bytes, without the client's call
 (`benchmarks/results/allreduce.json`, `benchmarks/results/overhead.json`)."""
-
-MESSAGE_S = 0.1e-3
-"""What each further chunk that a worker sends takes of its processor: 64 KiB among 8 workers on 2
-cores take 13 ms more than 64 bytes do, for 112 chunks (`benchmarks/results/allreduce.json`)."""
 
 
 @dataclass(frozen=True, slots=True)

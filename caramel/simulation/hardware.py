@@ -21,6 +21,11 @@ HANDLING_S_PER_BYTE = 0.4e-9
 what one aggregation of 16 or 64 MB between two workers takes longer than the wire and the additions
 need (`benchmarks/results/allreduce.json`)."""
 
+MESSAGE_S = 0.04e-3
+"""What each chunk costs its link beside its bytes: what plain steps of Inception v1, v2 and v3 with
+emulated accelerators took longer than their bytes explain, with two workers and with four
+(`benchmarks/results/step-k80-2.json`, `step-k80-4.json`)."""
+
 COPY_S_PER_BYTE = 0.25e-9
 """Laying tensors side by side; taking them apart again copies nothing."""
 
@@ -156,6 +161,7 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         links=links if differ else (),
         excess=excess,
         cores=timing.cores,
+        message_s=MESSAGE_S,
         step_s=network.empty_s,
     )
 
