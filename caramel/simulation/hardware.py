@@ -132,7 +132,8 @@ LINKS_DIFFER = 1.1
 def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     """What was measured.
 
-    A pattern's latency is that of its line, spread over the rounds in which it goes. Its slope
+    A pattern's latency is that of its line, without what its chunks cost, spread over the rounds in
+    which it goes. Its slope
     beyond what the links and the additions need is its excess.
 
     Args:
@@ -147,7 +148,9 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         rounds = rounds_of(name, workers, _chunks(name, workers))
         least = _sent(name, workers) / rate
         excess[name] = max(1.0, slopes[name] / least) if least else 1.0
-        latency[name] = cost.latency_s / max(1, sum(each.count for each in rounds))
+        chunks_s = MESSAGE_S * sum(each.chunks for each in rounds)
+        count = max(1, sum(each.count for each in rounds))
+        latency[name] = max(0.0, cost.latency_s - chunks_s) / count
     links = tuple(
         dataclasses.replace(link, bytes_per_s=_without_handling(link.bytes_per_s))
         for link in network.links
