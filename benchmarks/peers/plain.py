@@ -39,13 +39,15 @@ OPTIMIZATIONS = {
 
 PROFILE = "profile.json"
 TRACED_STEPS = 3
+MOST_LIVE_STEPS = 120
 
 
 class InGraph:
     """Caramel.
 
     A setting of a planned run names the optimizations of the Caramel paper that it `uses`, joined
-    by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search".
+    by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search", or
+    "live" for a job that is given nothing, measures itself while it trains, and tries its plans.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -107,9 +109,13 @@ def main() -> None:
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
     model = caramel.ARModel(context, cluster, **_options(rank, context, cluster))
-    session = model.session(config=graph.config(rank.case), trials=None)
+    is_live = rank.setting.get("planner") == "live"
+    session = model.session(config=graph.config(rank.case), trials="auto" if is_live else None)
     session.run(job.assign, job.fed)
     session.run(job.start)
+
+    if is_live:
+        _let_plan(session, str(Path(rank.directory) / "start"))
 
     def parameters() -> dict[str, Any]:
         values = session.variables()
@@ -126,10 +132,28 @@ def main() -> None:
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
             "predicted_s": model.decision and expected_of(model.decision),
+            "plan": session.metrics().plan,
+            "trials": _medians(session.metrics().trials),
         }
 
     rank.measure(session.step, parameters, facts=facts)
     leave()
+
+
+def _let_plan(session: Any, checkpoint: str) -> None:
+    """Train until the job has a plan, or will not get one, and begin anew."""
+    start = session.save(checkpoint)
+    for _ in range(MOST_LIVE_STEPS):
+        session.step()
+        metrics = session.metrics()
+        if metrics.trials is not None and metrics.trials.is_over:
+            break
+    session.restore(start)
+
+
+def _medians(trials: Any) -> dict[str, float | None]:
+    """The step of each plan that was tried."""
+    return {} if trials is None else {each.name: each.median_s for each in trials.plans}
 
 
 def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
@@ -139,6 +163,8 @@ def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
     from caramel import Plan
 
     setting = rank.setting
+    if setting.get("planner") == "live":
+        return {}
     if "plan" in setting:
         return {"plan": Plan.from_json(Path(setting["plan"]).read_text())}
     if "uses" not in setting and "planner" not in setting:

@@ -107,6 +107,7 @@ class Suite:
 
 ALONE, PLAIN = System("alone"), System("plain", (("pattern", "shuffle"),))
 SEARCHED = System("planned", (("planner", "search"),))
+LIVE = System("planned", (("planner", "live"),))
 
 
 def all_systems(cell: Cell) -> list[System]:
@@ -161,6 +162,11 @@ def headline_systems(cell: Cell) -> list[System]:
 def searched_systems(cell: Cell) -> list[System]:
     """One worker alone, plain Caramel, and Caramel as it is by default."""
     return [ALONE, PLAIN, SEARCHED]
+
+
+def live_systems(cell: Cell) -> list[System]:
+    """Plain Caramel, with measured facts, and one that measures itself while it trains."""
+    return [ALONE, PLAIN, SEARCHED, LIVE]
 
 
 def ablation_systems(cell: Cell) -> list[System]:
@@ -280,6 +286,7 @@ FULL = {
     "k80-4": emulated("K80", 4, 500, 2),
     "t4-4": emulated("T4", 4, 500, 2),
     "headline": Suite(REAL, headline_systems, rounds=5, steps=3),
+    "live-2": replace(emulated("K80", 2, 1000, 1), systems=live_systems),
     "grid-2": grid(2, 1000),
     "grid-4": grid(4, 500),
     "grid-8": grid(8, 200),
