@@ -306,6 +306,75 @@ def trace(
         console.print(f"written to {path}", soft_wrap=True, highlight=False)
 
 
+@app.command()
+def simulate(
+    profile: Annotated[
+        Path, typer.Option(help="What 'caramel profile --module' wrote; the job is in it.")
+    ],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help='How many workers: "2,4,6", or "2..256" for 2, 4, 8, ..., 256. By default '
+            "2..256, and all hosts with --hosts."
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Rates of all links. By default 200mbit,1gbit,10gbit."),
+    ] = None,
+    latency: Annotated[str, typer.Option(help="Latencies of the network, one way.")] = "0.1ms,30ms",
+    pattern: Annotated[
+        str, typer.Option(help='auto, or the patterns that may be used: "ring,shuffle".')
+    ] = "auto",
+    hosts: Annotated[
+        Path | None,
+        typer.Option(
+            help='Workers that differ, as JSON: [{"send": "1gbit", "receive": "1gbit", '
+            '"slowdown": 1.5}, ...]. A rate that is left out is that of --bandwidth; a slowdown '
+            "says how many times more slowly a host computes than the machine that was profiled."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write all numbers to this file, as JSON.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the curves: a file .svg, .png or .pdf.")
+    ] = None,
+) -> None:
+    """Predict how a job scales, from a profile, without running anything."""
+    from rich.console import Console
+
+    from caramel.profile import Profile
+    from caramel.report.curves import draw_curves, show_curves
+    from caramel.report.drawing import check_drawable
+    from caramel.simulating import progress_bar, simulated_curves
+
+    for path in (output, figure):
+        if path is not None:
+            _check_directory(path)
+    if figure is not None:
+        check_drawable(figure)
+    with progress_bar() as progress:
+        curves = simulated_curves(
+            Profile.load(profile),
+            workers=workers,
+            bandwidth=bandwidth,
+            latency=latency,
+            pattern=pattern,
+            hosts=hosts,
+            progress=progress,
+        )
+    console = Console()
+    show_curves(curves.points, console)
+    if output is not None:
+        write_whole(output, curves.to_json())
+    if figure is not None:
+        draw_curves(curves.points, figure)
+    for path in (output, figure):
+        if path is not None:
+            console.print(f"written to {path}", soft_wrap=True, highlight=False)
+
+
 def _check_directory(path: Path) -> None:
     if not path.parent.is_dir():
         raise CaramelError(f"cannot write {path}: there is no directory '{path.parent}'")

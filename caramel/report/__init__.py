@@ -7,6 +7,7 @@
 | `page_groups.py`      | its table of groups                                                |
 | `timeline_picture.py` | its picture of what every worker does                              |
 | `perfetto.py`         | timelines as JSON for ui.perfetto.dev and chrome://tracing         |
+| `curves.py`           | how a job scales: tables for the terminal, and a picture           |
 | `drawing.py`          | timelines as a picture: SVG, or a file drawn by matplotlib         |
 | `layout.py`           | where spans go in those: steps, lanes, and thin spans together     |
 | `markup.py`           | HTML elements, with all text escaped                               |

@@ -174,7 +174,7 @@ def check_drawable(path: Path) -> None:
         )
     if importlib.util.find_spec("matplotlib") is None:
         raise CaramelError(
-            "drawing a timeline needs matplotlib, which is not installed; install it with: "
+            "drawing needs matplotlib, which is not installed; install it with: "
             "pip install 'caramel[plot]'"
         )
 

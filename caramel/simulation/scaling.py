@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 from caramel.explanation import LimitedBy
 from caramel.patterns import PATTERNS
-from caramel.plan import ALL_GATHER
+from caramel.plan import ALL_GATHER, Group
 from caramel.planning.options import Options
 from caramel.planning.outline import deferrable, outlook_of, plan_of
 from caramel.planning.search import Candidate, Outlook, search
@@ -17,6 +17,10 @@ from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import simulate_groups
 from caramel.workload import JobOutline
+
+_AS_FAST = 5e-3  # of the step by which the pattern that is named first may be slower
+_MOST_STARTS = 2
+_JOINED_BYTES = (4_000_000, 16_000_000, 64_000_000)
 
 BUDGET_TASKS = 20_000
 """How much is simulated to find a plan; a session that trains looks further."""
@@ -66,15 +70,17 @@ def scale(
     *,
     alone: Host,
     patterns: Sequence[str] = PATTERNS,
+    starts: Sequence[Candidate] = (),
     budget_tasks: int = BUDGET_TASKS,
-) -> Scaled:
-    """Predict a job's step on some hardware.
+) -> tuple[Scaled, Candidate]:
+    """Predict a job's step on some hardware; also returns the best plan that was found.
 
     Args:
         outline: the job.
         hardware: of at least two workers.
         alone: the worker that the speedup compares with.
         patterns: which ones may be used.
+        starts: plans that were good on similar hardware.
         budget_tasks: how much is simulated to find a plan.
     """
     plain = {
@@ -85,11 +91,12 @@ def scale(
     }
     real = outlook_of(outline, hardware, patterns[0])
     plain_s = {name: real.predict(candidate).step_s for name, candidate in plain.items()}
-    fastest = min(plain_s, key=lambda name: plain_s[name])
-    planned = plan_for(outline, hardware, fastest, patterns, budget_tasks)
+    least_s = min(plain_s.values())
+    fastest = next(name for name in patterns if plain_s[name] <= (1 + _AS_FAST) * least_s)
+    planned = plan_for(outline, hardware, fastest, patterns, starts, budget_tasks)
     planned_s = real.predict(planned).step_s
     best, step_s = planned, planned_s
-    if plain_s[fastest] <= planned_s:
+    if plain_s[fastest] <= planned_s:  # a budget may end before anything better is found
         best, step_s = plain[fastest], plain_s[fastest]
     saved_s = saved_by(
         step_s,
@@ -99,7 +106,7 @@ def scale(
         sent_bytes=_sent_bytes(real),
     )
     one = dataclasses.replace(hardware, hosts=(alone,), links=())
-    return Scaled(
+    scaled = Scaled(
         workers=hardware.workers,
         alone_s=simulate_groups((), (), {}, outline.free, one).step_s,
         plain_s=plain_s,
@@ -108,6 +115,56 @@ def scale(
         limited_by=max(saved_s, key=lambda name: saved_s[name]),
         saved_s={str(name): seconds for name, seconds in saved_s.items()},
     )
+    return scaled, planned
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One of several things that a job may run on.
+
+    Attributes:
+        workers: how many.
+        bits_per_s: of the links; None if each worker has its own.
+        latency_s: of the network, one way.
+    """
+
+    workers: int
+    bits_per_s: float | None
+    latency_s: float
+
+
+def sweep(
+    outline: JobOutline,
+    hardware: Mapping[Setting, Hardware],
+    *,
+    alone: Host,
+    patterns: Sequence[str] = PATTERNS,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[Setting, Scaled]:
+    """A job in each of several settings; what was good in one is tried in the next ones too.
+
+    Args:
+        outline: the job.
+        hardware: what workers and links can do in each setting.
+        alone: the worker that speedups compare with.
+        patterns: which ones may be used.
+        progress: is told how many settings are done, and of how many.
+    """
+    found: dict[Setting, Scaled] = {}
+    plans: dict[Setting, Candidate] = {}
+    for number, (setting, own) in enumerate(hardware.items()):
+        progress(number, len(hardware))
+        near = [plans[each] for each in reversed(plans) if _is_near(each, setting)]
+        found[setting], plans[setting] = scale(
+            outline, own, alone=alone, patterns=patterns, starts=near[:_MOST_STARTS]
+        )
+    progress(len(hardware), len(hardware))
+    return found
+
+
+def _is_near(one: Setting, other: Setting) -> bool:
+    """Whether settings differ in one thing only."""
+    return sum(a != b for a, b in zip(astuple(one), astuple(other), strict=True)) == 1
 
 
 def plan_for(
@@ -115,6 +172,7 @@ def plan_for(
     hardware: Hardware,
     plain_pattern: str,
     patterns: Sequence[str] = PATTERNS,
+    starts: Sequence[Candidate] = (),
     budget_tasks: int = BUDGET_TASKS,
 ) -> Candidate:
     """The best plan that is found for some hardware.
@@ -127,8 +185,27 @@ def plan_for(
         outlook, network=dataclasses.replace(outlook.network, costs=costs)
     )
     options = Options(budget_tasks=budget_tasks)
-    found = search(outlook, (), deferrable=deferrable(outline), options=options)
+    starts = [*starts, *(_joined(outlook, size) for size in _JOINED_BYTES)]
+    found = search(outlook, starts, deferrable=deferrable(outline), options=options)
     return found.best.candidate
+
+
+def _joined(outlook: Outlook, most_bytes: int) -> Candidate:
+    """All gradients in the order in which they are ready, joined up to some size, sent at once."""
+    ready = outlook.ordered.ready_s
+    groups: list[Group] = []
+    size, last_dtype = 0, ""
+    for group in sorted(outlook.plain.groups, key=lambda g: ready.get(g.members[0], 0.0)):
+        own = outlook.plain.bytes(group) if group.pattern != ALL_GATHER else most_bytes + 1
+        dtype = outlook.plain.gradient(group.members[0]).spec.dtype
+        if groups and size + own <= most_bytes and dtype == last_dtype:
+            members = groups[-1].members + group.members
+            groups[-1] = dataclasses.replace(groups[-1], members=members)
+            size += own
+        else:
+            groups.append(dataclasses.replace(group, name=f"group_{len(groups)}"))
+            size, last_dtype = own, dtype
+    return Candidate("joined", tuple(groups))
 
 
 def _alike(hardware: Hardware) -> Hardware:

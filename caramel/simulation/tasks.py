@@ -82,6 +82,7 @@ class _Writer:
         self.found = StepTasks(folded=hardware.is_uniform)
         self._tasks = self.found.graph
         self._hosts = 1 if self.found.folded else hardware.workers
+        self._rate = hardware.bytes_per_s
         self._latency = {(each.source, each.target): each.latency_s for each in hardware.links}
         self._after: dict[str, list[str]] = {}
         self._chain: list[list[int]] = []
@@ -228,8 +229,7 @@ class _Writer:
                     [last, *([before[number]] if number in before else [])],
                     name=group.name,
                     target=0,
-                    worth=self._worth(group, each.bytes, each.chunks, hardware.bytes_per_s)
-                    * each.busiest,
+                    worth=self._worth(group, each.bytes, each.chunks, self._rate) * each.busiest,
                     latency_s=latency_s * each.count + self._handling_s(each.bytes * each.busiest),
                 )
                 if each.added:

@@ -1,0 +1,128 @@
+"""Shows how a job scales: a table for each network, and a picture with a curve for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from caramel.report.drawing import check_drawable
+from caramel.report.units import percent_text, ratio_text, seconds_text, three_digits
+from caramel.simulation.scaling import Scaled, Setting
+
+Points = Mapping[Setting, Scaled]
+
+_MARKERS = {"computation": "o", "wire": "s", "latency": "^", "processor": "D"}
+_STYLES = ("-", "--", ":", "-.")
+
+
+def show_curves(points: Points, console: Console) -> None:
+    """Print a table for each bandwidth and latency."""
+    for title, own in _curves(points):
+        console.print(_table(title, own))
+
+
+def _curves(points: Points) -> Iterator[tuple[str, list[tuple[Setting, Scaled]]]]:
+    """Settings that differ in the number of workers only, in the order in which they are given."""
+    found = groupby(points.items(), key=lambda item: (item[0].bits_per_s, item[0].latency_s))
+    for (bits_per_s, latency_s), own in found:
+        yield f"{_rate_text(bits_per_s)}, {_time_text(latency_s)}", list(own)
+
+
+def _table(title: str, own: list[tuple[Setting, Scaled]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    patterns = list(own[0][1].plain_s)
+    table.add_column("workers", justify="right")
+    for name in patterns:
+        table.add_column(f"plain, {name.replace('_', ' ')}", justify="right")
+    for name in ("planned", "speedup", "efficiency"):
+        table.add_column(name, justify="right")
+    table.add_column("best pattern")
+    table.add_column("limited by")
+    for setting, scaled in own:
+        table.add_row(
+            str(setting.workers),
+            *(seconds_text(scaled.plain_s[name]) for name in patterns),
+            seconds_text(scaled.planned_s),
+            ratio_text(scaled.speedup),
+            percent_text(scaled.efficiency),
+            scaled.pattern.replace("_", " "),
+            scaled.limited_by,
+        )
+    return table
+
+
+def draw_curves(points: Points, path: Path) -> None:
+    """Draw speedups and step times over the number of workers into a file.
+
+    A colour stands for a bandwidth and a line's style for a latency; the form of a point says which
+    resource limits the step there.
+
+    Raises:
+        CaramelError: the file's name has another ending, or matplotlib is missing.
+    """
+    check_drawable(path)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    speedups, steps = figure.subplots(1, 2)
+    counts = sorted({setting.workers for setting in points})
+    rates = list(dict.fromkeys(setting.bits_per_s for setting in points))
+    latencies = list(dict.fromkeys(setting.latency_s for setting in points))
+    speedups.plot(counts, counts, color="0.6", linewidth=1, label="as many times as workers")
+    for title, own in _curves(points):
+        first = own[0][0]
+        look = {
+            "color": f"C{rates.index(first.bits_per_s)}",
+            "linestyle": _STYLES[latencies.index(first.latency_s) % len(_STYLES)],
+        }
+        workers = [setting.workers for setting, _ in own]
+        speedups.plot(workers, [each.speedup for _, each in own], label=title, **look)
+        steps.plot(workers, [each.step_s for _, each in own], **look)
+        for setting, each in own:
+            for ax, value in ((speedups, each.speedup), (steps, each.step_s)):
+                marker = _MARKERS[each.limited_by]
+                ax.plot(setting.workers, value, marker=marker, color=look["color"])
+    speedups.set(ylabel="speedup against one worker")
+    steps.set(ylabel="step, s")
+    for ax in (speedups, steps):
+        ax.set(xscale="log", yscale="log", xlabel="workers")
+        ax.set_xticks(counts, [str(count) for count in counts])
+        ax.set_xticks([], minor=True)
+        ax.grid(alpha=0.3)
+    speedups.legend(fontsize=8)
+    _add_markers(steps, {each.limited_by for each in points.values()})
+    figure.savefig(path, dpi=150)
+
+
+def _add_markers(ax: Any, used: set[str]) -> None:
+    """What the forms of points mean."""
+    from matplotlib.lines import Line2D
+
+    marks = [
+        Line2D([], [], color="0.4", marker=marker, linestyle="", label=f"limited by {name}")
+        for name, marker in _MARKERS.items()
+        if name in used
+    ]
+    ax.legend(handles=marks, fontsize=8)
+
+
+def _rate_text(bits_per_s: float | None) -> str:
+    if bits_per_s is None:
+        return "rates of the hosts"
+    if bits_per_s >= 1e9:
+        return f"{_number(bits_per_s / 1e9)} Gbit/s"
+    return f"{_number(bits_per_s / 1e6)} Mbit/s"
+
+
+def _time_text(seconds: float) -> str:
+    return f"{_number(seconds * 1e3)} ms"
+
+
+def _number(value: float) -> str:
+    text = three_digits(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
