@@ -332,12 +332,17 @@ def test_a_fetch_of_both_parts_sees_what_it_would_see_in_one(choice, tmp_path):
 
 
 def with_biased_loss():
-    """The loss reads a variable that nothing else of the step reads."""
+    """The loss reads a variable that nothing else of the step reads, not even its gradient."""
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
         x, y, feed = inputs(40)
-        bias = parameter("bias", [])
-        loss = cross_entropy(perceptron(x), y) + bias * tf.reduce_mean(x)
+        factor = tf.reduce_mean(x)
+
+        @tf.custom_gradient
+        def scaled(value):  # TensorFlow's own gradient of a product reads both factors
+            return value * factor, lambda upstream: upstream * factor
+
+        loss = cross_entropy(perceptron(x), y) + scaled(parameter("bias", []).read_value())
         train_op = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
     return Network(graph, train_op, loss, feed)
 
