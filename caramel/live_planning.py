@@ -36,8 +36,7 @@ def expected_of(decision: Decision) -> float | None:
     if decision.outlook is None:
         return None
     plan = decision.plan
-    candidate = Candidate("decided", plan.groups, plan.gates, bool(plan.edges))
-    return decision.outlook.predict(candidate).step_s
+    return decision.outlook.predict(Candidate.of(plan, "decided")).step_s
 
 
 def worth_a_trial(decision: Decision) -> dict[str, Plan]:

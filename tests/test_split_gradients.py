@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
+import re
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import network, relative_error, run_on_one_device, tf, wide
+from rich.console import Console
 from test_aggregate import aggregated_graph, assert_same_on_all_workers, make_plan, random_values
 from test_aggregate import run as run_aggregation
 from test_deferral import averaged, with_norm
+from test_planned_model import every_op_takes_a_millisecond
 from test_sparse import embedding
 
 import caramel
 from caramel.errors import PlanError
+from caramel.facts import NetworkModel
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef, in_group, in_replica, joined, kept_piece, split, whole
+from caramel.network import assumed_network
 from caramel.patterns import PATTERNS
 from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
+from caramel.plan_table import show_plan
+from caramel.planning.choose import choose
+from caramel.planning.options import Options
 from caramel.planning.split import split_gradients, with_parts
+from caramel.report.page import html_page
 
 ALL, SOME, NONE = "all", "some", "none"
 CHOICES = {
@@ -398,6 +408,62 @@ def test_plans_with_and_without_parts_take_turns(tmp_path):
             session.use(list(model.variants)[number % 4 if number < 8 else number // 2 % 4])
             assert session.step(job.feed) == expected.step(job.feed)
         assert_equal(session.variables(), expected.variables())
+
+
+# Planning ----------------------------------------------------------------------------------------
+
+
+def network_model() -> NetworkModel:
+    """It takes about as long to aggregate the gradients of `wide` as to compute them."""
+    return assumed_network(2, 1e6, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """A job in which one gradient dominates, and its model as it is planned."""
+    job = network("momentum", model=wide, dtype=tf.float32)
+    facts = [every_op_takes_a_millisecond, network_model]
+    return job, caramel.ARModel(job.context(), 2, analyzers=facts, pattern="shuffle", check=True)
+
+
+def test_a_dominant_gradient_is_split_and_deferred_in_part(planned):
+    job, model = planned
+    found = model.decision.found
+    parts = {part.name for part in model.plan.parts if part.parameter == "w1"}
+    sides = [g.deferred for g in model.plan.groups if not parts.isdisjoint(g.members)]
+    assert 0 < sum(sides) < len(sides) == len(parts)
+    whole = min(each.step_s for each in found.others if not each.candidate.parts)
+    assert found.best.step_s < 0.96 * whole < found.plain.step_s
+    plain = caramel.ARModel(job.context(), 2, pattern="shuffle")
+    with plain.session() as expected, model.session(trials=None) as session:
+        for _ in range(5):
+            assert session.step(job.feed) == expected.step(job.feed)
+        assert_equal(session.variables(), expected.variables())
+
+
+def test_the_next_run_takes_over_a_plan_with_parts(planned):
+    _, model = planned
+    kept = Plan.from_json(model.plan.to_json())
+    analysis = model._analysis([])
+    again = choose(model._plain, analysis, Options(pattern="shuffle"), kept=kept)
+    assert (again.plan.parts, again.plan.groups) == (model.plan.parts, model.plan.groups)
+    assert again.found is None
+
+
+def test_a_plan_with_parts_is_shown_and_explained(planned):
+    _, model = planned
+    out = io.StringIO()
+    show_plan(model.plan, model.windows, Console(file=out, width=250))
+    text = out.getvalue()
+    count = len(model.plan.parts)
+    assert re.search(rf"4 gradients, \d of them split into {count} parts, in \d+ groups", text)
+    assert sum(" part " in line for line in text.splitlines()) == count
+    explanation = model.explain()
+    assert explanation.step_s == model.decision.found.best.step_s
+    assert explanation.parameters == 4
+    members = [name for group in explanation.groups for name in group.members]
+    assert sorted(members) == sorted(n for group in model.plan.groups for n in group.members)
+    assert "w1[0:" in html_page(explanation)
 
 
 # Any plan ----------------------------------------------------------------------------------------

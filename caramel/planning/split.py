@@ -15,6 +15,32 @@ from caramel.graph import dtype_bytes
 from caramel.patterns import chunk_sizes
 from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
 
+DOMINANT_SHARE = 0.15
+"""A gradient with more than this share of all bytes is worth splitting."""
+
+PARTS = (4, 8, 16, 32)
+"""Into how many parts the largest gradient may be split."""
+
+PART_THRESHOLDS = 8
+"""A part has at least so many thresholds of the network: it is cut into a chunk for each worker."""
+
+
+def worthwhile_parts(plan: Plan, threshold_bytes: int) -> Iterator[tuple[Part, ...]]:
+    """The ways to split gradients that may make a step shorter; none if no gradient dominates.
+
+    Args:
+        plan: the plain plan.
+        threshold_bytes: of the network model.
+    """
+    sizes = [_bytes(g) for g in plan.gradients if _may_be_split(g)]
+    largest = max(sizes, default=0)
+    if largest <= DOMINANT_SHARE * sum(sizes):
+        return
+    for count in PARTS:
+        most_bytes = -(-largest // count)
+        if most_bytes >= PART_THRESHOLDS * threshold_bytes:
+            yield split_gradients(plan, most_bytes).parts
+
 
 def split_gradients(plan: Plan, most_bytes: int) -> Plan:
     """The plan with all dense gradients that are larger split into equal parts.
@@ -83,10 +109,14 @@ def _may_be_split(gradient: AggregatedGradient) -> bool:
     return gradient.indices is None and dtype_bytes(gradient.spec.dtype) is not None
 
 
+def _bytes(gradient: AggregatedGradient) -> int:
+    return gradient.elements * (dtype_bytes(gradient.spec.dtype) or 0)
+
+
 def _equal_parts(gradient: AggregatedGradient, most_bytes: int) -> Iterator[Part]:
     """The parts of a gradient; none if it is not larger than `most_bytes`."""
     size = dtype_bytes(gradient.spec.dtype) or 1
-    count = max(1, -(-gradient.elements * size // most_bytes))
+    count = max(1, -(-_bytes(gradient) // most_bytes))
     lengths = [length for length in chunk_sizes(gradient.elements, count, size) if length]
     if len(lengths) < 2:
         return
