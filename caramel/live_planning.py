@@ -14,9 +14,9 @@ from caramel.analysis import Analysis
 from caramel.graph import OpGraph
 from caramel.observed import observed_network, observed_timing
 from caramel.plan import Plan
+from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision, choose
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate
 
 LIVE_BUDGET_TASKS = 200_000
 """Simulated tasks while training waits: some three seconds."""

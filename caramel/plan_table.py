@@ -45,10 +45,10 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
 def _title(plan: Plan) -> str:
     deferred = sum(group.deferred for group in plan.groups)
     split = len({part.parameter for part in plan.parts})
-    parts = f", {split} of them split into {len(plan.parts)} parts," if split else ""
+    parts = f"{split} of the gradients in {len(plan.parts)} parts; " if split else ""
     return (
-        f"{plan.workers} workers, {len(plan.gradients)} gradients{parts} in {len(plan.groups)} "
-        f"groups, {deferred} deferred; {len(plan.edges)} control edges, {len(plan.gates)} gates"
+        f"{plan.workers} workers, {len(plan.gradients)} gradients in {len(plan.groups)} groups, "
+        f"{deferred} deferred; {parts}{len(plan.edges)} control edges, {len(plan.gates)} gates"
     )
 
 

@@ -20,12 +20,13 @@ from caramel.facts import (
 )
 from caramel.graph import OpGraph
 from caramel.plan import ALL_GATHER, Edge, Plan
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
 from caramel.planning.fit import DECIDED
 from caramel.planning.options import Options
 from caramel.planning.paper import paper_plan
-from caramel.planning.search import Candidate, Found, Outlook, search
+from caramel.planning.search import Found, search
 from caramel.planning.serialize import serialize
 from caramel.simulation.hardware import hardware_of
 from caramel.simulation.workload import workload_of

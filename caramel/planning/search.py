@@ -17,18 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caramel.facts import NetworkModel
 from caramel.graph import dtype_bytes
 from caramel.patterns import PATTERNS
-from caramel.plan import ALL_GATHER, Gate, Group, Part, Plan
+from caramel.plan import ALL_GATHER, Gate, Group, Part
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.depth import LARGEST_DEPTH, depth_of
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import DEFAULT, Options
 from caramel.planning.pattern import AUTO, pattern_of
 from caramel.planning.split import with_parts, worthwhile_parts
-from caramel.simulation.hardware import Hardware
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
-from caramel.simulation.workload import Workload
 
 DEFERRED_SHARES = tuple(n / 20 for n in range(16))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
@@ -36,39 +34,6 @@ IN_FLIGHT = (0, 3_000_000, 6_000_000, IN_FLIGHT_BYTES, 25_000_000)
 
 _WORTH = 1e-4  # of the step that a change must save to be made
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A plan as far as it is searched.
-
-    Attributes:
-        name: where it comes from, for people.
-        groups: in the order of transfer, the deferred ones first.
-        gates: which group waits for which.
-        ordered: whether control edges let gradients get ready in one order.
-        in_flight_bytes: from which the gates were made; None if they were given.
-        parts: of gradients that are split.
-    """
-
-    name: str
-    groups: tuple[Group, ...]
-    gates: tuple[Gate, ...] = ()
-    ordered: bool = True
-    in_flight_bytes: int | None = None
-    parts: tuple[Part, ...] = ()
-
-    @classmethod
-    def of(cls, plan: Plan, name: str) -> Candidate:
-        """A plan that was made."""
-        return cls(name, plan.groups, plan.gates, bool(plan.edges), parts=plan.parts)
-
-    @property
-    def deferred(self) -> frozenset[str]:
-        """The parameters whose gradients are deferred, or parts of them."""
-        parameters = {part.name: part.parameter for part in self.parts}
-        deferred = [name for group in self.groups if group.deferred for name in group.members]
-        return frozenset(parameters.get(name, name) for name in deferred)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +59,6 @@ class Found:
     plain: Scored
     others: tuple[Scored, ...]
     tasks: int
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """What is known for predicting steps of one job.
-
-    Attributes:
-        plain: the plain plan.
-        network: the model of the network.
-        hardware: workers and links.
-        free: the workload without control edges.
-        ordered: the workload with them.
-    """
-
-    plain: Plan
-    network: NetworkModel
-    hardware: Hardware
-    free: Workload
-    ordered: Workload
-
-    def workload(self, ordered: bool) -> Workload:
-        """What a worker computes, with or without control edges."""
-        return self.ordered if ordered else self.free
-
-    def predict(self, candidate: Candidate) -> Prediction:
-        """A steady step."""
-        return simulate_groups(
-            candidate.groups,
-            candidate.gates,
-            sizes_of(self.plain, candidate.parts),
-            self.workload(candidate.ordered),
-            self.hardware,
-        )
 
 
 def search(

@@ -15,8 +15,9 @@ from caramel.explanation import Explanation, GroupExplanation, Limit, LimitedBy,
 from caramel.facts import TransferWindows, Window
 from caramel.names import group_of
 from caramel.plan import ALL_GATHER, Plan
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate, Outlook, search
+from caramel.planning.search import search
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import Prediction, simulate
 from caramel.simulation.workload import Workload
