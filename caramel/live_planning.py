@@ -14,9 +14,9 @@ from caramel.analysis import Analysis
 from caramel.graph import OpGraph
 from caramel.observed import observed_network, observed_timing
 from caramel.plan import Plan
+from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision, choose
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate
 
 LIVE_BUDGET_TASKS = 200_000
 """Simulated tasks while training waits: some three seconds."""
@@ -36,8 +36,7 @@ def expected_of(decision: Decision) -> float | None:
     if decision.outlook is None:
         return None
     plan = decision.plan
-    candidate = Candidate("decided", plan.groups, plan.gates, bool(plan.edges))
-    return decision.outlook.predict(candidate).step_s
+    return decision.outlook.predict(Candidate.of(plan, "decided")).step_s
 
 
 def worth_a_trial(decision: Decision) -> dict[str, Plan]:

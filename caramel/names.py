@@ -183,6 +183,36 @@ def in_group(group: str, worker: int, *parts: str) -> str:
     return "/".join((_CARAMEL, group, replica_prefix(worker), *parts))
 
 
+def part_name(parameter: str, begin: int, end: int) -> str:
+    """What a part of a split gradient is called among members of groups; no parameter's name."""
+    return f"{parameter}[{begin}:{end}]"
+
+
+def flattened(worker: int, parameter: str) -> str:
+    """The raw gradient of a parameter as a vector, to be split."""
+    return added(worker, "flattened", parameter)
+
+
+def split(worker: int, parameter: str) -> str:
+    """The parts of a raw gradient."""
+    return added(worker, "split", parameter)
+
+
+def joined(worker: int, parameter: str) -> str:
+    """The aggregated parts of a gradient side by side."""
+    return added(worker, "joined", parameter)
+
+
+def whole(worker: int, parameter: str) -> str:
+    """The aggregated gradient of a parameter, made of its parts."""
+    return added(worker, "whole", parameter)
+
+
+def kept_piece(group: str, worker: int, member: int, piece: int) -> str:
+    """The variable that keeps a piece of an aggregated part of a gradient for the next step."""
+    return in_group(group, worker, "kept_sum", str(member), str(piece))
+
+
 def inputs_read(worker: int) -> str:
     """Runs when a worker's own input pipelines have given what the step reads from them."""
     return added(worker, "inputs_read")

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from caramel.errors import PlanError
 from caramel.facts import Pipeline, Reduction, Variable
 from caramel.graph import TensorSpec, dtype_bytes
-from caramel.names import TensorRef
-from caramel.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern
+from caramel.names import TensorRef, part_name
+from caramel.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern, chunk_sizes, schedule
 from caramel.records import from_json_value, to_json_value
 
 FORMAT = 1
@@ -55,13 +55,39 @@ class AggregatedGradient:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Elements of a dense gradient that are aggregated apart from its others.
+
+    Attributes:
+        parameter: whose gradient it is.
+        begin: its first element, counted in the flattened gradient.
+        end: the element behind its last one.
+    """
+
+    parameter: str
+    begin: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """What it is called among the members of groups."""
+        return part_name(self.parameter, self.begin, self.end)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """Parameters that are aggregated together.
+    """Gradients that are aggregated together.
 
     Attributes:
         name: unique; stands in the names of the nodes.
-        members: parameters, in the order in which they lie in the group's memory. They have one
-            dtype, and are all dense unless the group is one sparse gradient alone.
+        members: parameters, or names of parts of their gradients, in the order in which they lie in
+            the group's memory. They have one dtype, and are all dense unless the group is one
+            sparse gradient alone.
         pattern: one of `caramel.patterns.PATTERNS`, or `all_gather` for one sparse gradient.
         depth: into how many parts the group is split that are aggregated side by side.
         shift: added to the workers' numbers in the pattern, to spread small groups over them.
@@ -184,7 +210,9 @@ class Plan:
         constant: names of variables whose initial value each worker makes itself, from constants;
             the others' are made once and broadcast.
         gradients: what is aggregated.
-        groups: how; every gradient is in exactly one group.
+        parts: into what some of them are split, those of one gradient in order. Each begins at a
+            multiple of 64 bytes, so that cutting the gradient copies nothing.
+        groups: how; every gradient is in exactly one group, or if it is split every part of it.
         edges: control edges that are added to every replica.
         gates: in which order transfers go, and how many at a time.
         deferral: what moves into the next step with the deferred groups.
@@ -205,6 +233,7 @@ class Plan:
     variables: tuple[Variable, ...]
     gradients: tuple[AggregatedGradient, ...]
     groups: tuple[Group, ...]
+    parts: tuple[Part, ...] = ()
     edges: tuple[Edge, ...] = ()
     gates: tuple[Gate, ...] = ()
     deferral: Deferral = Deferral()
@@ -222,19 +251,54 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.devices:
             raise PlanError("a plan needs at least one worker")
-        grouped = Counter(member for group in self.groups for member in group.members)
+        self._check_parts()
+        self._check_members()
+        if max(Counter(group.name for group in self.groups).values(), default=1) > 1:
+            raise PlanError("two groups of the plan have the same name")
+        for group in self.groups:
+            self._check_group(group)
+        self._check_gates()
+
+    def _check_parts(self) -> None:
+        ends: dict[str, int] = {}
+        for part in self.parts:
+            gradient, end = self.gradient(part.parameter), ends.get(part.parameter, 0)
+            first_byte = part.begin * (dtype_bytes(gradient.spec.dtype) or 1)
+            if gradient.indices is not None:
+                raise PlanError(f"the gradient of '{part.parameter}' is sparse; it cannot be split")
+            if part.begin < end:
+                raise PlanError(f"part '{part.name}' begins before the part before it ends")
+            if part.begin > end:
+                raise PlanError(f"no part has elements {end} to {part.begin} of '{part.parameter}'")
+            if part.elements < 1:
+                raise PlanError(f"part '{part.name}' has no elements")
+            if first_byte % CHUNK_ALIGNMENT_BYTES:
+                raise PlanError(
+                    f"part '{part.name}' begins at byte {first_byte}, which is no multiple of "
+                    f"{CHUNK_ALIGNMENT_BYTES}"
+                )
+            ends[part.parameter] = part.end
+        for name, end in ends.items():
+            elements = self.gradient(name).elements
+            if end != elements:
+                raise PlanError(
+                    f"the parts of '{name}' end at element {end}, but its gradient at {elements}"
+                )
+
+    def _check_members(self) -> None:
+        split = {part.parameter for part in self.parts}
         gradients = Counter(gradient.parameter for gradient in self.gradients)
+        gradients.subtract(split)
+        gradients = +gradients + Counter(part.name for part in self.parts)
+        grouped = Counter(member for group in self.groups for member in group.members)
+        if whole := sorted(split & grouped.keys()):
+            raise PlanError(f"the gradient of '{whole[0]}' is split, but in a group as a whole")
         for name, count in (gradients | grouped).items():
             if gradients[name] != 1 or (len(self.devices) > 1 and grouped[name] != 1):
                 raise PlanError(
                     f"parameter '{name}' has {gradients[name]} gradients and stands in "
                     f"{grouped[name]} groups of the plan; it must be one each ({count})"
                 )
-        if max(Counter(group.name for group in self.groups).values(), default=1) > 1:
-            raise PlanError("two groups of the plan have the same name")
-        for group in self.groups:
-            self._check_group(group)
-        self._check_gates()
 
     def _check_group(self, group: Group) -> None:
         members = [self.gradient(name) for name in group.members]
@@ -288,8 +352,9 @@ class Plan:
 
     @property
     def deferred(self) -> frozenset[str]:
-        """The parameters whose gradients are aggregated at the start of the next step."""
-        return frozenset(name for group in self.groups if group.deferred for name in group.members)
+        """The parameters whose gradients, or parts of them, are aggregated in the next step."""
+        deferred = [group for group in self.groups if group.deferred]
+        return frozenset(self.parameter(name) for group in deferred for name in group.members)
 
     @property
     def gates_between_steps(self) -> tuple[Gate, ...]:
@@ -297,24 +362,50 @@ class Plan:
         deferred = {group.name for group in self.groups if group.deferred}
         return tuple(g for g in self.gates if g.after in deferred and g.group not in deferred)
 
-    def gradient(self, parameter: str) -> AggregatedGradient:
-        """The gradient of a parameter.
+    def part(self, member: str) -> Part | None:
+        """The part of a gradient that a member of a group is, or None if it is a whole one."""
+        return next((part for part in self.parts if part.name == member), None)
+
+    def parameter(self, member: str) -> str:
+        """The parameter to which a member of a group belongs."""
+        part = self.part(member)
+        return member if part is None else part.parameter
+
+    def gradient(self, member: str) -> AggregatedGradient:
+        """The gradient that a member of a group is, or is a part of.
 
         Raises:
             PlanError: the plan has none.
         """
+        parameter = self.parameter(member)
         for gradient in self.gradients:
             if gradient.parameter == parameter:
                 return gradient
         raise PlanError(f"the plan has no gradient of parameter '{parameter}'")
 
+    def spec(self, member: str) -> TensorSpec:
+        """dtype and shape of what is aggregated for a member of a group; a part is a vector."""
+        spec, part = self.gradient(member).spec, self.part(member)
+        return spec if part is None else TensorSpec(spec.dtype, (part.elements,))
+
     def elements(self, group: Group) -> int:
         """Number of elements that a dense group aggregates."""
-        return sum(self.gradient(member).elements for member in group.members)
+        return sum(self.spec(member).elements or 0 for member in group.members)
+
+    def chunks(self, group: Group) -> tuple[int, ...]:
+        """Number of elements in each chunk of a dense group; empty ones are left out."""
+        count = schedule(group.pattern, self.workers, depth=group.depth).chunks
+        sizes = chunk_sizes(
+            self.elements(group),
+            count,
+            dtype_bytes(self.spec(group.members[0]).dtype) or 1,
+            smallest_bytes=group.smallest_chunk_bytes,
+        )
+        return tuple(size for size in sizes if size)
 
     def bytes(self, group: Group) -> int:
         """Bytes that a dense group aggregates."""
-        size = dtype_bytes(self.gradient(group.members[0]).spec.dtype) or 0
+        size = dtype_bytes(self.spec(group.members[0]).dtype) or 0
         return self.elements(group) * size
 
     def to_json(self) -> str:

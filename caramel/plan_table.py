@@ -30,10 +30,10 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
         sparse = plan.gradient(group.members[0]).indices is not None
         table.add_row(
             group.name,
-            str(len(group.members)),
+            "part" if plan.part(group.members[0]) else str(len(group.members)),
             "rows" if sparse else f"{plan.bytes(group) / _KIB:,.1f}",
             str(group.depth),
-            *(_window(group, windows) if windows else ()),
+            *(_window(plan, group, windows) if windows else ()),
             group.pattern,
             "deferred" if group.deferred else "in-step",
             ", ".join(waits.get(group.name, ())),
@@ -44,14 +44,16 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
 
 def _title(plan: Plan) -> str:
     deferred = sum(group.deferred for group in plan.groups)
+    split = len({part.parameter for part in plan.parts})
+    parts = f"{split} of the gradients in {len(plan.parts)} parts; " if split else ""
     return (
         f"{plan.workers} workers, {len(plan.gradients)} gradients in {len(plan.groups)} groups, "
-        f"{deferred} deferred; {len(plan.edges)} control edges, {len(plan.gates)} gates"
+        f"{deferred} deferred; {parts}{len(plan.edges)} control edges, {len(plan.gates)} gates"
     )
 
 
-def _window(group: Group, windows: TransferWindows) -> tuple[str, str]:
+def _window(plan: Plan, group: Group, windows: TransferWindows) -> tuple[str, str]:
     """When the last gradient of a group is ready and its first parameter is needed."""
-    own = [windows.windows[name] for name in group.members]
+    own = [windows.windows[plan.parameter(member)] for member in group.members]
     ready_s, needed_s = max(w.ready_s for w in own), min(w.needed_s for w in own)
     return f"{ready_s * 1e3:.2f}", f"{needed_s * 1e3:.2f}"

@@ -10,10 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of what is aggregated for a parameter: elements, and bytes of each."""
+    """Of what is aggregated for a parameter: elements, and bytes of each.
+
+    Attributes:
+        parameter: that of the gradient of which this is a part; None for a whole one.
+    """
 
     elements: int
     element_bytes: int
+    parameter: str | None = None
 
     @property
     def bytes(self) -> int:

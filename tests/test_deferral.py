@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ from networks import (
 
 import caramel
 from caramel.errors import PlanError
-from caramel.plan import Gate
+from caramel.plan import Gate, Part
+from caramel.planning.split import with_parts
 
 EVERY, FIRST, LAST, SOME = "every", "first", "last", "some"
 CHOICES = {
@@ -168,6 +170,16 @@ def test_whatever_follows_the_update_gives_the_same_bits(name, choice):
     assert relative_error(values, expected.values) < 1e-12
 
 
+def randomly_cut(random, plan):
+    """Some gradients cut wherever they may be."""
+    for gradient in plan.gradients:
+        unit = 8  # numbers of 8 bytes
+        cuts = [n for n in range(unit, gradient.elements, unit) if random.random() < 0.4]
+        if cuts:
+            for pair in itertools.pairwise([0, *cuts, gradient.elements]):
+                yield Part(gradient.parameter, *pair)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_random_plans_give_the_same_bits(seed):
     random = np.random.default_rng(seed)
@@ -175,6 +187,7 @@ def test_random_plans_give_the_same_bits(seed):
     workers = int(random.integers(2, 4))
 
     def change(plan):
+        plan = with_parts(plan, randomly_cut(random, plan))
         members = list(random.permutation([g.members[0] for g in plan.groups]))
         groups = []
         while members:

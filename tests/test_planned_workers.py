@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from networks import network, tf, wide
 from test_planned_model import FLAGS, every_op_takes_a_millisecond, slow_network
+from test_split_gradients import SOME, split_plan
 from test_workers import worker_pid
 from variants import in_turn, with_variants
 
@@ -35,6 +36,12 @@ def planned(context, cluster, **flags):
     facts = [every_op_takes_a_millisecond, slow_network(cluster.size)]
     options = {"pattern": "shuffle", "planner": "paper", "in_flight_bytes": 0, **flags}
     return caramel.ARModel(context, cluster, analyzers=facts, **options)
+
+
+def in_parts(context, cluster):
+    """Large gradients split, some of the parts deferred."""
+    plain = caramel.ARModel(context, cluster, pattern="shuffle")
+    return caramel.ARModel(context, cluster, plan=split_plan(plain.plan, SOME, gated=True))
 
 
 def plain_values(job, context, workers, start=None):
@@ -86,7 +93,8 @@ def test_worker_processes_give_the_bits_of_plain_training_while_plans_change():
             assert_equal(session.variables(worker=1), expected, "trials")
 
 
-def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path):
+@pytest.mark.parametrize("make_model", [planned, in_parts])
+def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path, make_model):
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     start = tmp_path / "start"
@@ -94,7 +102,7 @@ def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_
     checkpoint, done = str(start), 0
     for victim, kill_after in ((1, 1), (0, 5), (1, 12), (None, STEPS)):
         with caramel.Cluster.local(2) as cluster:
-            model = planned(context, cluster)
+            model = make_model(context, cluster)
             assert model.plan.deferral.moved
             with model.session() as session:
                 session.restore(checkpoint)

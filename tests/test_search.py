@@ -17,6 +17,7 @@ from caramel.plan import AggregatedGradient, Group, Plan
 from caramel.planning.gates import gates_of
 from caramel.planning.options import Options
 from caramel.planning.search import Candidate, Outlook, search
+from caramel.planning.split import split_gradients
 from caramel.simulation.hardware import Hardware, Host, hardware_of
 from caramel.simulation.simulate import sizes_of
 from caramel.simulation.workload import Piece, Update, Workload
@@ -160,6 +161,83 @@ def test_a_budget_that_is_spent_ends_the_search():
     found = search(outlook, [], options=Options(budget_tasks=500))
     assert found.tasks < 1500
     assert found.best.step_s <= found.plain.step_s
+
+
+# Gradients that are split ------------------------------------------------------------------------
+
+DOMINATED = ([MB, MB, 2 * MB, 24 * MB, MB], [0.1, 0.08, 0.06, 0.01, 0.01])
+
+
+def test_a_gradient_that_dominates_is_split_and_some_of_its_parts_are_deferred():
+    outlook = outlook_of(*DOMINATED, rate=37 * MB)
+    found = search(outlook, [])
+    best = found.best.candidate
+    names = {part.name for part in best.parts if part.parameter == "p3"}
+    parts = [group for group in best.groups if not names.isdisjoint(group.members)]
+    assert 0 < sum(group.deferred for group in parts) < len(parts) == len(names)
+    assert "p3" in best.deferred
+    whole = min(each.step_s for each in found.others if not each.candidate.parts)
+    assert found.best.step_s < 0.95 * whole < found.plain.step_s
+    assert found.best.step_s == outlook.predict(best).step_s
+
+
+def test_a_plan_with_parts_that_is_given_is_a_start_like_others():
+    outlook = outlook_of(*DOMINATED, rate=37 * MB)
+    best = search(outlook, []).best
+    given = dataclasses.replace(best.candidate, name="given", in_flight_bytes=None)
+    found = search(outlook, [given], options=Options(budget_tasks=1))
+    assert found.best.step_s <= best.step_s * 1.005
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [[MB] * 8, [4000, 4000, 24000]],
+    ids=["none dominates", "latency is all that counts"],
+)
+def test_gradients_are_not_split_where_that_brings_nothing(sizes):
+    outlook = outlook_of(sizes, [0.02] * len(sizes), rate=30 * MB)
+    found = search(outlook, [])
+    assert not any(each.candidate.parts for each in (found.best, *found.others))
+
+
+@pytest.mark.parametrize("option", ["scheduling", "batching"])
+def test_gradients_are_not_split_if_that_is_off(option):
+    outlook = outlook_of(*DOMINATED, rate=37 * MB)
+    found = search(outlook, [], options=Options(**{option: False}))
+    assert not any(each.candidate.parts for each in (found.best, *found.others))
+
+
+def test_a_gradient_that_must_not_be_deferred_is_not_deferred_in_part():
+    outlook = outlook_of(*DOMINATED, rate=37 * MB)
+
+    def refusal(parameters):
+        return "no" if "p3" in parameters else None
+
+    assert "p3" not in search(outlook, [], deferrable=refusal).best.candidate.deferred
+
+
+def test_an_update_waits_until_all_parts_have_arrived_and_are_joined():
+    outlook = outlook_of([8 * MB], [0.1], rate=80 * MB)
+    plain = split_gradients(outlook.plain, 4 * MB)
+    first, second = plain.groups
+    for groups, deferred in (
+        ((first, second), 0),
+        ((dataclasses.replace(first, deferred=True), second), 1),
+        (tuple(dataclasses.replace(g, deferred=True) for g in plain.groups), 2),
+    ):
+        candidate = Candidate("tried", groups, parts=plain.parts)
+        prediction = outlook.predict(candidate)
+        hardware = outlook.hardware
+        joined_s = hardware.copy_s_per_byte * 8 * MB
+        times = prediction.groups
+        before = [times[g.name].end_s for g in groups if g.deferred]
+        after = [times[g.name].end_s for g in groups if not g.deferred]
+        forward_s = max(before) + joined_s if before else 0.0
+        assert deferred == len(before)
+        ready_s = forward_s + 0.3
+        in_step_s = max(after, default=ready_s) + (joined_s if not before else 0.0)
+        assert prediction.step_s == pytest.approx(max(ready_s, in_step_s))
+        assert all(times[g.name].begin_s >= ready_s - 1e-9 for g in groups if not g.deferred)
 
 
 def test_hardware_follows_from_an_assumed_network():

@@ -1,7 +1,7 @@
 """Aggregates the raw gradients between the workers, by ordinary ops.
 
 What post-processes a gradient in the user's graph then reads the aggregated one. How a group is
-aggregated is in `dense` and `sparse`.
+aggregated is in `dense` and `sparse`, how a gradient is split in `split`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.sparse import SparseRows
+from caramel.modifiers.split import SplitGradients, comes_in_chunks
 from caramel.names import (
     TensorRef,
     in_replica,
@@ -30,11 +31,19 @@ def aggregate(graph_def: Any, plan: Plan) -> Any:
     aggregated = copy_of(graph_def)
     nodes = {node.name: node for node in aggregated.node}
     desk = Desk(GraphWriter(aggregated), plan)
+    split = SplitGradients(desk, plan)
     for group in plan.groups:
-        results = _aggregate_group(desk, plan, group)
+        results = _aggregate_group(desk, plan, group, split)
         for worker in range(plan.workers):
-            for parameter, tensors in zip(group.members, results[worker], strict=True):
-                _rewire(nodes, worker, plan.gradient(parameter), tensors)
+            for number, member in enumerate(group.members):
+                tensors = results[worker][number]
+                if plan.part(member) is None:
+                    _rewire(nodes, worker, plan.gradient(member), tensors)
+                else:
+                    split.arrive(worker, group, number, tensors)
+    for gradient in split.gradients:
+        for worker in range(plan.workers):
+            _rewire(nodes, worker, gradient, [split.join(worker, gradient)])
     return aggregated
 
 
@@ -54,17 +63,19 @@ def _rewire(
                 node.input[position] = input_string(replaced[tensor])
 
 
-def _aggregate_group(desk: Desk, plan: Plan, group: Group) -> list[list[tuple[TensorRef, ...]]]:
-    """The aggregated tensors of each member, for each worker."""
+def _aggregate_group(
+    desk: Desk, plan: Plan, group: Group, split: SplitGradients
+) -> list[list[Sequence[TensorRef]]]:
+    """The aggregated tensors of each member, for each worker; of a part its pieces."""
     first = plan.gradient(group.members[0])
     if group.pattern == ALL_GATHER:
         return [[tensors] for tensors in SparseRows(desk, plan, group).gather(first)]
     if first.indices is not None:
         return [[tensors] for tensors in SparseRows(desk, plan, group).add_up(first)]
-    parts = [
-        [tensor_in_replica(worker, plan.gradient(name).values) for name in group.members]
-        for worker in range(plan.workers)
-    ]
-    specs = [plan.gradient(name).spec for name in group.members]
+    parts = [[split.raw(worker, name) for name in group.members] for worker in range(plan.workers)]
+    specs = [plan.spec(name) for name in group.members]
+    if comes_in_chunks(plan, group):
+        chunks = DenseSum(desk, plan, group).chunks_of([own[0] for own in parts], specs[0])
+        return [[pieces] for pieces in chunks]
     summed = DenseSum(desk, plan, group).of(parts, specs)
     return [[(tensor,) for tensor in tensors] for tensors in summed]

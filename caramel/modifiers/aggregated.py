@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caramel.names import TensorRef, in_group
-from caramel.plan import ALL_GATHER, Group, Plan
+from caramel.names import TensorRef, in_group, whole
+from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan
 
 
 def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
@@ -14,7 +14,11 @@ def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
 
 def aggregated_values(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
     """What is read in place of each tensor of each raw gradient."""
-    return {raw: tensor for group in plan.groups for raw, tensor in _of_group(plan, group, worker)}
+    found = {raw: tensor for group in plan.groups for raw, tensor in _of_group(plan, group, worker)}
+    if plan.groups:
+        for part in plan.parts:
+            found[plan.gradient(part.parameter).values] = TensorRef(whole(worker, part.parameter))
+    return found
 
 
 def arrival(plan: Plan, name: str, worker: int) -> str:
@@ -23,20 +27,17 @@ def arrival(plan: Plan, name: str, worker: int) -> str:
     A group without elements does not travel, and has none.
     """
     group = next(group for group in plan.groups if group.name == name)
-    return _of_group(plan, group, worker)[0][1].op
+    first = plan.gradient(group.members[0])
+    if first.indices is not None:
+        return _rows(first, group, worker)[0][1].op
+    return in_group(name, worker, "aggregated", "0")
 
 
 def _of_group(plan: Plan, group: Group, worker: int) -> list[tuple[TensorRef, TensorRef]]:
+    """What is read in place of the gradients that are aggregated as wholes."""
     first = plan.gradient(group.members[0])
     if first.indices is not None:
-        gathers = group.pattern == ALL_GATHER
-        values, indices = (
-            ("gathered_values", "gathered_indices") if gathers else ("rows/values", "rows/indices")
-        )
-        return [
-            (first.values, TensorRef(in_group(group.name, worker, values))),
-            (first.indices, TensorRef(in_group(group.name, worker, indices))),
-        ]
+        return _rows(first, group, worker)
     if not plan.elements(group):
         return []
     return [
@@ -45,4 +46,20 @@ def _of_group(plan: Plan, group: Group, worker: int) -> list[tuple[TensorRef, Te
             TensorRef(in_group(group.name, worker, "aggregated", str(number))),
         )
         for number, name in enumerate(group.members)
+        if plan.part(name) is None
+    ]
+
+
+def _rows(
+    gradient: AggregatedGradient, group: Group, worker: int
+) -> list[tuple[TensorRef, TensorRef]]:
+    """What is read in place of values and row numbers of a sparse gradient."""
+    assert gradient.indices is not None
+    gathers = group.pattern == ALL_GATHER
+    values, indices = (
+        ("gathered_values", "gathered_indices") if gathers else ("rows/values", "rows/indices")
+    )
+    return [
+        (gradient.values, TensorRef(in_group(group.name, worker, values))),
+        (gradient.indices, TensorRef(in_group(group.name, worker, indices))),
     ]

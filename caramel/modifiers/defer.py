@@ -17,6 +17,7 @@ from typing import Any
 from caramel.modifiers.aggregated import aggregated_values, arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter, copy_of
+from caramel.modifiers.split import kept_pieces
 from caramel.modifiers.tokens import add_put, host_of, token_variables
 from caramel.names import (
     ALL_KEPT,
@@ -100,6 +101,7 @@ def kept_by(plan: Plan, worker: int) -> Iterator[str]:
         yield kept_flat(group.name, worker)
         if plan.gradient(group.members[0]).indices is not None:
             yield kept_flat(group.name, worker, "rows")
+    yield from kept_pieces(plan, worker)
 
 
 class _Replica:

@@ -2,7 +2,8 @@
 
 Every worker lays the members of a group side by side in one flat tensor, splits it into chunks,
 carries out the steps of the group's pattern (`caramel.patterns`), joins the chunks and takes the
-members out again. Slices that begin aligned share their buffer, so splitting copies nothing.
+members out again. Slices that begin aligned share their buffer, so splitting copies nothing. A part
+of a gradient that is a group of its own is left in chunks, for `split` to join all parts at once.
 """
 
 from __future__ import annotations
@@ -49,10 +50,31 @@ class DenseSum:
         self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
     ) -> list[list[TensorRef]]:
         """The aggregated tensors on each worker, from the tensors of each worker."""
+        if not any(spec.elements for spec in specs):
+            return [list(tensors) for tensors in parts]
+        values, sizes = self._summed(parts, specs)
+        return [self._join(worker, values[worker], sizes, specs) for worker in range(len(parts))]
+
+    def chunks_of(self, tensors: Sequence[TensorRef], spec: TensorSpec) -> list[list[TensorRef]]:
+        """The aggregated chunks on each worker of one vector, from the vector of each worker."""
+        values, sizes = self._summed([[tensor] for tensor in tensors], [spec])
+        specs = [TensorSpec(spec.dtype, (size,)) for size in sizes if size]
+        return [
+            self._desk.together(
+                self._name(worker, "aggregated", "0"),
+                worker,
+                [_present(c) for c, size in zip(chunks, sizes, strict=True) if size],
+                specs,
+            )
+            for worker, chunks in enumerate(values)
+        ]
+
+    def _summed(
+        self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
+    ) -> tuple[list[list[TensorRef | None]], tuple[int, ...]]:
+        """The aggregated chunks on each worker, None for empty ones, and their lengths."""
         dtype = specs[0].dtype
         elements = sum(spec.elements or 0 for spec in specs)
-        if elements == 0:
-            return [list(tensors) for tensors in parts]
         sizes = chunk_sizes(
             elements,
             self._schedule.chunks,
@@ -68,7 +90,7 @@ class DenseSum:
             flat = self._ready(worker, self._flatten(worker, weighed, specs), dtype, elements)
             values.append(self._split(worker, flat, sizes, dtype))
         self._run(values, sizes, dtype)
-        return [self._join(worker, values[worker], sizes, specs) for worker in range(len(parts))]
+        return values, sizes
 
     # The worker's own part
 
@@ -119,7 +141,9 @@ class DenseSum:
             self._flat(worker, ("flat", str(number)), tensor, spec)
             for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True))
         ]
-        return self._concatenate(worker, "group", flat, dtype, sum(s.elements or 0 for s in specs))
+        elements = sum(spec.elements or 0 for spec in specs)
+        whole = TensorSpec(dtype, (elements,))
+        return self._desk.concatenated(self._name(worker, "group"), worker, flat, whole)
 
     def _ready(self, worker: int, flat: TensorRef, dtype: str, elements: int) -> TensorRef:
         """The flat tensor when it may be sent: in the next step, behind the gates."""
@@ -137,9 +161,8 @@ class DenseSum:
     ) -> TensorRef:
         """A tensor as a vector, put out by an op of Caramel's own: only those may be sent."""
         if len(spec.shape or ()) != 1:
-            return self._reshaped(
-                worker, parts, tensor, spec, TensorSpec(spec.dtype, (spec.elements,))
-            )
+            vector = TensorSpec(spec.dtype, (spec.elements,))
+            return self._desk.reshaped(self._name(worker, *parts), worker, tensor, vector)
         if is_added(tensor.op):
             return tensor
         return self._add(worker, parts, "Identity", [tensor], [spec], T=spec.dtype)
@@ -149,7 +172,7 @@ class DenseSum:
     ) -> list[TensorRef | None]:
         """The chunks of a flat tensor; None for empty ones."""
         filled = [size for size in sizes if size]
-        tensors = self._slices(worker, "chunks", flat, filled, dtype)
+        tensors = self._desk.slices(self._name(worker, "chunks"), worker, flat, filled, dtype)
         remaining = iter(tensors)
         return [next(remaining) if size else None for size in sizes]
 
@@ -221,18 +244,14 @@ class DenseSum:
         specs: Sequence[TensorSpec],
     ) -> list[TensorRef]:
         """The members, taken out of the aggregated chunks."""
-        dtype = specs[0].dtype
+        desk, dtype = self._desk, specs[0].dtype
         filled = [_present(c) for c, size in zip(chunks, sizes, strict=True) if size]
-        flat = self._concatenate(worker, "joined", filled, dtype, sum(sizes))
-        parts = self._slices(worker, "members", flat, [s.elements or 0 for s in specs], dtype)
+        whole = TensorSpec(dtype, (sum(sizes),))
+        flat = desk.concatenated(self._name(worker, "joined"), worker, filled, whole)
+        lengths = [spec.elements or 0 for spec in specs]
+        parts = desk.slices(self._name(worker, "members"), worker, flat, lengths, dtype)
         return [
-            self._reshaped(
-                worker,
-                ("aggregated", str(number)),
-                part,
-                TensorSpec(dtype, (spec.elements,)),
-                spec,
-            )
+            desk.reshaped(self._name(worker, "aggregated", str(number)), worker, part, spec)
             for number, (part, spec) in enumerate(zip(parts, specs, strict=True))
         ]
 
@@ -247,59 +266,11 @@ class DenseSum:
         outputs: Sequence[TensorSpec],
         **attributes: Any,
     ) -> TensorRef:
-        name = in_group(self._group.name, worker, *self._scope, *parts)
+        name = self._name(worker, *parts)
         return self._desk.add(name, worker, kind, inputs, outputs, **attributes)
 
-    def _reshaped(
-        self,
-        worker: int,
-        parts: tuple[str, ...],
-        tensor: TensorRef,
-        before: TensorSpec,
-        after: TensorSpec,
-    ) -> TensorRef:
-        """The tensor in another shape."""
-        shape = self._desk.constant(worker, list(after.shape or ()), "int32")
-        return self._add(
-            worker, parts, "Reshape", [tensor, shape], [after], T=after.dtype, Tshape="int32"
-        )
-
-    def _concatenate(
-        self, worker: int, name: str, tensors: Sequence[TensorRef], dtype: str, elements: int
-    ) -> TensorRef:
-        if len(tensors) == 1:
-            return tensors[0]
-        axis = self._desk.constant(worker, 0, "int32")
-        return self._add(
-            worker,
-            (name,),
-            "ConcatV2",
-            [*tensors, axis],
-            [TensorSpec(dtype, (elements,))],
-            T=dtype,
-            N=len(tensors),
-            Tidx="int32",
-        )
-
-    def _slices(
-        self, worker: int, name: str, flat: TensorRef, sizes: Sequence[int], dtype: str
-    ) -> list[TensorRef]:
-        """A flat tensor cut into pieces of the given sizes."""
-        if len(sizes) == 1:
-            return [flat]
-        lengths = self._desk.constant(worker, list(sizes), "int64")
-        axis = self._desk.constant(worker, 0, "int32")
-        split = self._add(
-            worker,
-            (name,),
-            "SplitV",
-            [flat, lengths, axis],
-            [TensorSpec(dtype, (size,)) for size in sizes],
-            T=dtype,
-            Tlen="int64",
-            num_split=len(sizes),
-        )
-        return [TensorRef(split.op, number) for number in range(len(sizes))]
+    def _name(self, worker: int, *parts: str) -> str:
+        return in_group(self._group.name, worker, *self._scope, *parts)
 
 
 def _forwarded(steps: Schedule) -> frozenset[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from caramel.graph import TensorSpec
+from caramel.graph import TensorSpec, dtype_number
 from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
@@ -38,6 +38,61 @@ class Desk:
         """Add a node on a worker's device."""
         return self._writer.add(
             name, kind, inputs, device=self._devices[worker], outputs=outputs, **attributes
+        )
+
+    def together(
+        self,
+        name: str,
+        worker: int,
+        tensors: Sequence[TensorRef],
+        specs: Sequence[TensorSpec],
+    ) -> list[TensorRef]:
+        """Hand tensors on, without a copy, when all of them are there."""
+        self.add(name, worker, "IdentityN", tensors, specs)
+        types = self._writer.last.attr["T"].list.type
+        types.extend(dtype_number(spec.dtype) for spec in specs)
+        return [TensorRef(name, number) for number in range(len(tensors))]
+
+    def concatenated(
+        self, name: str, worker: int, tensors: Sequence[TensorRef], spec: TensorSpec
+    ) -> TensorRef:
+        """Vectors side by side in one of the given dtype and length; one alone is not copied."""
+        if len(tensors) == 1:
+            return tensors[0]
+        return self.add(
+            name,
+            worker,
+            "ConcatV2",
+            [*tensors, self.constant(worker, 0, "int32")],
+            [spec],
+            T=spec.dtype,
+            N=len(tensors),
+            Tidx="int32",
+        )
+
+    def slices(
+        self, name: str, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
+    ) -> list[TensorRef]:
+        """A vector cut into pieces of the given lengths."""
+        if len(sizes) == 1:
+            return [flat]
+        split = self.add(
+            name,
+            worker,
+            "SplitV",
+            [flat, self.constant(worker, list(sizes), "int64"), self.constant(worker, 0, "int32")],
+            [TensorSpec(dtype, (size,)) for size in sizes],
+            T=dtype,
+            Tlen="int64",
+            num_split=len(sizes),
+        )
+        return [TensorRef(split.op, number) for number in range(len(sizes))]
+
+    def reshaped(self, name: str, worker: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The tensor in the shape of `spec`."""
+        shape = self.constant(worker, list(spec.shape or ()), "int32")
+        return self.add(
+            name, worker, "Reshape", [tensor, shape], [spec], T=spec.dtype, Tshape="int32"
         )
 
     def constant(self, worker: int, value: Any, dtype: str) -> TensorRef:

@@ -20,11 +20,13 @@ from caramel.facts import (
 )
 from caramel.graph import OpGraph
 from caramel.plan import ALL_GATHER, Edge, Plan
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
+from caramel.planning.fit import DECIDED
 from caramel.planning.options import Options
 from caramel.planning.paper import paper_plan
-from caramel.planning.search import Candidate, Found, Outlook, search
+from caramel.planning.search import Found, search
 from caramel.planning.serialize import serialize
 from caramel.simulation.hardware import hardware_of
 from caramel.simulation.workload import workload_of
@@ -94,7 +96,7 @@ def choose(
     if not options.plans:
         return Decision(plain, "plain", plain, outlook, deferrable=deferrals.reason_against)
     if kept is not None and options.planner == "search":
-        decided = {name: getattr(kept, name) for name in ("groups", "gates", "edges")}
+        decided = {name: getattr(kept, name) for name in DECIDED}
         plan = dataclasses.replace(plain, **decided)
         source = "what proved the fastest in an earlier run"
         return Decision(plan, source, plain, outlook, deferrable=deferrals.reason_against)
@@ -127,10 +129,18 @@ def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...], outlook
     times = outlook.predict(candidate).groups
     workload = outlook.workload(candidate.ordered)
     ready, needed, end_s = workload.ready_s, workload.needed_s, workload.computation_s
+    plan = dataclasses.replace(
+        plain,
+        parts=candidate.parts,
+        groups=candidate.groups,
+        gates=candidate.gates,
+        edges=edges if candidate.ordered else (),
+    )
     groups = []
     for group in candidate.groups:
-        ready_s = max(ready.get(name, 0.0) for name in group.members)
-        needed_s = min(needed.get(name, end_s) for name in group.members)
+        parameters = [plan.parameter(member) for member in group.members]
+        ready_s = max(ready.get(name, 0.0) for name in parameters)
+        needed_s = min(needed.get(name, end_s) for name in parameters)
         own = times[group.name]
         place = (
             f"the next step, which needs it at {needed_s:.4f} s" if group.deferred else "its step"
@@ -140,12 +150,7 @@ def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...], outlook
             f"{own.end_s:.4f} s"
         )
         groups.append(dataclasses.replace(group, reason=reason))
-    return dataclasses.replace(
-        plain,
-        groups=tuple(groups),
-        gates=candidate.gates,
-        edges=edges if candidate.ordered else (),
-    )
+    return dataclasses.replace(plan, groups=tuple(groups))
 
 
 def edges_of(analysis: Analysis) -> tuple[Edge, ...]:

@@ -7,7 +7,7 @@ import dataclasses
 from caramel.errors import PlanError
 from caramel.plan import Plan
 
-DECIDED = ("groups", "edges", "gates")
+DECIDED = ("parts", "groups", "edges", "gates")
 """What a plan decides; everything else follows from that and from the job."""
 
 # Follow from what is decided and need not be given.

@@ -14,10 +14,10 @@ from caramel.facts import GradientFrontier, LoopFrames, StateAccess, TimingTable
 from caramel.graph import OpGraph, TensorSpec
 from caramel.names import TensorRef
 from caramel.plan import AggregatedGradient, Plan
+from caramel.planning.candidate import Outlook
 from caramel.planning.choose import edges_of
 from caramel.planning.deferral import Deferrals
 from caramel.planning.plain import aggregated, plain_groups
-from caramel.planning.search import Outlook
 from caramel.simulation.hardware import Hardware, network_of
 from caramel.simulation.workload import workload_of
 from caramel.workload import Gradient, JobOutline

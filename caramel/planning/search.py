@@ -5,7 +5,7 @@ that are ready first are deferred, just enough of them to fill the forward pass;
 to some size; and some bytes may be in flight at a time. The best of them is improved step by step:
 one group at a time is put on the other side, joined with the next one, split, sent earlier, cut
 into another number of parts, or aggregated by another pattern, as long as that makes the predicted
-step shorter.
+step shorter. Where one gradient dominates, all that is tried with it split, too.
 
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from caramel.facts import NetworkModel
 from caramel.graph import dtype_bytes
 from caramel.patterns import PATTERNS
-from caramel.plan import ALL_GATHER, Gate, Group, Plan
+from caramel.plan import ALL_GATHER, Gate, Group, Part
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.depth import LARGEST_DEPTH, depth_of
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import DEFAULT, Options
 from caramel.planning.pattern import AUTO, pattern_of
-from caramel.simulation.hardware import Hardware
+from caramel.planning.split import with_parts, worthwhile_parts
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
-from caramel.simulation.workload import Workload
 
 DEFERRED_SHARES = tuple(n / 20 for n in range(16))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
@@ -35,30 +34,6 @@ IN_FLIGHT = (0, 3_000_000, 6_000_000, IN_FLIGHT_BYTES, 25_000_000)
 
 _WORTH = 1e-4  # of the step that a change must save to be made
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A plan as far as it is searched.
-
-    Attributes:
-        name: where it comes from, for people.
-        groups: in the order of transfer, the deferred ones first.
-        gates: which group waits for which.
-        ordered: whether control edges let gradients get ready in one order.
-        in_flight_bytes: from which the gates were made; None if they were given.
-    """
-
-    name: str
-    groups: tuple[Group, ...]
-    gates: tuple[Gate, ...] = ()
-    ordered: bool = True
-    in_flight_bytes: int | None = None
-
-    @property
-    def deferred(self) -> frozenset[str]:
-        """The parameters whose gradients are deferred."""
-        return frozenset(name for group in self.groups if group.deferred for name in group.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,39 +61,6 @@ class Found:
     tasks: int
 
 
-@dataclass(frozen=True)
-class Outlook:
-    """What is known for predicting steps of one job.
-
-    Attributes:
-        plain: the plain plan.
-        network: the model of the network.
-        hardware: workers and links.
-        free: the workload without control edges.
-        ordered: the workload with them.
-    """
-
-    plain: Plan
-    network: NetworkModel
-    hardware: Hardware
-    free: Workload
-    ordered: Workload
-
-    def workload(self, ordered: bool) -> Workload:
-        """What a worker computes, with or without control edges."""
-        return self.ordered if ordered else self.free
-
-    def predict(self, candidate: Candidate) -> Prediction:
-        """A steady step."""
-        return simulate_groups(
-            candidate.groups,
-            candidate.gates,
-            sizes_of(self.plain),
-            self.workload(candidate.ordered),
-            self.hardware,
-        )
-
-
 def search(
     outlook: Outlook,
     starts: Iterable[Candidate],
@@ -135,17 +77,45 @@ def search(
         options: which optimizations may be used, which pattern, and how much may be simulated; then
             the best so far is taken.
     """
-    searcher = _Searcher(outlook, deferrable, options)
-    plain = searcher.score(Candidate("plain", outlook.plain.groups, ordered=False))
-    given = [searcher.score(each) for each in starts]
-    family = searcher.family()
+    budget = _Budget(options.budget_tasks)
+    searchers: dict[tuple[Part, ...], _Searcher] = {}
+
+    def searcher(parts: tuple[Part, ...] = ()) -> _Searcher:
+        if parts not in searchers:
+            searchers[parts] = _Searcher(outlook, parts, deferrable, options, budget)
+        return searchers[parts]
+
+    plain = searcher().score(Candidate("plain", outlook.plain.groups, ordered=False))
+    given = [searcher(each.parts).score(each) for each in starts]
+    family = searcher().family()
     start = min([plain, *given, family], key=lambda each: each.step_s)
-    best = searcher.improved(start)
-    for simpler in (*given, plain):
-        if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
+    found = [start]
+    if options.scheduling and options.batching:
+        ways = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
+        split = [searcher(parts).family() for parts in ways if not budget.is_over]
+        found += sorted(split, key=lambda each: each.step_s)[:1]
+    found.sort(key=lambda each: each.step_s)
+    found = [searcher(each.candidate.parts).improved(each) for each in found]
+    best = min(found, key=lambda each: each.step_s)
+    for simpler in (*found, *given, plain):
+        is_simpler = len(simpler.candidate.parts) <= len(best.candidate.parts)
+        if is_simpler and simpler.step_s <= (1 + _SIMPLER) * best.step_s:
             best = simpler
-    others = [each for each in (family, *given) if each.candidate != best.candidate]
-    return Found(best, plain, tuple(sorted(others, key=lambda s: s.step_s)), searcher.spent)
+    others = [each for each in dict.fromkeys((*found, family, *given)) if each != best]
+    return Found(best, plain, tuple(sorted(others, key=lambda s: s.step_s)), budget.spent)
+
+
+@dataclass(slots=True)
+class _Budget:
+    """How many tasks may be simulated, and how many were."""
+
+    tasks: int
+    spent: int = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be tried."""
+        return self.spent >= self.tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,25 +129,32 @@ class _Shape:
 
 
 class _Searcher:
+    """Searches among plans with the same parts of gradients."""
+
     def __init__(
         self,
         outlook: Outlook,
+        parts: tuple[Part, ...],
         deferrable: Callable[[frozenset[str]], str | None],
         options: Options,
+        budget: _Budget,
     ) -> None:
         self._outlook, self._deferrable, self._options = outlook, deferrable, options
+        self._parts, self._budget = parts, budget
         self._pattern = options.pattern
-        self.spent = 0
-        self._sizes = sizes_of(outlook.plain)
-        self._plain = {n: group for group in outlook.plain.groups for n in group.members}
-        self._dtype = {g.parameter: g.spec.dtype for g in outlook.plain.gradients}
-        self._alone = {
+        plain = with_parts(outlook.plain, parts)
+        self._sizes = sizes_of(plain)
+        self._plain = {n: group for group in plain.groups for n in group.members}
+        self._parameter = {name: plain.parameter(name) for name in self._plain}
+        self._dtype = {name: plain.spec(name).dtype for name in self._plain}
+        # Parts are large; whatever is joined is copied.
+        self._alone = {part.name for part in parts} | {
             g.parameter
-            for g in outlook.plain.gradients
+            for g in plain.gradients
             if g.indices is not None or not g.elements or dtype_bytes(g.spec.dtype) is None
         }
         ready = outlook.ordered.ready_s
-        self._order = sorted(self._plain, key=lambda name: ready.get(name, 0.0))
+        self._order = sorted(self._plain, key=lambda n: ready.get(self._parameter[n], 0.0))
         self._needed = self._needed_s()
         self._may_defer: dict[frozenset[str], bool] = {}
         self._known: dict[tuple[object, ...], float] = {}
@@ -187,13 +164,12 @@ class _Searcher:
         workload = self._outlook.ordered
         needed = workload.needed_s
         end_s = workload.computation_s
-        found = dict.fromkeys(self._plain, end_s)
+        first: dict[str, float] = {}
         for update in workload.updates:
             first_s = min((needed.get(v, end_s) for v in update.writes), default=end_s)
-            for name in update.moves_with:
-                if name in found:
-                    found[name] = min(found[name], first_s)
-        return found
+            for parameter in update.moves_with:
+                first[parameter] = min(first.get(parameter, end_s), first_s)
+        return {name: first.get(self._parameter[name], end_s) for name in self._plain}
 
     # Scores
 
@@ -213,16 +189,17 @@ class _Searcher:
             self._outlook.workload(candidate.ordered),
             self._outlook.hardware,
         )
-        self.spent += prediction.tasks
+        self._budget.spent += prediction.tasks
         return prediction
 
     @property
     def _is_over(self) -> bool:
-        return self.spent >= self._options.budget_tasks
+        return self._budget.is_over
 
-    def _can_defer(self, parameters: frozenset[str]) -> bool:
+    def _can_defer(self, names: Sequence[str]) -> bool:
+        parameters = frozenset(self._parameter[name] for name in names)
         if parameters not in self._may_defer:
-            gathered = any(self._plain[name].pattern == ALL_GATHER for name in parameters)
+            gathered = any(self._plain[name].pattern == ALL_GATHER for name in names)
             self._may_defer[parameters] = not gathered and self._deferrable(parameters) is None
         return self._may_defer[parameters]
 
@@ -272,12 +249,12 @@ class _Searcher:
         deferred: list[str] = []
         for name in self._order:
             size = self._sizes[name].bytes
-            if size <= left and self._can_defer(frozenset([name])):
+            if size <= left and self._can_defer([name]):
                 deferred.append(name)
                 left -= size
+        if deferred and not self._can_defer(deferred):
+            deferred = []
         moved = frozenset(deferred)
-        if moved and not self._can_defer(moved):
-            deferred, moved = [], frozenset()
         deferred.sort(key=lambda name: self._needed[name])
         rest = [name for name in self._order if name not in moved]
         joined = [(members, True) for members in self._joined(deferred, shape.deferred_bytes)]
@@ -332,7 +309,8 @@ class _Searcher:
         gates: tuple[Gate, ...] = ()
         if self._options.scheduling:
             gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
-        return Candidate(name, named, gates, self._options.serialization, in_flight_bytes)
+        ordered = self._options.serialization
+        return Candidate(name, named, gates, ordered, in_flight_bytes, self._parts)
 
     # Improvement
 
@@ -393,9 +371,9 @@ class _Searcher:
         """Defer it, or do not."""
         group = groups[number]
         rest = [*groups[:number], *groups[number + 1 :]]
-        deferred = frozenset(n for g in rest if g.deferred for n in g.members)
+        deferred = [n for g in (group, *rest) if g.deferred or g is group for n in g.members]
         changed = dataclasses.replace(group, deferred=not group.deferred)
-        if changed.deferred and not self._can_defer(deferred | frozenset(group.members)):
+        if changed.deferred and not self._can_defer(deferred):
             return
         yield self._inserted(rest, changed)
 

@@ -15,8 +15,9 @@ from caramel.explanation import Explanation, GroupExplanation, Limit, LimitedBy,
 from caramel.facts import TransferWindows, Window
 from caramel.names import group_of
 from caramel.plan import ALL_GATHER, Plan
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate, Outlook, search
+from caramel.planning.search import search
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import Prediction, simulate
 from caramel.simulation.workload import Workload
@@ -111,7 +112,7 @@ class _Explainer:
         self.workload: Workload = outlook.workload(bool(plan.edges))
         self.prediction: Prediction = simulate(plan, self.workload, outlook.hardware)
         self._step_s = self.prediction.step_s
-        self._candidate = Candidate("given", plan.groups, plan.gates, bool(plan.edges))
+        self._candidate = Candidate.of(plan, "given")
 
     def wire_limit_s(self) -> float:
         """The least time in which a worker can send what it must."""
@@ -277,7 +278,7 @@ class _Explainer:
         order = sorted(self._plan.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s))
         for group in order:
             times = predicted[group.name]
-            window = group_window(windows, group.members)
+            window = group_window(windows, map(self._plan.parameter, group.members))
             begin_s, end_s = seen.get(group.name, (None, None))
             yield GroupExplanation(
                 name=group.name,

@@ -10,9 +10,10 @@ from dataclasses import astuple, dataclass
 from caramel.explanation import LimitedBy
 from caramel.patterns import PATTERNS
 from caramel.plan import ALL_GATHER, Group
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import Options
 from caramel.planning.outline import deferrable, outlook_of, plan_of
-from caramel.planning.search import Candidate, Outlook, search
+from caramel.planning.search import search
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import simulate_groups

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from caramel.graph import dtype_bytes
-from caramel.plan import Gate, Group, Plan
+from caramel.plan import Gate, Group, Part, Plan
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.tasks import StepTasks, tasks_of
@@ -119,9 +119,13 @@ def simulate_groups(
     return Prediction(step_s, tasks, begins_s, ends_s, hardware.workers)
 
 
-def sizes_of(plan: Plan) -> dict[str, Size]:
-    """What is aggregated for each parameter of a plan."""
-    return {
+def sizes_of(plan: Plan, further: Sequence[Part] = ()) -> dict[str, Size]:
+    """What is aggregated for each parameter of a plan, and for its parts and some further ones."""
+    sizes = {
         gradient.parameter: Size(gradient.elements, dtype_bytes(gradient.spec.dtype) or 0)
         for gradient in plan.gradients
     }
+    for part in (*plan.parts, *further):
+        size = sizes[part.parameter].element_bytes
+        sizes[part.name] = Size(part.elements, size, part.parameter)
+    return sizes

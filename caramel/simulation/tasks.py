@@ -49,7 +49,7 @@ def tasks_of(
     Args:
         groups: what is aggregated together, and how.
         gates: which of them waits for which.
-        sizes: of what is aggregated for each parameter.
+        sizes: of what is aggregated for each parameter, or part of its gradient.
         workload: what each worker computes.
         hardware: workers and links.
         pending: whether deferred groups of the step before are still to be aggregated.
@@ -77,8 +77,16 @@ class _Writer:
         self._sizes, self._workload, self._hardware = sizes, workload, hardware
         self._pending = pending
         self._groups = [group for group in groups if pending or not group.deferred]
-        self._group_of = {name: group for group in groups for name in group.members}
-        self._deferred = {name for group in groups if group.deferred for name in group.members}
+        self._groups_of: dict[str, dict[str, Group]] = {}
+        for group in groups:
+            for name in self._parameters(group):
+                self._groups_of.setdefault(name, {})[group.name] = group
+        self._deferred = {n for g in groups if g.deferred for n in self._parameters(g)}
+        self._joined_bytes: dict[str, int] = {}  # of gradients in parts
+        for part in (sizes[name] for group in groups for name in group.members):
+            if part.parameter is not None:
+                joined = self._joined_bytes.get(part.parameter, 0)
+                self._joined_bytes[part.parameter] = joined + part.bytes
         self.found = StepTasks(folded=hardware.is_uniform)
         self._tasks = self.found.graph
         self._hosts = 1 if self.found.folded else hardware.workers
@@ -87,6 +95,10 @@ class _Writer:
         self._after: dict[str, list[str]] = {}
         self._chain: list[list[int]] = []
         self._yielded: list[dict[str, int]] = []
+
+    def _parameters(self, group: Group) -> list[str]:
+        """The parameters to which the members of a group belong."""
+        return [self._sizes[name].parameter or name for name in group.members]
 
     # Computation
 
@@ -115,6 +127,7 @@ class _Writer:
         op_s = self._hardware.op_s
         for host in range(self._hosts):
             written: dict[str, list[int]] = {}
+            arrived = {name: self._arrived(name, host) for name in self._groups_of}
             for each in self._workload.updates:
                 moved = not self._deferred.isdisjoint(each.moves_with)
                 if moved and not self._pending:
@@ -123,7 +136,7 @@ class _Writer:
                     Kind.COMPUTE,
                     host,
                     each.seconds + (op_s if each.seconds else 0.0),
-                    self._needed_by(each, moved, host),
+                    self._needed_by(each, moved, host, arrived),
                     name=each.name,
                     urgency=_URGENT,
                 )
@@ -134,17 +147,31 @@ class _Writer:
                 for variable in sorted(piece.needs):
                     self._tasks.wait(task, written.get(variable, ()))
 
-    def _needed_by(self, update: Update, moved: bool, host: int) -> list[int]:
+    def _needed_by(
+        self, update: Update, moved: bool, host: int, arrived: Mapping[str, Sequence[int]]
+    ) -> list[int]:
         """The arrivals that an update waits for, or the raw gradients if nothing is sent."""
         own = sorted(update.gradients)
-        groups = dict.fromkeys(
-            self._group_of[name].name
-            for name in own
-            if name in self._group_of and (name in self._deferred) == moved
-        )
-        if self._group_of or moved:
-            return [self.found.arrivals[name][host] for name in groups]
+        if self._groups_of or moved:
+            of_step = (name for name in own if (name in self._deferred) == moved)
+            return list(dict.fromkeys(t for name in of_step for t in arrived.get(name, ())))
         return sorted({self._yielded[host][n] for n in own if n in self._yielded[host]})
+
+    def _arrived(self, parameter: str, host: int) -> list[int]:
+        """The task with which a parameter's aggregated gradient is there.
+
+        If it is in parts, they are joined. If any of them is deferred, the others are there from
+        the step before.
+        """
+        moved = parameter in self._deferred
+        if moved and not self._pending:
+            return []
+        groups = self._groups_of[parameter].values()
+        own = [self.found.arrivals[g.name][host] for g in groups if g.deferred == moved]
+        joined = self._joined_bytes.get(parameter)
+        if joined is None:
+            return own
+        return [self._tasks.add(Kind.DELAY, host, self._hardware.copy_s_per_byte * joined, own)]
 
     # Transfers
 
@@ -175,7 +202,8 @@ class _Writer:
             after = [self.found.arrivals[name][host] for name in self._after.get(group.name, ())]
             if not group.deferred:
                 yielded = self._yielded[host]
-                after += sorted({yielded[name] for name in group.members if name in yielded})
+                own = self._parameters(group)
+                after += sorted({yielded[name] for name in own if name in yielded})
             copy_s = self._hardware.copy_s_per_byte * size_bytes if copied else 0.0
             starts.append(self._tasks.add(Kind.DELAY, host, copy_s, after))
         self.found.begins[group.name] = starts

@@ -1,0 +1,77 @@
+"""A plan as far as it is searched, and what is known for predicting its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caramel.facts import NetworkModel
+from caramel.plan import Gate, Group, Part, Plan
+from caramel.simulation.hardware import Hardware
+from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
+from caramel.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A plan as far as it is searched.
+
+    Attributes:
+        name: where it comes from, for people.
+        groups: in the order of transfer, the deferred ones first.
+        gates: which group waits for which.
+        ordered: whether control edges let gradients get ready in one order.
+        in_flight_bytes: from which the gates were made; None if they were given.
+        parts: of gradients that are split.
+    """
+
+    name: str
+    groups: tuple[Group, ...]
+    gates: tuple[Gate, ...] = ()
+    ordered: bool = True
+    in_flight_bytes: int | None = None
+    parts: tuple[Part, ...] = ()
+
+    @classmethod
+    def of(cls, plan: Plan, name: str) -> Candidate:
+        """A plan that was made."""
+        return cls(name, plan.groups, plan.gates, bool(plan.edges), parts=plan.parts)
+
+    @property
+    def deferred(self) -> frozenset[str]:
+        """The parameters whose gradients are deferred, or parts of them."""
+        parameters = {part.name: part.parameter for part in self.parts}
+        deferred = [name for group in self.groups if group.deferred for name in group.members]
+        return frozenset(parameters.get(name, name) for name in deferred)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is known for predicting steps of one job.
+
+    Attributes:
+        plain: the plain plan.
+        network: the model of the network.
+        hardware: workers and links.
+        free: the workload without control edges.
+        ordered: the workload with them.
+    """
+
+    plain: Plan
+    network: NetworkModel
+    hardware: Hardware
+    free: Workload
+    ordered: Workload
+
+    def workload(self, ordered: bool) -> Workload:
+        """What a worker computes, with or without control edges."""
+        return self.ordered if ordered else self.free
+
+    def predict(self, candidate: Candidate) -> Prediction:
+        """A steady step."""
+        return simulate_groups(
+            candidate.groups,
+            candidate.gates,
+            sizes_of(self.plain, candidate.parts),
+            self.workload(candidate.ordered),
+            self.hardware,
+        )
