@@ -23,6 +23,11 @@ def arrival(plan: Plan, name: str, worker: int) -> str:
     A group without elements does not travel, and has none.
     """
     group = next(group for group in plan.groups if group.name == name)
+    return arrival_of(plan, group, worker)
+
+
+def arrival_of(plan: Plan, group: Group, worker: int) -> str:
+    """The same for a group of the plan."""
     return _of_group(plan, group, worker)[0][1].op
 
 
