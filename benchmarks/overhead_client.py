@@ -15,7 +15,8 @@ import tensorflow as tf
 import caramel
 from benchmarks.overhead import CALLABLE, RUN, STEP
 from caramel.modifiers.defer import step_ops
-from caramel.names import in_replica
+from caramel.modifiers.mark import KINDS
+from caramel.names import in_replica, marks_cleared
 
 tf1 = tf.compat.v1
 
@@ -55,6 +56,11 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
                 model.graph.get_operation_by_name(in_replica(worker, variable.initializer))
                 for worker in workers
                 for variable in context.job.variables
+            ]
+            + [
+                model.graph.get_operation_by_name(marks_cleared(worker, kind))
+                for worker in workers
+                for kind in KINDS
             ]
         )
         losses = [

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from caramel.plan import Plan
     from caramel.replanning import ReplanSettings
     from caramel.session import Session
+    from caramel.stalls import StallSettings
     from caramel.trials import TrialSettings
 
 _HOME = {
@@ -28,6 +29,7 @@ _HOME = {
     "Plan": "caramel.plan",
     "ReplanSettings": "caramel.replanning",
     "Session": "caramel.session",
+    "StallSettings": "caramel.stalls",
     "TrialSettings": "caramel.trials",
 }
 
@@ -39,6 +41,7 @@ __all__ = [
     "Plan",
     "ReplanSettings",
     "Session",
+    "StallSettings",
     "TrialSettings",
     "__version__",
 ]

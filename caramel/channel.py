@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+Look = Callable[[float, tuple[Task, ...]], None]
+"""Told every second or so how long a call takes, in seconds, and which tasks cannot be reached."""
+
 
 class CallThread:
     """A thread that makes calls one after the other.
@@ -88,12 +91,20 @@ class Channel:
         self._failure: str | None = None
         self._thread = CallThread("caramel-channel")
 
-    def call(self, function: Callable[[], Result], *, what: str, timeout_s: float) -> Result:
+    def call(
+        self,
+        function: Callable[[], Result],
+        *,
+        what: str,
+        timeout_s: float,
+        look: Look | None = None,
+    ) -> Result:
         """Call `function` and return its result.
 
         Args:
             what: what is being done, for messages.
             timeout_s: how long it may take.
+            look: is told while it takes long; has to return at once.
 
         Raises:
             WorkerLostError: a worker was lost meanwhile; names it.
@@ -105,7 +116,7 @@ class Channel:
             raise SessionError(f"the session cannot be used any more: {self._failure}")
         future = self._thread.submit(function)
         try:
-            return self._wait(future, what, timeout_s)
+            return self._wait(future, what, timeout_s, look)
         except CaramelError as error:
             self._fail(str(error), function)
             raise
@@ -146,7 +157,9 @@ class Channel:
             return False
         return True
 
-    def _wait(self, future: Future[Result], what: str, timeout_s: float) -> Result:
+    def _wait(
+        self, future: Future[Result], what: str, timeout_s: float, look: Look | None
+    ) -> Result:
         begin = time.monotonic()
         failed: dict[Task, int] = {}
         wait_s = min(_WATCH_AFTER_S, timeout_s)
@@ -165,6 +178,8 @@ class Channel:
             lost = [task for task, count in failed.items() if count >= _FAILED_PROBES]
             if lost:
                 raise WorkerLostError(self._describe(lost, what))
+            if look is not None:
+                look(time.monotonic() - begin, missing)
             wait_s = min(_WATCH_EVERY_S, max(0.0, timeout_s - elapsed_s))
 
     def _find_lost(self, what: str, error: tf.errors.OpError) -> str | None:

@@ -17,6 +17,7 @@ from caramel.plan import Plan
 from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision, choose
 from caramel.planning.options import Options
+from caramel.stalls import Forecast
 
 LIVE_BUDGET_TASKS = 200_000
 """Simulated tasks while training waits: some three seconds."""
@@ -33,10 +34,17 @@ PLAIN, SEARCHED, SECOND = "plain", "searched", "second"
 
 def expected_of(decision: Decision) -> float | None:
     """The predicted step of a decision's plan."""
+    forecast = forecast_of(decision.plan, decision)
+    return None if forecast is None else forecast.step_s
+
+
+def forecast_of(plan: Plan, decision: Decision) -> Forecast | None:
+    """What is predicted of any plan for a decision's job; None if nothing is known of times."""
     if decision.outlook is None:
         return None
-    plan = decision.plan
-    return decision.outlook.predict(Candidate.of(plan, "decided")).step_s
+    prediction = decision.outlook.predict(Candidate.of(plan, "decided"))
+    ends_s = {name: times.end_s for name, times in prediction.groups.items()}
+    return Forecast(prediction.step_s, ends_s)
 
 
 def worth_a_trial(decision: Decision) -> dict[str, Plan]:

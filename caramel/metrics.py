@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from caramel.stalls import Stall
 from caramel.trials import TrialState
 
 
@@ -21,6 +22,7 @@ class Metrics:
         expected_s: how long a step should take: as in the trials, or as predicted; None if nothing
             is known.
         drift: the usual step of late over the expected one; None before there were enough steps.
+        stalls: the latest steps that waited much longer than expected, and what for.
     """
 
     steps: int
@@ -29,3 +31,4 @@ class Metrics:
     trials: TrialState | None
     expected_s: float | None = None
     drift: float | None = None
+    stalls: tuple[Stall, ...] = ()

@@ -15,7 +15,7 @@ inputs), ``^op`` for a control input.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 EVALUATION = "evaluation"
 _CARAMEL = "caramel"
@@ -285,6 +285,40 @@ def token_count(worker: int, variable: str) -> TensorRef:
 def is_token(op: str) -> bool:
     """Whether a node has to do with tokens; taking one waits for another part of the step."""
     return is_added(op) and op.split("/")[2:3] == ["tokens"]
+
+
+Mark = Literal["ready", "arrived"]
+"""What is marked of a group: its raw gradients are complete; it is there, aggregated."""
+
+
+def marks(worker: int, kind: Mark) -> str:
+    """The variable that counts for each group how often it was marked on a worker."""
+    return added(worker, "marks", kind)
+
+
+def marks_read(worker: int, kind: Mark) -> TensorRef:
+    """The counts."""
+    return TensorRef(f"{marks(worker, kind)}/read")
+
+
+def marks_cleared(worker: int, kind: Mark) -> str:
+    """Sets the counts to 0."""
+    return f"{marks(worker, kind)}/clear"
+
+
+def mark_of(group: str, worker: int, kind: Mark) -> str:
+    """Marks a group."""
+    return f"{marks(worker, kind)}/of/{group}"
+
+
+def marks_made(worker: int, *, moved: bool) -> str:
+    """Runs when all marks of the step are made, or all of its moved part."""
+    return added(worker, "marks", "moved" if moved else "step")
+
+
+def is_mark(op: str) -> bool:
+    """Whether a node has to do with marks."""
+    return is_added(op) and op.split("/")[2:3] == ["marks"]
 
 
 def group_of(op: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.channel import CallThread
+from caramel.marks import StepMarks
 from caramel.modifiers.defer import kept_by, moved_ops
 from caramel.modifiers.tokens import token_variables
 from caramel.names import TensorRef, freed, token_count, token_filled
@@ -25,10 +26,14 @@ class Pending:
     Args:
         runner: runs parts of the plan's graph.
         plan: says what moves into the next step.
+
+    Attributes:
+        marks: how far the call that is under way has come.
     """
 
     def __init__(self, runner: VariantRunner, plan: Plan) -> None:
         self._runner = runner
+        self.marks = StepMarks(runner, plan)
         self._moved = moved_ops(plan)
         self._free = [freed(k) for w in range(plan.workers) for k in kept_by(plan, w)]
         pairs = [(w, v) for w in range(plan.workers) for v in token_variables(plan)]
@@ -40,9 +45,9 @@ class Pending:
         self._beside = CallThread("caramel-moved") if self._moved else None
 
     def begin(self) -> None:
-        """Nothing is pending: every token is there."""
-        if self._fill:
-            self._runner.run([], self._fill, {}, "preparing the first step")
+        """Nothing is pending: every token is there, and no mark."""
+        if prepare := [*self._fill, *self.marks.clears]:
+            self._runner.run([], prepare, {}, "preparing the first step")
 
     @property
     def defers(self) -> bool:
@@ -68,11 +73,13 @@ class Pending:
                 before are done; of this one nothing is pending.
         """
         if not self._moved:
-            return self._runner.run(tensors, targets, fed, what)
+            with self.marks.during(step=True, moved=False):
+                return self._runner.run(tensors, targets, fed, what)
         step = self._runner.compile(tensors, targets, fed)
         moved = self._runner.compile([], self._moved, {}) if self._is_pending else None
         self._is_pending, self._is_kept = False, True
-        results = self._runner.call(lambda: self._together(step, moved), what)
+        with self.marks.during(step=True, moved=moved is not None):
+            results = self._runner.call(lambda: self._together(step, moved), what)
         self._parts_done += moved is not None
         self._is_pending = True
         return results[: len(tensors)]
@@ -89,7 +96,8 @@ class Pending:
             return []
         self._is_pending = False
         moved = self._runner.compile(tensors, [*self._moved, *targets], fed or {})
-        results = self._runner.call(lambda: self._with_tokens(moved), what)
+        with self.marks.during(step=False, moved=True):
+            results = self._runner.call(lambda: self._with_tokens(moved), what)
         self._parts_done += 1
         return results[: len(tensors)]
 

@@ -226,6 +226,8 @@ class Plan:
             variables hold the mean over the workers. It goes without what only training needs.
         train_op: the op that a step runs.
         loss: the op that puts out the loss.
+        marks: whether a step leaves marks on each worker when a group is ready and when it has
+            arrived, so that the client can tell what a step waits for.
     """
 
     devices: tuple[str, ...]
@@ -247,6 +249,7 @@ class Plan:
     evaluation: bool = False
     train_op: str = ""
     loss: str = ""
+    marks: bool = False
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -355,6 +358,18 @@ class Plan:
         """The parameters whose gradients, or parts of them, are aggregated in the next step."""
         deferred = [group for group in self.groups if group.deferred]
         return frozenset(self.parameter(name) for group in deferred for name in group.members)
+
+    @property
+    def marked_groups(self) -> tuple[Group, ...]:
+        """The groups that leave marks: all that travel, if any do."""
+        if not self.marks or self.workers == 1:
+            return ()
+        gradients = {gradient.parameter: gradient for gradient in self.gradients}
+        return tuple(
+            group
+            for group in self.groups
+            if any(gradients[m].indices is not None or gradients[m].elements for m in group.members)
+        )
 
     @property
     def gates_between_steps(self) -> tuple[Gate, ...]:

@@ -12,6 +12,7 @@ from caramel import names
 from caramel.feeds import SplitFeeds
 from caramel.job import Job, Variant
 from caramel.late import LateFetches, StepValue
+from caramel.marks import StepMarks
 from caramel.modifiers import synchronise as programs
 from caramel.modifiers.aggregated import aggregated_tensors, aggregated_values
 from caramel.modifiers.defer import step_ops
@@ -59,6 +60,7 @@ class Program:
     def __init__(self, variant: Variant, job: Job, runner: Runner) -> None:
         plan = variant.plan
         self.name = variant.name
+        self.plan = plan
         self._job, self._plan = job, plan
         self._runner = VariantRunner(runner, variant.number)
         self._pending = Pending(self._runner, plan)
@@ -71,6 +73,11 @@ class Program:
     def begin(self) -> None:
         """Prepare the first step."""
         self._pending.begin()
+
+    @property
+    def marks(self) -> StepMarks:
+        """How far the call that is under way has come."""
+        return self._pending.marks
 
     def flush(self) -> None:
         """Do what is pending of the last step."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.channel import Channel
+from caramel.channel import Channel, Look
 from caramel.clocks import clock_offsets_s
 from caramel.cluster import Cluster
 from caramel.devices import task_of
@@ -53,6 +53,7 @@ class Runner:
         self._tasks = [task_of(device) for device in devices]
         self._callables: dict[Any, Callable[..., list[Any]]] = {}
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
+        self._look: Look | None = None
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
@@ -85,13 +86,15 @@ class Runner:
         fed: Mapping[TensorRef, Any],
         *,
         variant: int = 0,
+        traced: bool = True,
     ) -> Call:
         """A function that fetches tensors and runs target ops; the values of tensors come first.
 
         Args:
             variant: the number of the variant to which all of them belong.
+            traced: whether it is traced while calls are.
         """
-        traces = self._traces
+        traces = self._traces if traced else None
         key = (variant, tuple(tensors), tuple(targets), tuple(fed), traces is None)
         if key not in self._callables:
             fetched = [self._tensor(variant, tensor) for tensor in tensors]
@@ -124,13 +127,27 @@ class Runner:
         finally:
             self._traces = None
 
+    @property
+    def is_tracing(self) -> bool:
+        """Whether calls are traced."""
+        return self._traces is not None
+
+    @contextmanager
+    def watched(self, look: Look) -> Iterator[None]:
+        """Let calls that take long meanwhile be told."""
+        self._look = look
+        try:
+            yield
+        finally:
+            self._look = None
+
     def call(self, function: Call, what: str) -> list[Any]:
         """Call what makes calls into TensorFlow, and watch the workers meanwhile.
 
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        return self._channel.call(function, what=what, timeout_s=self._timeout_s)
+        return self._channel.call(function, what=what, timeout_s=self._timeout_s, look=self._look)
 
     def clock_offsets_s(self) -> tuple[float, ...]:
         """By how much the clock of each replica's worker is ahead of the first one's, in seconds.
@@ -217,10 +234,15 @@ class VariantRunner:
         return self.call(self.compile(tensors, targets, fed), what)[: len(tensors)]
 
     def compile(
-        self, tensors: Sequence[TensorRef], targets: Sequence[str], fed: Mapping[TensorRef, Any]
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        *,
+        traced: bool = True,
     ) -> Call:
         """As `Runner.compile`."""
-        return self._runner.compile(tensors, targets, fed, variant=self._variant)
+        return self._runner.compile(tensors, targets, fed, variant=self._variant, traced=traced)
 
     def call(self, function: Call, what: str) -> list[Any]:
         """As `Runner.call`."""

@@ -28,6 +28,7 @@ from caramel.step_trace import timeline_of
 from caramel.stepper import Planning, Stepper
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
+from caramel.watchdog import StallWatch, Watchdog
 
 _PLACEHOLDERS_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 
@@ -47,6 +48,7 @@ class Session:
         trials: how to try all plans that the job has during the first steps; by default the first
             plan is kept.
         planning: how to plan while the job runs; None for not at all.
+        stalls: when to look into a step that takes too long; None for never.
         report: called with the name and the seconds of each part of the opening.
 
     Raises:
@@ -63,6 +65,7 @@ class Session:
         config: Any = None,
         trials: TrialSettings | None = None,
         planning: Planning | None = None,
+        stalls: StallWatch | None = None,
         report: Callable[[str], Any] | None = None,
     ) -> None:
         self._job = job
@@ -80,7 +83,9 @@ class Session:
         )
         note("connect")
         self._state = SharedState(job, self._runner)
-        self._stepper = Stepper(job, self._runner, planning)
+        graph = job.context.op_graph
+        watchdog = Watchdog(self._runner, cluster, graph, stalls) if stalls else None
+        self._stepper = Stepper(job, self._runner, planning, watchdog)
         try:
             self._state.initialise()
             self._stepper.begin()
@@ -197,7 +202,10 @@ class Session:
         )
 
     def metrics(self) -> Metrics:
-        """How training goes: steps, the plan in use, step times, trials. Also after the end."""
+        """How training goes: steps, the plan in use, step times, trials, stalls.
+
+        Also after the end, and from another thread while a step runs.
+        """
         return self._stepper.metrics()
 
     # Anything but training

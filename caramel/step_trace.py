@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from caramel.devices import Device
-from caramel.names import is_added, is_token, without_variant, worker_of
+from caramel.names import is_added, is_mark, is_token, without_variant, worker_of
 from caramel.timeline import Resource, Span, Timeline
 
 _TRANSFER = re.compile(
@@ -127,7 +127,9 @@ def _transfer(record: Any, replicas: _Replicas, ready_s: Mapping[str, float]) ->
 def _op(record: Any, replicas: _Replicas) -> Iterator[Span]:
     name = without_variant(record.node_name)
     worker = worker_of(name)
-    if worker is None or is_token(name) or record.op_end_rel_micros <= record.op_start_rel_micros:
+    if worker is None or is_token(name) or is_mark(name):
+        return
+    if record.op_end_rel_micros <= record.op_start_rel_micros:
         return
     begin_s, end_s = (
         replicas.common_s((record.all_start_micros + micros) * 1e-6, worker)

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from caramel.program import Fetch, Program, StepResult
 from caramel.replanning import ReplanSettings, Watch
 from caramel.runner import Runner
 from caramel.trials import Trials, TrialSettings, TrialState
+from caramel.watchdog import Watchdog
 
 _RECENT_STEPS = 50
 
@@ -58,10 +60,18 @@ class Stepper:
         job: the distributed graph with its plans; more may be added to it.
         runner: runs parts of the graph.
         planning: how to plan while the job runs; None for not at all.
+        watchdog: looks into steps that take too long; None for nobody.
     """
 
-    def __init__(self, job: Job, runner: Runner, planning: Planning | None = None) -> None:
+    def __init__(
+        self,
+        job: Job,
+        runner: Runner,
+        planning: Planning | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         self._job, self._runner, self._planning = job, runner, planning
+        self._watchdog = watchdog
         self._watch: Watch | None = None
         if planning is not None:
             self._watch = Watch(planning.settings, begins=planning.begins, again=planning.again)
@@ -98,6 +108,8 @@ class Stepper:
         result = self.step_as_before(fetches, feeds)
         step_s = time.perf_counter() - begin_s
         self._recent_s.append(step_s)
+        if self._watchdog is not None and result.is_usual:
+            self._watchdog.record(self._program.name, step_s)
         if self._is_trying and self._trials is not None:
             self._trials.record(step_s, counts=result.is_usual)
         elif self._watch is not None:
@@ -111,9 +123,17 @@ class Stepper:
         Raises:
             WorkerLostError, tf.errors.OpError: as `step`.
         """
-        result = self._program.step(fetches, feeds)
+        with self._watched():
+            result = self._program.step(fetches, feeds)
         self._steps += 1
         return result
+
+    def _watched(self) -> AbstractContextManager[None]:
+        """The step that is done in this context is watched."""
+        if self._watchdog is None:
+            return nullcontext()
+        expected_s = self._watch.expected_s if self._watch else None
+        return self._watchdog.over(self._program, self._steps + 1, expected_s)
 
     def use(self, name: str) -> None:
         """Let a plan do all following steps; trials end.
@@ -145,13 +165,22 @@ class Stepper:
         trials = self._trials.state() if self._trials else None
         expected_s = self._watch.expected_s if self._watch else None
         drift = self._watch.drift if self._watch else None
-        recent_s = tuple(self._recent_s)
-        return Metrics(self._steps, self._program.name, recent_s, trials, expected_s, drift)
+        return Metrics(
+            self._steps,
+            self._program.name,
+            tuple(self._recent_s),
+            trials,
+            expected_s,
+            drift,
+            self._watchdog.stalls if self._watchdog else (),
+        )
 
     def close(self) -> None:
         """End the threads of all programs."""
         for program in self._programs.values():
             program.close()
+        if self._watchdog is not None:
+            self._watchdog.close()
 
     def _take_turn(self) -> None:
         """Let the plan whose turn it is, or the one that was chosen, do the next step."""

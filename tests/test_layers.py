@@ -28,14 +28,14 @@ LAYERS = {
     1: {
         *("access", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
         *("graph", "launchers", "measurements", "metrics", "patterns", "plan", "plan_cache"),
-        *("processes", "profile", "records", "replanning", "results", "timeline"),
+        *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
         *("timing_cache", "traffic", "trials", "workload"),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {
-        *("channel", "checkpoint", "context", "job", "late", "modifiers.", "pending"),
+        *("channel", "checkpoint", "context", "job", "late", "marks", "modifiers.", "pending"),
         *("profiler", "program", "runner", "servers", "session", "state", "step_trace"),
-        *("stepper", "traces"),
+        *("stepper", "traces", "watchdog"),
     },
     4: {
         *("", "__main__", "builder", "cli", "live_planning", "measure", "observed"),

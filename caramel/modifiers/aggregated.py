@@ -27,10 +27,15 @@ def arrival(plan: Plan, name: str, worker: int) -> str:
     A group without elements does not travel, and has none.
     """
     group = next(group for group in plan.groups if group.name == name)
+    return arrival_of(plan, group, worker)
+
+
+def arrival_of(plan: Plan, group: Group, worker: int) -> str:
+    """The same for a group of the plan."""
     first = plan.gradient(group.members[0])
     if first.indices is not None:
         return _rows(first, group, worker)[0][1].op
-    return in_group(name, worker, "aggregated", "0")
+    return in_group(group.name, worker, "aggregated", "0")
 
 
 def _of_group(plan: Plan, group: Group, worker: int) -> list[tuple[TensorRef, TensorRef]]:

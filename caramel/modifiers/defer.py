@@ -16,6 +16,7 @@ from typing import Any
 
 from caramel.modifiers.aggregated import aggregated_values, arrival
 from caramel.modifiers.keep import keep
+from caramel.modifiers.mark import marked_parts
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.split import kept_pieces
 from caramel.modifiers.tokens import add_put, host_of, token_variables
@@ -59,9 +60,10 @@ def defer(graph_def: Any, plan: Plan) -> Any:
 def step_ops(plan: Plan) -> list[str]:
     """What a step runs, of all that is in the replicas and the aggregation."""
     workers = range(plan.workers)
+    marked = marked_parts(plan, moved=False)
     if not plan.deferral.moved:
-        return [in_replica(worker, plan.train_op) for worker in workers]
-    return [
+        return [*(in_replica(worker, plan.train_op) for worker in workers), *marked]
+    kept = [
         name
         for worker in workers
         for name in (
@@ -71,13 +73,14 @@ def step_ops(plan: Plan) -> list[str]:
             *(token_taken(worker, variable) for variable in token_variables(plan)),
         )
     ]
+    return [*kept, *marked]
 
 
 def moved_ops(plan: Plan) -> list[str]:
     """What the next step runs besides."""
     if not plan.deferral.moved:
         return []
-    return [
+    moved = [
         name
         for worker in range(plan.workers)
         for name in (
@@ -85,6 +88,7 @@ def moved_ops(plan: Plan) -> list[str]:
             *(token_put(worker, variable) for variable in token_variables(plan)),
         )
     ]
+    return [*moved, *marked_parts(plan, moved=True)]
 
 
 def kept_by(plan: Plan, worker: int) -> Iterator[str]:

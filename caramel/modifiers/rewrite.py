@@ -12,6 +12,7 @@ from caramel.errors import InvariantError
 from caramel.modifiers.aggregate import aggregate
 from caramel.modifiers.await_inputs import await_inputs
 from caramel.modifiers.defer import defer
+from caramel.modifiers.mark import mark
 from caramel.modifiers.order_sums import order_sums
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.serialize import serialize
@@ -34,6 +35,7 @@ MODIFIERS: tuple[Modifier, ...] = (
     add_tokens,
     aggregate,
     defer,
+    mark,
     synchronise,
 )
 

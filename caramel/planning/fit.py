@@ -11,7 +11,7 @@ DECIDED = ("parts", "groups", "edges", "gates")
 """What a plan decides; everything else follows from that and from the job."""
 
 # Follow from what is decided and need not be given.
-_DERIVED = ("deferral", "input_reads", "held", "evaluation")
+_DERIVED = ("deferral", "input_reads", "held", "evaluation", "marks")
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:

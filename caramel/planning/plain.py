@@ -25,6 +25,7 @@ def plain_plan(
     devices: Sequence[str],
     pattern: str,
     sparse: SparseMethod = "gather",
+    marks: bool = False,
 ) -> Plan:
     """One group for each gradient, all with the same pattern.
 
@@ -36,6 +37,7 @@ def plain_plan(
         pattern: one of `caramel.patterns.PATTERNS`.
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
             that gives the same).
+        marks: whether steps leave marks of how far groups have come.
     """
     gradients = tuple(aggregated(graph, job, cut) for cut in frontier.cuts)
     workers = len(devices)
@@ -53,6 +55,7 @@ def plain_plan(
         evaluation=workers > 1 and bool(state.local or pipelines.iterators),
         train_op=job.train_op,
         loss=job.loss.op,
+        marks=marks,
     )
 
 
