@@ -183,8 +183,8 @@ def ablation_systems(cell: Cell) -> list[System]:
 
 
 def planned_systems(cell: Cell) -> list[System]:
-    """One worker alone, plain Caramel, and Caramel with everything on."""
-    return [ALONE, PLAIN, ablation_systems(cell)[-1]]
+    """One worker alone, plain Caramel, with everything of the paper on, and as it is by default."""
+    return [ALONE, PLAIN, ablation_systems(cell)[-1], SEARCHED]
 
 
 def quick_systems(cell: Cell) -> list[System]:
