@@ -11,6 +11,7 @@
 `deferral`            what moves into the next step with deferred gradients?
 `hold`                which updates have to wait until every worker has read its inputs?
 `complete`            a plan with what follows from its groups
+`outline`             planning without a graph, from what a profile says of a job
 `fit`                 does a plan that was made elsewhere fit the job?
 ===================== ===========================================================================
 """

@@ -8,6 +8,9 @@
 `engine`         when does each task begin and end?
 `simulate`       the timeline of a step, from a plan
 `explain`        why does it take that long, and what would help?
+`limits`         which resource limits it?
+`assumed`        workers and links that nobody has measured
+`scaling`        how does a job scale on them?
 ================ ==================================================================================
 
 A step is simulated in its steady state: transfers that are deferred from the step before begin with

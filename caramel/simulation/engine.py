@@ -109,6 +109,8 @@ class _Link:
         total: bytes per second of all.
         since_s: up to when that has been followed.
         due_s: when the first of them ends.
+        first: with which `carried` that is.
+        count: how many there were when that was worked out.
     """
 
     number: int
@@ -121,6 +123,8 @@ class _Link:
     total: float = 0.0
     since_s: float = 0.0
     due_s: float = math.inf
+    first: float = -1.0
+    count: int = 0
 
     def follow(self, clock_s: float) -> None:
         """Up to this moment."""
@@ -188,6 +192,8 @@ class _Run:
         self._incoming: list[dict[int, _Link]] = [{} for _ in hosts]
         self._sending, self._receiving = [0] * len(hosts), [0] * len(hosts)
         self._sent, self._received = [0.0] * len(hosts), [0.0] * len(hosts)  # bytes per second
+        # What each transfer of a host would get if the other end allowed it.
+        self._send_shares, self._receive_shares = [0.0] * len(hosts), [0.0] * len(hosts)
         # Hosts at which a transfer has begun or ended now.
         self._senders: dict[int, None] = {}
         self._receivers: dict[int, None] = {}
@@ -278,7 +284,7 @@ class _Run:
         if link.ends:
             link.follow(self._clock_s)
         else:
-            link.carried, link.share, link.since_s = 0.0, 0.0, self._clock_s
+            link.carried, link.share, link.since_s, link.first = 0.0, 0.0, self._clock_s, -1.0
             self._outgoing[source][target] = self._incoming[target][source] = link
         end = link.carried + tasks.amounts[number] * tasks.worth[number]
         heapq.heappush(link.ends, (end, number))
@@ -286,41 +292,54 @@ class _Run:
 
     def _count(self, link: _Link, more: int) -> None:
         """So many more transfers are on a link."""
-        self._sending[link.source] += more
-        self._receiving[link.target] += more
-        self._senders[link.source] = self._receivers[link.target] = None
+        source, target = link.source, link.target
+        self._sending[source] += more
+        self._receiving[target] += more
+        self._senders[source] = self._receivers[target] = None
 
     # Rates
 
     def _share(self) -> None:
         """What the transfers get from now on whose hosts have begun or ended one."""
-        links = {link.number: link for s in self._senders for link in self._outgoing[s].values()}
-        for target in self._receivers:
-            links.update((link.number, link) for link in self._incoming[target].values())
-        hosts, clock_s, due = self._hardware.hosts, self._clock_s, self._due
-        sending, receiving = self._sending, self._receiving
+        clock_s, due = self._clock_s, self._due
+        send_shares, receive_shares = self._send_shares, self._receive_shares
         sent, received = self._sent, self._received
-        for number, link in links.items():
-            source, target, ends = link.source, link.target, link.ends
-            share = min(
-                hosts[source].send_bytes_per_s / sending[source],
-                hosts[target].receive_bytes_per_s / receiving[target],
-                link.rate / len(ends),
-            )
+        for number, link in self._concerned().items():
+            ends, count = link.ends, len(link.ends)
+            share, other = send_shares[link.source], receive_shares[link.target]
+            if other < share:
+                share = other
+            if link.rate < share * count:
+                share = link.rate / count
+            if share == link.share and ends[0][0] == link.first and count == link.count:
+                continue
             link.carried += (clock_s - link.since_s) * link.share  # as `follow` does
-            link.since_s, link.share = clock_s, share
-            more = share * len(ends) - link.total
+            link.since_s, link.share, link.first, link.count = clock_s, share, ends[0][0], count
+            more = share * count - link.total
             link.total += more
-            sent[source] += more
-            received[target] += more
+            sent[link.source] += more
+            received[link.target] += more
             left = ends[0][0] - link.carried
             link.due_s = clock_s + left / share if left > 0.0 else clock_s
             heapq.heappush(due, (link.due_s, number))
         if self._hardware.cores is not None:
-            for host in range(len(hosts)):
+            for host in range(len(self._devices)):
                 self._slow_down(host)
         self._senders.clear()
         self._receivers.clear()
+
+    def _concerned(self) -> dict[int, _Link]:
+        """The busy links of these hosts, whose own shares are worked out in passing."""
+        hosts = self._hardware.hosts
+        links: dict[int, _Link] = {}
+        for host in self._senders:
+            links.update((link.number, link) for link in self._outgoing[host].values())
+            self._send_shares[host] = hosts[host].send_bytes_per_s / max(1, self._sending[host])
+        for host in self._receivers:
+            links.update((link.number, link) for link in self._incoming[host].values())
+            count = max(1, self._receiving[host])
+            self._receive_shares[host] = hosts[host].receive_bytes_per_s / count
+        return links
 
     def _slow_down(self, host: int) -> None:
         """How fast a host computes while its processor transfers."""
@@ -375,7 +394,7 @@ class _Run:
     def _carried(self, link: _Link) -> list[int]:
         """The transfers of a link that end now: the first one, and those that end with it."""
         link.follow(self._clock_s)
-        link.due_s = math.inf
+        link.due_s, link.first = math.inf, -1.0
         enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * _NO_TIME_S * link.share)
         enough = max(enough, link.ends[0][0])
         finished = []
