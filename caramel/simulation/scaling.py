@@ -16,7 +16,7 @@ from caramel.planning.outline import deferrable, outlook_of, plan_of
 from caramel.planning.search import search
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.limits import saved_by
-from caramel.simulation.simulate import simulate_groups
+from caramel.simulation.simulate import simulate_groups, sizes_of
 from caramel.workload import JobOutline
 
 _AS_FAST = 5e-3  # of the step by which the pattern that is named first may be slower
@@ -222,11 +222,12 @@ def _alike(hardware: Hardware) -> Hardware:
 
 def _main_pattern(candidate: Candidate, outlook: Outlook) -> str:
     """The pattern in which most bytes go."""
-    sizes: Counter[str] = Counter()
+    sizes = sizes_of(outlook.plain, candidate.parts)
+    total: Counter[str] = Counter()
     for group in candidate.groups:
         if group.pattern != ALL_GATHER:
-            sizes[group.pattern] += outlook.plain.bytes(group)
-    return max(sizes, key=lambda name: sizes[name], default="")
+            total[group.pattern] += sum(sizes[name].bytes for name in group.members)
+    return max(total, key=lambda name: total[name], default="")
 
 
 def _sent_bytes(outlook: Outlook) -> float:
