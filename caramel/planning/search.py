@@ -32,6 +32,7 @@ DEFERRED_SHARES = tuple(n / 20 for n in range(16))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 IN_FLIGHT = (0, 3_000_000, 6_000_000, IN_FLIGHT_BYTES, 25_000_000)
 
+_FEW = 16  # groups
 _WORTH = 1e-4  # of the step that a change must save to be made
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
 
@@ -360,7 +361,7 @@ class _Searcher:
         options = self._options
         changes: list[Callable[[list[Group], int], Iterator[list[Group]]]] = []
         if options.scheduling:
-            changes += [self._other_side, self._earlier]
+            changes += [self._other_side, self._exchange, self._earlier]
         if options.batching:
             changes += [self._join, self._split]
         if options.adaptive_depth:
@@ -376,6 +377,18 @@ class _Searcher:
         if changed.deferred and not self._can_defer(deferred):
             return
         yield self._inserted(rest, changed)
+
+    def _exchange(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
+        """Defer it in place of another one, or the other way round; only where there are few."""
+        if len(groups) > _FEW:
+            return
+        for other in range(number + 1, len(groups)):
+            if groups[other].deferred != groups[number].deferred:
+                for once in self._other_side(groups, number):
+                    position = next(
+                        n for n, g in enumerate(once) if g.members == groups[other].members
+                    )
+                    yield from self._other_side(once, position)
 
     def _inserted(self, groups: list[Group], group: Group) -> list[Group]:
         """A group at its place among those of its side."""
