@@ -365,10 +365,14 @@ class Plan:
         if not self.marks or self.workers == 1:
             return ()
         gradients = {gradient.parameter: gradient for gradient in self.gradients}
+        own = {
+            group.name: [gradients[self.parameter(name)] for name in group.members]
+            for group in self.groups
+        }
         return tuple(
             group
             for group in self.groups
-            if any(gradients[m].indices is not None or gradients[m].elements for m in group.members)
+            if any(each.indices is not None or each.elements for each in own[group.name])
         )
 
     @property
