@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -128,10 +129,12 @@ def test_parts_cover_a_gradient_and_are_about_as_large_as_asked_for(elements, mo
     assert max(sizes) - min(sizes) <= 128 or len(sizes) == 1
 
 
-def test_only_where_one_gradient_dominates_it_is_worth_splitting():
+def test_gradients_are_worth_splitting_where_one_dominates():
     even = make_plan(2, [(1000,)] * 7, "float32", groups=[[n] for n in range(7)], pattern="ring")
-    assert list(worthwhile_parts(even, 1)) == []
-    assert list(worthwhile_parts(plan_of(indices=TensorRef("rows"), elements=1000), 1)) == []
-    ways = list(worthwhile_parts(plan_of(elements=4096), 1))
-    assert [len(parts) for parts in ways] == [4, 8, 16, 32]
-    assert [len(parts) for parts in worthwhile_parts(plan_of(elements=4096), 200)] == [4, 8]
+    sparse = plan_of(indices=TensorRef("rows"), elements=1000)
+    assert worthwhile_parts(even, 1) == worthwhile_parts(sparse, 1) == ()
+    shapes = [(64, 64), (1000,), (255,)]
+    plan = make_plan(2, shapes, "float32", groups=[[0], [1], [2]], pattern="ring")
+    for threshold_bytes, parts in ((1, [32, 8]), (64, [32, 8]), (200, [11, 3]), (2000, [])):
+        own = Counter(part.parameter for part in worthwhile_parts(plan, threshold_bytes))
+        assert list(own.values()) == parts

@@ -104,7 +104,7 @@ def test_the_search_comes_near_the_best_of_all_choices(layers, workers):
     sizes = [quarter * MB // 4 for quarter, _ in layers]
     seconds = [ms / 1000 for _, ms in layers]
     outlook = outlook_of(sizes, seconds, workers=workers)
-    found = search(outlook, [])
+    found = search(outlook, [], options=Options(budget_tasks=60_000))
     assert found.best.step_s <= 1.005 * found.plain.step_s
     assert found.best.step_s <= 1.02 * best_of_all(outlook, 12 * MB)
 

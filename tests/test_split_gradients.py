@@ -299,7 +299,7 @@ def test_plans_with_and_without_parts_take_turns(tmp_path):
 
 def network_model() -> NetworkModel:
     """It takes about as long to aggregate the gradients of `wide` as to compute them."""
-    return assumed_network(2, 1e6, 1e-5)
+    return assumed_network(2, 1e6, 5e-5)
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +317,7 @@ def test_a_dominant_gradient_is_split_and_deferred_in_part(planned):
     sides = [g.deferred for g in model.plan.groups if not parts.isdisjoint(g.members)]
     assert 0 < sum(sides) < len(sides) == len(parts)
     whole = min(each.step_s for each in found.others if not each.candidate.parts)
-    assert found.best.step_s < 0.96 * whole < found.plain.step_s
+    assert found.best.step_s < 0.98 * whole < found.plain.step_s
     plain = caramel.ARModel(job.context(), 2, pattern="shuffle")
     with plain.session() as expected, model.session(trials=None) as session:
         for _ in range(5):

@@ -88,19 +88,19 @@ def search(
 
     plain = searcher().score(Candidate("plain", outlook.plain.groups, ordered=False))
     given = [searcher(each.parts).score(each) for each in starts]
-    family = searcher().family()
+    shape, family = searcher().family()
     start = min([plain, *given, family], key=lambda each: each.step_s)
-    found = [start]
-    if options.scheduling and options.batching:
-        ways = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
-        split = [searcher(parts).family() for parts in ways if not budget.is_over]
-        found += sorted(split, key=lambda each: each.step_s)[:1]
-    found.sort(key=lambda each: each.step_s)
-    found = [searcher(each.candidate.parts).improved(each) for each in found]
-    best = min(found, key=lambda each: each.step_s)
-    for simpler in (*found, *given, plain):
-        is_simpler = len(simpler.candidate.parts) <= len(best.candidate.parts)
-        if is_simpler and simpler.step_s <= (1 + _SIMPLER) * best.step_s:
+    best = searcher(start.candidate.parts).improved(start)
+    found = [best]
+    parts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
+    may_split = options.scheduling and options.batching and not budget.is_over
+    if parts and may_split and best.step_s > (1 + _SIMPLER) * outlook.least_s:
+        _, family_of_parts = searcher(parts).family(shape)
+        found.append(searcher(parts).improved(family_of_parts))
+        if (1 + _SIMPLER) * found[-1].step_s < best.step_s:
+            best = found[-1]
+    for simpler in (*given, plain):
+        if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
             best = simpler
     others = [each for each in dict.fromkeys((*found, family, *given)) if each != best]
     return Found(best, plain, tuple(sorted(others, key=lambda s: s.step_s)), budget.spent)
@@ -206,9 +206,13 @@ class _Searcher:
 
     # The family
 
-    def family(self) -> Scored:
-        """The best of the family, one property after the other."""
-        best = _Shape(0.0, 0, 0, self._options.gated_bytes)
+    def family(self, start: _Shape | None = None) -> tuple[_Shape, Scored]:
+        """The best of the family, one property after the other.
+
+        Args:
+            start: what was the best with other parts; the sizes of groups are those.
+        """
+        best = start or _Shape(0.0, 0, 0, self._options.gated_bytes)
         score = self.score(self._of_shape(best))
 
         def take_the_best_of(shapes: Iterable[_Shape]) -> None:
@@ -224,19 +228,19 @@ class _Searcher:
             return dataclasses.replace(best, **changes)
 
         options = self._options
-        if options.batching:
+        if options.batching and start is None:
             best = changed(deferred_bytes=2_000_000, in_step_bytes=1_000_000)
             score = self.score(self._of_shape(best))
         if options.scheduling:
             take_the_best_of([changed(deferred_share=share) for share in DEFERRED_SHARES])
-        if options.batching:
+        if options.batching and start is None:
             take_the_best_of([changed(in_step_bytes=size) for size in GROUP_BYTES])
             take_the_best_of([changed(deferred_bytes=size) for size in GROUP_BYTES])
         take_the_best_of([changed(in_flight_bytes=size) for size in self._limits])
         if options.scheduling:
             around = [best.deferred_share + n / 100 for n in range(-4, 5)]
             take_the_best_of([changed(deferred_share=share) for share in around])
-        return score
+        return best, score
 
     @property
     def _limits(self) -> tuple[int, ...]:

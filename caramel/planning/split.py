@@ -18,28 +18,27 @@ from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
 DOMINANT_SHARE = 0.15
 """A gradient with more than this share of all bytes is worth splitting."""
 
-PARTS = (4, 8, 16, 32)
-"""Into how many parts the largest gradient may be split."""
+MOST_PARTS = 32
+"""Of the largest gradient: the more, the better they fill the forward pass; but each is a group."""
 
 PART_THRESHOLDS = 8
 """A part has at least so many thresholds of the network: it is cut into a chunk for each worker."""
 
 
-def worthwhile_parts(plan: Plan, threshold_bytes: int) -> Iterator[tuple[Part, ...]]:
-    """The ways to split gradients that may make a step shorter; none if no gradient dominates.
+def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[Part, ...]:
+    """Parts of gradients that may make a step shorter; none if no gradient dominates.
 
     Args:
         plan: the plain plan.
         threshold_bytes: of the network model.
     """
-    sizes = [_bytes(g) for g in plan.gradients if _may_be_split(g)]
-    largest = max(sizes, default=0)
-    if largest <= DOMINANT_SHARE * sum(sizes):
-        return
-    for count in PARTS:
-        most_bytes = -(-largest // count)
-        if most_bytes >= PART_THRESHOLDS * threshold_bytes:
-            yield split_gradients(plan, most_bytes).parts
+    sizes = {g: _bytes(g) for g in plan.gradients if _may_be_split(g)}
+    largest = max(sizes.values(), default=0)
+    if largest <= DOMINANT_SHARE * sum(sizes.values()):
+        return ()
+    most_bytes = max(-(-largest // MOST_PARTS), PART_THRESHOLDS * threshold_bytes)
+    large = [gradient for gradient, size in sizes.items() if size >= 2 * most_bytes]
+    return tuple(part for gradient in large for part in _equal_parts(gradient, most_bytes))
 
 
 def split_gradients(plan: Plan, most_bytes: int) -> Plan:
