@@ -220,7 +220,7 @@ class Stepper:
         try:
             names, expected_s = self._planning.replan(traces, self._runner.clock_offsets_s())
         except CaramelError as error:
-            _log.warning("the job goes on without a new plan: %s", error)
+            _log.info("the job goes on without a new plan: %s", error)
             return
         self._watch.expected_s = expected_s
         if names:
