@@ -364,11 +364,7 @@ class Plan:
         """The groups that leave marks: all that travel, if any do."""
         if not self.marks or self.workers == 1:
             return ()
-        gradients = {gradient.parameter: gradient for gradient in self.gradients}
-        own = {
-            group.name: [gradients[self.parameter(name)] for name in group.members]
-            for group in self.groups
-        }
+        gradients = self.gradient_of
         return tuple(
             group
             for group in self.groups
@@ -389,6 +385,12 @@ class Plan:
         """The parameter to which a member of a group belongs."""
         part = self.part(member)
         return member if part is None else part.parameter
+
+    @property
+    def gradient_of(self) -> dict[str, AggregatedGradient]:
+        """The gradient that each member of any group is, or is a part of."""
+        found = {gradient.parameter: gradient for gradient in self.gradients}
+        return found | {part.name: found[part.parameter] for part in self.parts}
 
     def gradient(self, member: str) -> AggregatedGradient:
         """The gradient that a member of a group is, or is a part of.

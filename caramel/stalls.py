@@ -197,7 +197,7 @@ def legs_of(plan: Plan, positions: Mapping[str, int]) -> tuple[Leg, ...]:
     Args:
         positions: of the ops of the single-device graph in a topological order.
     """
-    gradients = {gradient.parameter: gradient for gradient in plan.gradients}
+    gradients = plan.gradient_of
     after: dict[str, list[str]] = {}
     for gate in plan.gates:
         after.setdefault(gate.group, []).append(gate.after)

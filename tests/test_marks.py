@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from networks import Network, cross_entropy, inputs, network, parameter, tf, tf1, wide
@@ -16,6 +18,7 @@ from caramel.marks import Done
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.names import is_mark, marks_read
 from caramel.plan import Plan
+from caramel.planning.split import split_gradients
 from caramel.stalls import Marks
 
 
@@ -32,6 +35,15 @@ def embedding(empty_too=True):
     return Network(graph, train_op, loss, feed)
 
 
+PARTS = "parts"
+
+
+def some_deferred(plan):
+    """The plan with every second group deferred."""
+    groups = [dataclasses.replace(g, deferred=i % 2 == 1) for i, g in enumerate(plan.groups)]
+    return dataclasses.replace(plan, groups=tuple(groups))
+
+
 JOBS = {
     "dense": lambda: network("adam", "clip_by_global_norm", dtype=tf.float32),
     "split": lambda: network("momentum", model=wide, dtype=tf.float32),
@@ -43,6 +55,7 @@ CHANGES = {
     EVERY: lambda model: deferred(model, EVERY),
     SOME: lambda model: deferred(model, SOME),
     GROUPED: grouped,
+    PARTS: lambda model: some_deferred(split_gradients(model.plan, 1700)),
 }
 
 
@@ -69,7 +82,8 @@ def train(model, job, steps=6):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        *((name, change) for name in ("dense", "split") for change in CHANGES),
+        *(("dense", change) for change in CHANGES if change != PARTS),
+        *(("split", change) for change in CHANGES),
         ("sparse", "plain"),
         ("all sparse", EVERY),
     ],
@@ -177,6 +191,18 @@ def test_deferred_groups_arrive_in_the_next_step():
         assert marks.read(0, Done(1, 2)) == Marks(
             frozenset([first, second, third, fourth]), frozenset([first, third])
         )
+
+
+def test_parts_of_a_gradient_are_marked_as_their_groups_are():
+    job = JOBS["split"]()
+    model, _ = models(job, PARTS)
+    assert len(model.plan.marked_groups) > len(model.plan.gradients)
+    with model.session(trials=None) as session:
+        for _ in range(2):
+            session.step(job.feed)
+        ready, arrived = counts(session)
+        assert ready == [2] * len(model.plan.groups)
+        assert arrived == [1 if group.deferred else 2 for group in model.plan.groups]
 
 
 def test_marks_are_right_again_after_a_failed_step():

@@ -150,7 +150,8 @@ def test_a_profile_of_network_and_ops(directory):
     profile = Profile.load(directory / "profile.json")
     assert profile.timing_of(own_hash()).steps == 4
     assert {each.parameter for each in profile.outline.gradients} == {"w1", "w2", "b1", "b2"}
-    assert profile.outline.free.computation_s <= sum(profile.timing.seconds.values())
+    timed_s = sum(profile.timing.seconds.values())
+    assert profile.outline.free.computation_s <= timed_s * (1 + 1e-9)  # added in another order
     assert set(profile.network(2).costs) == set(PATTERNS)
     assert profile.measurements[0].addresses == tuple(workers.split(","))
     assert {each.size_bytes for each in profile.measurements[0].aggregations} == {64, 16384}

@@ -9,7 +9,7 @@ import pytest
 from caramel.errors import PlanError
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Gate, Group, Plan
+from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
 from caramel.stalls import (
     Course,
     Forecast,
@@ -231,13 +231,15 @@ def test_legs_follow_from_a_plan():
         variables=(),
         gradients=(
             gradient("w", "dw"),
-            gradient("b", "db"),
+            gradient("b", "db", elements=20),
             gradient("e", "de", indices="rows"),
             gradient("empty", "nothing", elements=0),
         ),
+        parts=(Part("b", 0, 16), Part("b", 16, 20)),
         groups=(
             Group("last", ("e",), "all_gather", deferred=True),
-            Group("one", ("b", "w"), "shuffle"),
+            Group("one", ("b[0:16]", "w"), "shuffle"),
+            Group("two", ("b[16:20]",), "shuffle"),
             Group("none", ("empty",), "shuffle"),
         ),
         gates=(Gate("one", "last"),),
@@ -247,5 +249,6 @@ def test_legs_follow_from_a_plan():
     assert legs_of(plan, positions) == (
         Leg("last", "rows", 3, True),
         Leg("one", "dw", 1, False, ("last",)),
+        Leg("two", "db", 0),
     )
     assert legs_of(dataclasses.replace(plan, marks=False), positions) == ()

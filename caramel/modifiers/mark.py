@@ -40,7 +40,7 @@ def mark(graph_def: Any, plan: Plan) -> Any:
     if not groups:
         return graph_def
     extended = copy_of(graph_def)
-    gradients = {gradient.parameter: gradient for gradient in plan.gradients}
+    gradients = plan.gradient_of
     for worker, device in enumerate(plan.devices):
         board = _Board(GraphWriter(extended), worker, host_of(device), len(groups))
         for number, group in enumerate(groups):
