@@ -368,7 +368,7 @@ class Plan:
         return tuple(
             group
             for group in self.groups
-            if any(each.indices is not None or each.elements for each in own[group.name])
+            if any(gradients[m].indices is not None or gradients[m].elements for m in group.members)
         )
 
     @property
