@@ -203,7 +203,7 @@ def legs_of(plan: Plan, positions: Mapping[str, int]) -> tuple[Leg, ...]:
         after.setdefault(gate.group, []).append(gate.after)
     legs = []
     for group in plan.marked_groups:
-        ops = [op for name in group.members for op in _raw_ops(gradients[plan.parameter(name)])]
+        ops = [op for name in group.members for op in _raw_ops(gradients[name])]
         turn, producer = max((positions[op], op) for op in ops)
         gates = tuple(after.get(group.name, ()))
         legs.append(Leg(group.name, producer, turn, group.deferred, gates))

@@ -44,7 +44,7 @@ def mark(graph_def: Any, plan: Plan) -> Any:
     for worker, device in enumerate(plan.devices):
         board = _Board(GraphWriter(extended), worker, host_of(device), len(groups))
         for number, group in enumerate(groups):
-            members = [gradients[plan.parameter(name)] for name in group.members]
+            members = [gradients[name] for name in group.members]
             board.mark(number, group, members, arrival_of(plan, group, worker))
         board.finish()
     return extended
