@@ -56,7 +56,8 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
     if links:
         bytes_per_s = min(link.bytes_per_s for link in links)
     else:
-        bytes_per_s = _rate(costs[best].s_per_byte, best, measurements.workers)
+        slope = max(costs[best].s_per_byte, _slope_of_largest(by_pattern[best]))
+        bytes_per_s = _rate(slope, best, measurements.workers)
     return NetworkModel(
         workers=measurements.workers,
         costs=costs,
@@ -74,6 +75,17 @@ def _fit_pattern(times: Sequence[AggregationTimes], empty_s: float) -> TransferC
             f"'{times[0].pattern}' was measured with {sizes[0]} bytes only; a line needs two sizes"
         )
     return fit_line(sizes, [max(each.median_s - empty_s, 0.0) for each in times])
+
+
+def _slope_of_largest(times: Sequence[AggregationTimes]) -> float:
+    """Seconds for each further byte between the two largest sizes.
+
+    Links may let the begin of a transfer through at more than their rate; the line through all
+    sizes is then too flat.
+    """
+    largest = {each.size_bytes: each.median_s for each in sorted(times, key=lambda t: t.size_bytes)}
+    (smaller, before_s), (larger, after_s) = list(largest.items())[-2:]
+    return max(0.0, (after_s - before_s) / (larger - smaller))
 
 
 def fit_line(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> TransferCost:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from simulations import PATTERNS
 
 from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
-from caramel.network import wire_shares
+from caramel.measurements import AggregationTimes, Measurements
+from caramel.network import fit_network, wire_shares
 from caramel.patterns import schedule
 from caramel.plan import Group
 from caramel.simulation.hardware import (
@@ -197,3 +198,23 @@ def test_the_same_hardware_with_something_else():
     assert hardware.with_latency(0.5).latency_of("ring") == 0.5
     assert hardware.latency_of("ring") == pytest.approx(0.012 / 6 - 40e-6)
     assert hardware.latency_of("all_gather") == hardware.latency_of("ring")
+
+
+def test_a_link_that_lets_the_begin_through_at_once_is_not_taken_for_a_faster_one():
+    """256 KB of each of two rounds are there at once, then 100 bytes go in a microsecond."""
+    sizes = (64, 1_048_576, 4_194_304)
+
+    def seconds(size):
+        return 2 * max(0.0, size / 2 - 256_000) / 1e8 + 1e-3
+
+    measured = Measurements(
+        workers=2,
+        aggregations=tuple(AggregationTimes("shuffle", s, (seconds(s),)) for s in sizes),
+        empty_seconds=(0.0,),
+    )
+    network = fit_network(measured)
+    assert network.costs["shuffle"].s_per_byte < 0.95e-8
+    assert network.bytes_per_s == pytest.approx(1e8, rel=1e-3)
+    assert hardware_of(network, TimingTable({})).bytes_per_s == pytest.approx(
+        1 / (1e-8 - HANDLING_S_PER_BYTE), rel=1e-3
+    )

@@ -125,6 +125,9 @@ class Hardware:
         return dataclasses.replace(self, latency_s=latencies, links=links)
 
 
+LEAST_S_PER_BYTE = 1e-12
+"""Of a link whose measured transfers took no time."""
+
 LINKS_DIFFER = 1.1
 """Links are taken one by one if the fastest is so many times faster than the slowest."""
 
@@ -192,12 +195,14 @@ def network_of(hardware: Hardware) -> NetworkModel:
 def payload_bytes_per_s(network: NetworkModel) -> float:
     """What a link carries while nothing else waits.
 
-    Of links that were measured one by one it is the slowest; else what the pattern with the least
-    overhead reaches. What a transfer takes besides leaves the link idle where there is only one,
-    and is taken away.
+    Of links that were measured one by one it is the slowest; of measured aggregations what the
+    model of the network says; else what the pattern with the least overhead reaches. What a
+    transfer takes besides leaves the link idle where there is only one, and is taken away.
     """
     if network.links:
         return min(_without_handling(link.bytes_per_s) for link in network.links)
+    if any(cost.residual is not None for cost in network.costs.values()):
+        return _without_handling(network.bytes_per_s)
     rates = [network.bytes_per_s]
     for name in network.costs:
         slope, sent = _wire_s_per_byte(network, name), _sent(name, network.workers)
@@ -208,7 +213,7 @@ def payload_bytes_per_s(network: NetworkModel) -> float:
 
 def _without_handling(bytes_per_s: float) -> float:
     """The rate of a link, from that of one transfer at a time."""
-    seconds = 1 / bytes_per_s
+    seconds = max(1 / bytes_per_s, LEAST_S_PER_BYTE)
     return 1 / max(seconds - HANDLING_S_PER_BYTE, seconds / 2)
 
 
