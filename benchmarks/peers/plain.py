@@ -116,6 +116,7 @@ def main() -> None:
 
     if is_live:
         _let_plan(session, str(Path(rank.directory) / "start"))
+        session.run(job.start)  # the examples begin anew, too
 
     def parameters() -> dict[str, Any]:
         values = session.variables()
