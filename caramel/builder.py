@@ -284,12 +284,16 @@ class ARModel:
             self.context.op_graph,
             self._options,
         )
+        found = decision.found
+        if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:
+            if self.decision is not None:  # what is carried out stays, but more is known of it
+                decision = dataclasses.replace(decision, plan=self.decision.plan)
+            self.decision = decision
+            return [], expected_of(decision)
         self.decision = decision
         expected_s = expected_of(decision)
-        found = decision.found
-        if found is None or found.best.step_s > WORTH_PLANNING * found.plain.step_s:
-            return [], None
-        plans = {SEARCHED: decision.plan, **worth_a_trial(decision)}
+        own_name = SEARCHED if found is not None else self._options.planner
+        plans = {own_name: decision.plan, **worth_a_trial(decision)}
         names = []
         for name, plan in plans.items():
             if name == PLAIN and self.plan.groups == self._plain.groups:

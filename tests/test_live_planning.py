@@ -14,7 +14,7 @@ from caramel.facts import TimingTable
 from caramel.network import assumed_network
 from caramel.plan_cache import keep_plan, kept_plan
 from caramel.replanning import ReplanSettings, Watch
-from tests.networks import network, wide
+from tests.networks import CLASSES, network, parameter, wide
 
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
 
@@ -76,6 +76,16 @@ def test_settings_out_of_range_are_refused(wrong):
         ReplanSettings(**wrong)
 
 
+def large(x):
+    """Three dense layers, of which two have gradients of 1 MB: enough to see how they travel."""
+    features = x.shape[1]
+    hidden = tf.tanh(x @ parameter("w1", [features, 512], x.dtype))
+    hidden = tf.tanh(hidden @ parameter("w2", [512, 512], x.dtype))
+    return tf.tanh(hidden @ parameter("w3", [512, 512], x.dtype)) @ parameter(
+        "w4", [512, CLASSES], x.dtype
+    )
+
+
 # Sessions ---------------------------------------------------------------------------------------
 
 
@@ -84,27 +94,42 @@ def train(session, job, steps):
         session.step({name: np.roll(value, step, axis=0) for name, value in job.feed.items()})
 
 
-def test_a_session_without_facts_traces_plans_and_computes_the_same(caplog):
-    job = network("momentum", model=wide, dtype=tf.float32)
+def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog, monkeypatch):
+    monkeypatch.setattr(
+        "caramel.builder.WORTH_PLANNING", 10.0
+    )  # whatever is predicted, it is tried
+    job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
     with caramel.ARModel(context, 2, pattern="shuffle", planner="plain").session() as session:
-        initial = session.variables()
-        train(session, job, 12)
+        train(session, job, 30)
         expected = session.variables()
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with (
         caplog.at_level(logging.INFO, "caramel"),
         model.session(replanning=AT_ONCE) as session,
     ):
-        for name, value in session.variables().items():
-            np.testing.assert_array_equal(value, initial[name])
-        train(session, job, 12)
+        train(session, job, 30)
         values = session.variables()
         metrics = session.metrics()
     assert any("planning from 2 traced steps" in message for message in caplog.messages)
-    assert metrics.steps == 12
+    assert not any("without a new plan" in message for message in caplog.messages)
+    assert metrics.steps == 30
+    assert {"own", "searched"} <= {plan.name for plan in metrics.trials.plans}
+    assert model.explain().step_s > 0
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_small_transfers_tell_nothing_and_the_job_goes_on(caplog):
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2)
+    with (
+        caplog.at_level(logging.INFO, "caramel"),
+        model.session(replanning=AT_ONCE) as session,
+    ):
+        train(session, job, 6)
+    assert any("no transfer of more than 64 KiB" in message for message in caplog.messages)
+    assert list(model.variants) == ["own"]
 
 
 def test_without_trials_nothing_is_planned_while_the_job_runs(caplog):
@@ -163,6 +188,31 @@ def test_nothing_is_explained_without_facts():
     job = network("gradient_descent", model=wide, dtype=tf.float32)
     with pytest.raises(PlanError, match="caramel profile"):
         caramel.ARModel(job.context(), 2).explain()
+
+
+def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
+    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 0.0)
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2)
+    with model.session(replanning=AT_ONCE) as session:
+        train(session, job, 6)
+        assert session.metrics().plan == "own"
+    assert list(model.variants) == ["own"]
+    groups = {group.name for group in model.explain().groups}
+    assert groups == {group.name for group in model.plan.groups}
+    assert not any(group.deferred for group in model.explain().groups)
+
+
+def test_the_planner_of_the_paper_can_plan_again_while_the_job_runs():
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    slow = caramel.ARModel(
+        job.context(), 2, analyzers=slow_facts(2), planner="paper", replan="auto"
+    )
+    drifting = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=2, drift=1.0001)
+    with slow.session(replanning=drifting) as session:
+        session._stepper._watch.expected_s = 1e-9
+        train(session, job, 8)
+    assert "paper" in slow.variants
 
 
 # Kept plans -------------------------------------------------------------------------------------
