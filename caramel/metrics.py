@@ -19,8 +19,8 @@ class Metrics:
             the call alone, without what the program does in between; its deferred part counts in
             the next step.
         trials: which plans are tried, and what is known of them; None if none are.
-        expected_s: how long a step should take: as in the trials, or as predicted; None if nothing
-            is known.
+        expected_s: how long a step should take: as in the trials, as steps took before, or as
+            predicted; None if nothing is known.
         drift: the usual step of late over the expected one; None before there were enough steps.
         stalls: the latest steps that waited much longer than expected, and what for.
     """

@@ -27,6 +27,8 @@ class ReplanSettings:
         least_step_s: a job of shorter steps is left as it is.
         drift: how many times longer than expected steps may be.
         window: how many steps are looked at for that; their median counts.
+        lasting_s: steps must have been too long for this time; what passes sooner is a disturbance,
+            for which planning again would not pay.
 
     Raises:
         PlanError: a number is out of range.
@@ -37,12 +39,15 @@ class ReplanSettings:
     least_step_s: float = 0.02
     drift: float = 1.3
     window: int = 20
+    lasting_s: float = 30.0
 
     def __post_init__(self) -> None:
         if self.first_after < 1 or self.traced < 1 or self.window < 1:
             raise PlanError("first_after, traced and window must be at least 1")
         if not self.drift > 1:
             raise PlanError(f"drift must be more than 1, not {self.drift}")
+        if not self.lasting_s >= 0:
+            raise PlanError(f"lasting_s must be at least 0, not {self.lasting_s}")
 
 
 class Watch:
@@ -61,6 +66,7 @@ class Watch:
         self._traces = False
         self._is_new = False  # whether a drift was found that nobody has been told of
         self._drifted = False
+        self._drifting_s = 0.0  # for how long steps have been too long by now
         self.expected_s: float | None = None
 
     @property
@@ -72,6 +78,11 @@ class Watch:
     def wants_plan(self) -> bool:
         """Whether enough was traced to plan."""
         return self._traces and self._traced >= self._settings.traced
+
+    @property
+    def usual_s(self) -> float | None:
+        """The median of the steps since something else was expected; None before there were any."""
+        return median(self._recent_s) if self._recent_s else None
 
     @property
     def drift(self) -> float | None:
@@ -95,7 +106,9 @@ class Watch:
             self._begins = False
             self._traces = median(self._recent_s) >= self._settings.least_step_s
         drift = self.drift
-        if drift is not None and drift > self._settings.drift and not self._drifted:
+        is_too_long = drift is not None and drift > self._settings.drift
+        self._drifting_s = self._drifting_s + step_s if is_too_long else 0.0
+        if is_too_long and self._drifting_s >= self._settings.lasting_s and not self._drifted:
             self._drifted = self._is_new = True
             self._traces = self._again
 
@@ -112,4 +125,5 @@ class Watch:
         """Steps are expected to take so long from now on; what was before does not count."""
         self.expected_s = step_s
         self._recent_s.clear()
+        self._drifting_s = 0.0
         self._traces, self._traced, self._drifted, self._is_new = False, 0, False, False

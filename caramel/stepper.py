@@ -215,15 +215,15 @@ class Stepper:
         assert self._planning is not None
         assert self._watch is not None
         traces, self._traces = self._traces, []
-        self._watch.expect(None)
+        self._watch.expect(self._watch.usual_s)  # tells better than a prediction of the same steps
         _log.info("planning from %d traced steps", len(traces))
         try:
             names, expected_s = self._planning.replan(traces, self._runner.clock_offsets_s())
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
             return
-        self._watch.expected_s = expected_s
         if names:
+            self._watch.expected_s = expected_s
             self.try_plans([self._program.name, *names], TrialSettings())
 
     def _tell_drift(self, watch: Watch) -> None:
