@@ -19,6 +19,7 @@ from caramel.network import fit_network
 from caramel.patterns import PATTERNS
 from caramel.processes import free_ports
 from caramel.profile import Profile
+from tests.commands import called
 
 SIZES = (64, 64 * 2**10)
 
@@ -172,7 +173,6 @@ def test_a_worker_that_is_not_there_is_named(directory):
     assert not (directory / "p.json").exists()
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -190,8 +190,9 @@ def test_a_worker_that_is_not_there_is_named(directory):
         (["--module", "my_job:make_context", "--device", "gpu"], "'gpu' is not a device name"),
     ],
 )
-def test_a_mistake_is_one_clear_line(directory, arguments, message):
-    result = run(directory, "--out", "profile.json", *arguments)
+def test_a_mistake_is_one_clear_line(directory, arguments, message, monkeypatch, capsys):
+    words = ["profile", "--out", "profile.json", *arguments]
+    result = called(monkeypatch, capsys, directory, *words)
     assert result.returncode == 2
     lines = [line for line in result.stderr.splitlines() if line.startswith("caramel: error: ")]
     assert len(lines) == 1, result.stderr
@@ -200,8 +201,8 @@ def test_a_mistake_is_one_clear_line(directory, arguments, message):
     assert not (directory / "profile.json").exists()
 
 
-@pytest.mark.processes
-def test_a_directory_that_is_not_there_is_noticed_before_anything_runs(directory):
-    result = run(directory, "--out", "no/profile.json", "--module", "my_job:make_context")
+def test_a_directory_that_is_not_there_is_noticed_first(directory, monkeypatch, capsys):
+    words = ["profile", "--out", "no/profile.json", "--module", "my_job:make_context"]
+    result = called(monkeypatch, capsys, directory, *words)
     assert result.returncode == 2
     assert "there is no directory 'no'" in result.stderr

@@ -14,6 +14,7 @@ from caramel.fingerprint import Machine, graph_hash
 from caramel.network import assumed_network
 from caramel.plan import Plan
 from caramel.profile import Profile
+from tests.commands import called
 
 TESTS = Path(__file__).parent
 
@@ -65,11 +66,11 @@ def test_the_plan_is_printed_and_saved(tmp_path):
     assert "deferred" in finished.stdout
 
 
-def test_a_profile_of_another_job_gives_one_line(tmp_path):
-    profile_of(network("adam").context(), tmp_path / "profile.json")
-    finished = run(
-        "--module", "test_plan_command:make_context", "--profile", tmp_path / "profile.json"
-    )
+def test_a_profile_of_another_job_gives_one_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "profile.json"
+    profile_of(network("adam").context(), path)
+    words = ["plan", "--module", "test_plan_command:make_context", "--profile", path]
+    finished = called(monkeypatch, capsys, TESTS, *words)
     assert finished.returncode == 2
     assert "another graph" in finished.stderr
     assert len(finished.stderr.strip().splitlines()) == 1

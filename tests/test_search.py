@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from caramel.facts import Variable
 from caramel.graph import TensorSpec
@@ -95,18 +94,25 @@ def test_nothing_is_planned_where_nothing_is_gained():
     assert found.best.candidate.groups == outlook.plain.groups
 
 
-@given(
-    st.lists(st.tuples(st.integers(1, 40), st.integers(1, 30)), min_size=2, max_size=6),
-    st.sampled_from([2, 4]),
-)
-@settings(max_examples=25, deadline=None)
-def test_the_search_comes_near_the_best_of_all_choices(layers, workers):
-    sizes = [quarter * MB // 4 for quarter, _ in layers]
-    seconds = [ms / 1000 for _, ms in layers]
-    outlook = outlook_of(sizes, seconds, workers=workers)
-    found = search(outlook, [], options=Options(budget_tasks=60_000))
-    assert found.best.step_s <= 1.005 * found.plain.step_s
-    assert found.best.step_s <= 1.02 * best_of_all(outlook, 12 * MB)
+@pytest.mark.parametrize("workers", [2, 4])
+def test_the_gap_to_the_best_of_all_choices(workers, capsys):
+    draw = random.Random(workers)
+    gaps = []
+    for layers in (2, 3, 4, 5, 5, 6):
+        sizes = [draw.randint(1, 40) * MB // 4 for _ in range(layers)]
+        seconds = [draw.randint(1, 30) / 1000 for _ in range(layers)]
+        outlook = outlook_of(sizes, seconds, workers=workers)
+        found = search(outlook, [])
+        assert found.best.step_s <= 1.005 * found.plain.step_s
+        gaps.append(found.best.step_s / best_of_all(outlook, 12 * MB) - 1)
+    with capsys.disabled():
+        print(
+            f"\nsearch, {workers} workers: {sum(gap <= 1e-9 for gap in gaps)} of {len(gaps)} plans "
+            f"are as good as the best choice of deferred gradients or better; gap "
+            f"{sum(gaps) / len(gaps):.1%} in the mean, {max(gaps):.1%} at most"
+        )
+    assert max(gaps) <= 0.02
+    assert sum(gaps) / len(gaps) <= 0.01
 
 
 def test_the_same_facts_give_the_same_plan():

@@ -22,6 +22,7 @@ from caramel.profile import Profile
 from caramel.timeline import Span, Timeline
 from caramel.tracing import trace_job
 from caramel.user_job import UserJob
+from tests.commands import called
 
 TESTS = Path(__file__).parent
 
@@ -168,8 +169,10 @@ def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path):
         (("--output", "x.json"), "TF_CONFIG"),
     ],
 )
-def test_mistakes_give_one_line(arguments, message):
-    result = run("--module", "test_trace_command:make_context", *arguments, TF_CONFIG="")
+def test_mistakes_give_one_line(arguments, message, monkeypatch, capsys):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    words = ["trace", "--module", "test_trace_command:make_context", *arguments]
+    result = called(monkeypatch, capsys, TESTS, *words)
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
