@@ -25,6 +25,13 @@ from benchmarks.testbed import BedError
 
 app = typer.Typer(help="Measure Caramel. Needs root and tc, for hosts with a real network.")
 
+Quick = Annotated[bool, typer.Option("--quick", help="Few small cells, for under two minutes.")]
+Networks = Annotated[
+    list[str] | None,
+    typer.Option("--network", help="Only this network; the result file keeps the others."),
+]
+Results = Annotated[Path, typer.Option(help="Where result files go.")]
+
 
 @contextmanager
 def _errors_in_a_line() -> Iterator[None]:
@@ -38,9 +45,7 @@ def _errors_in_a_line() -> Iterator[None]:
 
 @app.command()
 def allreduce(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A few small cells, for less than two minutes.")
-    ] = False,
+    quick: Quick = False,
     workers: Annotated[
         list[int] | None,
         typer.Option(help="Only this number of workers; the result file keeps the others."),
@@ -48,7 +53,7 @@ def allreduce(
     size: Annotated[
         list[int] | None, typer.Option(help="Only this size in bytes; as with --workers.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+    results: Results = RESULTS,
 ) -> None:
     """Time to aggregate one tensor, by size, pattern, depth and number of workers, with peers."""
     settings = (QUICK if quick else FULL).only(workers or (), size or ())
@@ -62,14 +67,9 @@ def allreduce(
 
 @app.command()
 def order(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small network, for less than two minutes.")
-    ] = False,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this network; the result file keeps the others."),
-    ] = None,
-    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
 ) -> None:
     """In how many orders transfers arrive, and how much step times spread."""
     settings = order_benchmark.QUICK if quick else order_benchmark.FULL
@@ -80,14 +80,9 @@ def order(
 
 @app.command()
 def scale(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small network, for less than two minutes.")
-    ] = False,
-    network: Annotated[
-        list[str] | None,
-        typer.Option(help="Only this network; the result file keeps the others."),
-    ] = None,
-    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
 ) -> None:
     """Build time, memory and size of the distributed graph, by number of workers and network."""
     settings = scale_benchmark.QUICK if quick else scale_benchmark.FULL
@@ -98,8 +93,8 @@ def scale(
 
 @app.command()
 def overhead(
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer layers and steps.")] = False,
-    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+    quick: Quick = False,
+    results: Results = RESULTS,
 ) -> None:
     """What a step of Caramel's session costs over TensorFlow's own."""
     settings = overhead_benchmark.QUICK if quick else overhead_benchmark.FULL
@@ -110,15 +105,13 @@ def overhead(
 
 @app.command()
 def step(
-    quick: Annotated[bool, typer.Option(help="A tiny network, for less than two minutes.")] = False,
+    quick: Quick = False,
     suite: Annotated[
         list[str] | None,
         typer.Option(help=f"What to measure, of {', '.join(step_cells.FULL)}; all by default."),
     ] = None,
-    network: Annotated[
-        list[str] | None, typer.Option(help="Only this network; may be repeated.")
-    ] = None,
-    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+    network: Networks = None,
+    results: Results = RESULTS,
 ) -> None:
     """Time of a training step, beside all peers, with real and emulated computation."""
     known = {"quick": step_cells.QUICK} if quick else step_cells.FULL
@@ -127,15 +120,13 @@ def step(
 
 @app.command()
 def ablation(
-    quick: Annotated[bool, typer.Option(help="A tiny network, for less than two minutes.")] = False,
+    quick: Quick = False,
     suite: Annotated[
         list[str] | None,
         typer.Option(help=f"What to measure, of {', '.join(step_cells.ABLATION)}; all by default."),
     ] = None,
-    network: Annotated[
-        list[str] | None, typer.Option(help="Only this network; may be repeated.")
-    ] = None,
-    results: Annotated[Path, typer.Option(help="Where result files go.")] = RESULTS,
+    network: Networks = None,
+    results: Results = RESULTS,
 ) -> None:
     """What each optimization of the plan brings: added in turn, and alone."""
     known = {"quick": step_cells.QUICK_ABLATION} if quick else step_cells.ABLATION

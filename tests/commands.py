@@ -1,13 +1,18 @@
-"""The command `caramel`, called inside the tests' own process, which has imported TensorFlow."""
+"""Commands that tests run: `caramel` inside their own process, benchmarks in another one."""
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from caramel.cli import main
+
+ROOT = Path(__file__).parents[1]
 
 
 def called(monkeypatch, capsys, directory, *arguments):
@@ -30,3 +35,17 @@ def called(monkeypatch, capsys, directory, *arguments):
             del sys.modules[name]
     printed = capsys.readouterr()
     return SimpleNamespace(returncode=ended.value.code, stdout=printed.out, stderr=printed.err)
+
+
+def quick_benchmark(name, results):
+    """What the result file of ``python -m benchmarks NAME --quick`` has."""
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks", name, "--quick", "--results", str(results)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    return json.loads((results / f"{name}-quick.json").read_text())

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from benchmarks.allreduce import drawing, driver, report, validity
 from benchmarks.allreduce.settings import FULL, QUICK, Network, turns, wire_limit_s
 from benchmarks.results import Row
 from benchmarks.testbed import missing
+from tests.commands import quick_benchmark
 
-ROOT = Path(__file__).parents[1]
 LINK = Network(2, "1gbit", 1e9, ())
 
 
@@ -114,16 +109,7 @@ def test_a_part_of_the_settings_has_the_sizes_and_workers_asked_for():
 @pytest.mark.processes
 @pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")
 def test_the_quick_allreduce_benchmark_gives_valid_numbers(tmp_path):
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "allreduce", "--quick", "--results", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    content = json.loads((tmp_path / "allreduce-quick.json").read_text())
+    content = quick_benchmark("allreduce", tmp_path)
     cells = len(QUICK.patterns) * len(QUICK.depths)
     sizes = QUICK.networks[0].sizes_bytes
     measured = [row for row in content["rows"] if row["invalid"] != "not installed"]

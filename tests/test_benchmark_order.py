@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from itertools import combinations
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -16,8 +12,8 @@ from hypothesis import given
 from benchmarks import order
 from benchmarks.order_client import SERVER, WORKER, arrivals, emulated, placed
 from benchmarks.testbed import missing
+from tests.commands import quick_benchmark
 
-ROOT = Path(__file__).parents[1]
 orders = st.integers(0, 8).flatmap(
     lambda n: st.tuples(st.permutations(range(n)), st.permutations(range(n)))
 )
@@ -101,16 +97,7 @@ def test_variables_and_their_users_are_on_the_server_and_kernels_on_the_worker()
 @pytest.mark.processes
 @pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")
 def test_the_quick_order_benchmark_gives_valid_numbers(tmp_path):
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "order", "--quick", "--results", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    rows = json.loads((tmp_path / "order-quick.json").read_text())["rows"]
+    rows = quick_benchmark("order", tmp_path)["rows"]
     assert [row["what"]["system"] for row in rows] == list(order.QUICK.cells[0].systems)
     for row in rows:
         assert row["invalid"] is None

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from rich.console import Console
 
@@ -14,8 +9,7 @@ from benchmarks import scale
 from benchmarks.pieces import piece
 from benchmarks.results import Row, write
 from benchmarks.scale_client import parts
-
-ROOT = Path(__file__).parents[1]
+from tests.commands import quick_benchmark
 
 
 def row(network, workers, seconds):
@@ -73,16 +67,7 @@ def test_an_unknown_network_is_refused(tmp_path):
 
 @pytest.mark.processes
 def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "scale", "--quick", "--results", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    content = json.loads((tmp_path / "scale-quick.json").read_text())
+    content = quick_benchmark("scale", tmp_path)
     rows = content["rows"]
     assert [row["what"]["workers"] for row in rows] == [1, 2, 4]
     for each in rows:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from benchmarks.step import cells
 from benchmarks.step.measure import MEMORY_BYTES, lots, overlap
 from benchmarks.testbed import PAYLOAD_SHARE, missing
-
-ROOT = Path(__file__).parents[1]
+from tests.commands import ROOT, quick_benchmark
 
 
 def test_overlap_is_that_of_the_paper():
@@ -61,17 +58,7 @@ def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
     ],
 )
 def test_a_quick_benchmark_gives_valid_numbers(name, systems, tmp_path):
-    finished = subprocess.run(
-        [sys.executable, "-m", "benchmarks", name, "--quick", "--results", str(tmp_path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=220,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stdout + finished.stderr
-    file = tmp_path / f"{name}-quick.json"
-    rows = json.loads(file.read_text())["rows"]
+    rows = quick_benchmark(name, tmp_path)["rows"]
     assert len(rows) == systems
     for row in rows:
         assert row["invalid"] is None, row
@@ -81,7 +68,7 @@ def test_a_quick_benchmark_gives_valid_numbers(name, systems, tmp_path):
     for row in planned:
         assert row["facts"]["reported"]["communication_s"] > 0
     printed = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "tables", str(file)],
+        [sys.executable, "-m", "benchmarks", "tables", str(tmp_path / f"{name}-quick.json")],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -82,7 +82,9 @@ def test_nothing_drifts_before_anything_is_expected():
     assert not watch.wants_trace
 
 
-@pytest.mark.parametrize("wrong", [{"first_after": 0}, {"traced": 0}, {"drift": 1.0}, {"lasting_s": -1.0}])
+@pytest.mark.parametrize(
+    "wrong", [{"first_after": 0}, {"traced": 0}, {"drift": 1.0}, {"lasting_s": -1.0}]
+)
 def test_settings_out_of_range_are_refused(wrong):
     with pytest.raises(PlanError):
         ReplanSettings(**wrong)
