@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.environment import TENSORFLOW
 from benchmarks.pieces import COMPACT, piece, warn
 from benchmarks.results import Row, write
 
@@ -174,7 +175,7 @@ def _client(cell: Cell, workers: int, *, steps: int = 0, profile: bool = False) 
         result = Path(directory) / "result.json"
         finished = subprocess.run(
             [sys.executable, "-m", "benchmarks.scale_client", json.dumps(case), str(result)],
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
+            env={**os.environ, **TENSORFLOW},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

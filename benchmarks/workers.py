@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.environment import TENSORFLOW
 from benchmarks.testbed import Testbed
 
 PORT = 4321
-_QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
 def addresses(bed: Testbed) -> list[str]:
@@ -44,7 +44,7 @@ def workers(
                 *(sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(listed)),
                 *("--task", str(task), *options),
             ],
-            env=_QUIET,
+            env=TENSORFLOW,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -71,7 +71,7 @@ def on_first_host(
         result = Path(directory) / "result.json"
         argv: Sequence[str] = [sys.executable, "-m", module, json.dumps(dict(case)), str(result)]
         process = bed.popen(
-            0, argv, env=_QUIET, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            0, argv, env=TENSORFLOW, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         output, _ = process.communicate(timeout=timeout_s)
         if process.returncode != 0 or not result.exists():

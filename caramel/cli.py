@@ -20,7 +20,7 @@ from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.files import write_whole
 from caramel.planning.options import Planner
 from caramel.processes import LISTENING
-from caramel.quiet import quiet_start
+from caramel.quiet import WITHOUT_KERAS, quiet_start
 from caramel.version import __version__
 
 app = typer.Typer(
@@ -90,6 +90,7 @@ def worker(
 
     for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being imported
         signal.signal(each, lambda *_: os._exit(0))
+    os.environ.setdefault(*WITHOUT_KERAS)
     with quiet_start() as restore_errors:
         from caramel.servers import serve
 

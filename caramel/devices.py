@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -89,6 +90,7 @@ def without_task(name: str) -> str:
     return str(Device(kind=device.kind, index=device.index))
 
 
+@functools.cache
 def task_of(name: str) -> str | None:
     """``/job:worker/task:3`` of a device name, or None where it names no task."""
     device = Device.parse(name)

@@ -350,12 +350,13 @@ def _single_integer(node: Any) -> int | None:
 
 
 def called_functions(node: Any) -> Iterator[str]:
-    """Names of the library functions that a NodeDef's attributes refer to."""
-    for key in sorted(node.attr):
+    """Names of the library functions that a NodeDef's attributes refer to, in their keys' order."""
+    kinds = [(key, value.WhichOneof("value")) for key, value in node.attr.items()]
+    for key, kind in sorted(each for each in kinds if each[1] in ("func", "list")):
         value = node.attr[key]
-        if value.HasField("func"):
+        if kind == "func":
             yield value.func.name
-        elif value.HasField("list"):
+        else:
             yield from (function.name for function in value.list.func)
 
 

@@ -13,6 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
+WITHOUT_KERAS = ("TF_USE_LEGACY_KERAS", "1")
+"""For processes in which nobody uses Keras: TensorFlow then leaves it out, and with it SciPy and
+all else that it imports, which is half of the start-up time."""
+
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
 # What TensorFlow writes at every start whatever its log level, because its log is not set up yet.

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and many start processes
 
 import pytest
 

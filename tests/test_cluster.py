@@ -8,6 +8,7 @@ import re
 import socket
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -367,6 +368,17 @@ def test_local_workers_listen_until_they_are_closed():
     assert cluster.unreachable() == cluster.tasks
     assert cluster.describe(cluster.tasks[0]).endswith(", exited with code 0)")
     cluster.close()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_a_worker_does_not_load_what_only_keras_needs(monkeypatch):
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    with Cluster.local(1) as cluster:
+        (pid,) = re.findall(r"pid (\d+)", cluster.describe(0))
+        loaded = Path(f"/proc/{pid}/maps").read_text()
+    assert "tensorflow" in loaded
+    assert "scipy" not in loaded
 
 
 @pytest.mark.processes

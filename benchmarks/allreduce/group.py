@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.allreduce.member import Place
+from benchmarks.environment import TENSORFLOW
 from benchmarks.testbed import Host, Testbed
 
 ROOT = Path(__file__).parents[2]
-QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 START_TIMEOUT_S = 180.0
 ANSWER_TIMEOUT_S = 120.0
 _FIRST_PORT = 5000
@@ -127,7 +127,7 @@ class Group:
                 self.bed.popen(
                     host,
                     command,
-                    env={**QUIET, **(env or {})},
+                    env={**TENSORFLOW, **(env or {})},
                     cwd=ROOT,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from benchmarks.environment import TENSORFLOW
 from benchmarks.peers.data import Case, Prepared, prepared, write_values
 from benchmarks.results import processor_s
 
@@ -51,7 +52,6 @@ IDLE_POLL_S = 0.05
 OVER, FACTS = "over", "facts.json"
 SETTLE_S = 0.2  # for packets and acknowledgements on their way when the counters are read
 FIRST_PORT, LAST_PORT = 20000, 30000  # the hosts of a bed have ports of their own
-HIDDEN = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 _ports = itertools.cycle(range(FIRST_PORT, LAST_PORT))
 TAIL_CHARACTERS = 3000
@@ -208,7 +208,7 @@ class Run:
                 self.bed.popen(
                     host,
                     command,
-                    env={**HIDDEN, **(env or {})},
+                    env={**TENSORFLOW, **(env or {})},
                     cwd=REPOSITORY,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.environment import WITH_KERAS
 from benchmarks.peers import mpi
 from benchmarks.peers.base import (
     POLL_S,
@@ -88,7 +89,7 @@ def _options(setting: Setting, **others: Any) -> dict[str, str]:
         options["CYCLE_TIME"] = setting["cycle_time_ms"]
     if "fusion_mib" in setting:
         options["FUSION_THRESHOLD"] = int(setting["fusion_mib"] * MIB)
-    return {f"HOROVOD_{key}": str(value) for key, value in options.items()}
+    return {**WITH_KERAS, **{f"HOROVOD_{key}": str(value) for key, value in options.items()}}
 
 
 def _start_mpi(run: Run) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.allreduce.member import PERIOD, Cell, Place, mean_factor, serve
+from benchmarks.environment import WITH_KERAS
 
 if TYPE_CHECKING:
     from benchmarks.allreduce.group import Group
@@ -82,7 +83,7 @@ class System:
             "GLOO_TIMEOUT_SECONDS": STOPPED_TIMEOUT_S,
             "STALL_CHECK_DISABLE": 1,
         }
-        return {f"HOROVOD_{key}": str(value) for key, value in options.items()}
+        return {**WITH_KERAS, **{f"HOROVOD_{key}": str(value) for key, value in options.items()}}
 
 
 def _serve_rendezvous(addresses: list[str], file: Path) -> None:
