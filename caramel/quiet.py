@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
 WITHOUT_KERAS = ("TF_USE_LEGACY_KERAS", "1")
-"""For processes in which nobody uses Keras: TensorFlow then leaves it out, and with it SciPy and
-all else that it imports, which is half of the start-up time."""
+"""For processes in which nobody uses Keras: TensorFlow then leaves it out, and with it all that it
+imports where they are installed (scikit-learn, Matplotlib): half of the start-up time."""
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 

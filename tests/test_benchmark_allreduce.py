@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from commands import quick_benchmark
 
 from benchmarks.allreduce import drawing, driver, report, validity
 from benchmarks.allreduce.settings import FULL, QUICK, Network, turns, wire_limit_s
 from benchmarks.results import Row
 from benchmarks.testbed import missing
-from tests.commands import quick_benchmark
 
 LINK = Network(2, "1gbit", 1e9, ())
 

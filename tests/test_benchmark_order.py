@@ -7,12 +7,12 @@ from itertools import combinations
 import hypothesis.strategies as st
 import pytest
 import tensorflow as tf
+from commands import quick_benchmark
 from hypothesis import given
 
 from benchmarks import order
 from benchmarks.order_client import SERVER, WORKER, arrivals, emulated, placed
 from benchmarks.testbed import missing
-from tests.commands import quick_benchmark
 
 orders = st.integers(0, 8).flatmap(
     lambda n: st.tuples(st.permutations(range(n)), st.permutations(range(n)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from commands import quick_benchmark
 
 from benchmarks import overhead
 from benchmarks.testbed import missing
-from tests.commands import quick_benchmark
 
 
 @pytest.mark.namespaces

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from commands import quick_benchmark
 from rich.console import Console
 
 from benchmarks import scale
 from benchmarks.pieces import piece
 from benchmarks.results import Row, write
 from benchmarks.scale_client import parts
-from tests.commands import quick_benchmark
 
 
 def row(network, workers, seconds):

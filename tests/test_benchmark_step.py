@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from commands import ROOT, quick_benchmark
 
 from benchmarks.step import cells
 from benchmarks.step.measure import MEMORY_BYTES, lots, overlap
 from benchmarks.testbed import PAYLOAD_SHARE, missing
-from tests.commands import ROOT, quick_benchmark
 
 
 def test_overlap_is_that_of_the_paper():

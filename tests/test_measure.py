@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from commands import called
 
 import caramel
 from caramel.errors import PlanError, ProfileError
@@ -19,7 +20,6 @@ from caramel.network import fit_network
 from caramel.patterns import PATTERNS
 from caramel.processes import free_ports
 from caramel.profile import Profile
-from tests.commands import called
 
 SIZES = (64, 64 * 2**10)
 

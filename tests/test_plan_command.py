@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from commands import called
 from networks import network, tf, wide
 
 from caramel.facts import TimingTable
@@ -14,7 +15,6 @@ from caramel.fingerprint import Machine, graph_hash
 from caramel.network import assumed_network
 from caramel.plan import Plan
 from caramel.profile import Profile
-from tests.commands import called
 
 TESTS = Path(__file__).parent
 

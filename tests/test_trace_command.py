@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import called
 from networks import FEATURES, cross_entropy, network, optimized, perceptron, tf, tf1, wide
 
 import caramel
@@ -22,7 +23,6 @@ from caramel.profile import Profile
 from caramel.timeline import Span, Timeline
 from caramel.tracing import trace_job
 from caramel.user_job import UserJob
-from tests.commands import called
 
 TESTS = Path(__file__).parent
 
