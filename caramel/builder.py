@@ -73,7 +73,8 @@ class ARModel:
         scheduling: plan when what is transferred, some of it beside the next forward pass.
         adaptive_depth: split large groups, so that transfers and additions overlap.
         pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling"; "auto" takes
-            the fastest for each group.
+            the fastest for each group by what was measured, or else a ring for large gradients of
+            three workers and more.
         planner: who decides: "search" simulates steps and takes the plan that is predicted to be
             the fastest, the plain one included; "paper" follows the rules of the Caramel paper;
             "plain" plans nothing.
@@ -173,7 +174,7 @@ class ARModel:
             self._state,
             self._pipelines,
             devices=devices,
-            pattern=options.plain_pattern,
+            pattern=options.pattern,
             sparse=sparse,
             marks=marks,
         )

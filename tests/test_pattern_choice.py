@@ -7,7 +7,7 @@ import pytest
 from caramel.errors import PlanError
 from caramel.facts import NetworkModel, TransferCost
 from caramel.patterns import PATTERNS
-from caramel.planning.pattern import pattern_of, seconds_of
+from caramel.planning.pattern import pattern_of, seconds_of, usual_pattern
 
 
 def network(workers=3, **costs):
@@ -22,6 +22,7 @@ def network(workers=3, **costs):
     )
 
 
+MB = 10**6
 MODEL = network(shuffle=(1.0, 0.3), halving_doubling=(2.0, 0.2), ring=(4.0, 0.1))
 
 
@@ -75,3 +76,20 @@ def test_a_fitted_line_below_zero_costs_nothing():
 def test_what_cannot_be_predicted_is_refused(model, pattern, message):
     with pytest.raises(PlanError, match=message):
         seconds_of(10, model, pattern)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "workers", "pattern"),
+    [
+        (100 * MB, 2, "shuffle"),  # between two, all patterns send the same
+        (3 * 64 * 2**10, 3, "ring"),
+        (3 * 64 * 2**10 - 4, 3, "shuffle"),
+        (64 * 2**10, 8, "shuffle"),  # chunks of 8 KB: fourteen rounds would cost more
+        (MB, 8, "ring"),
+        (0, 8, "shuffle"),
+    ],
+)
+def test_large_gradients_of_many_workers_go_round_a_ring_where_nothing_was_measured(
+    size_bytes, workers, pattern
+):
+    assert usual_pattern(size_bytes, workers) == pattern

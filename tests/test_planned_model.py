@@ -8,10 +8,13 @@ import itertools
 import numpy as np
 import pytest
 from networks import (
+    CLASSES,
+    FEATURES,
     FLOAT64_ONLY,
     OPTIMIZERS,
     PROCESSES,
     network,
+    parameter,
     relative_error,
     run_on_one_device,
     tf,
@@ -25,6 +28,7 @@ from caramel.fingerprint import Machine, graph_hash
 from caramel.graph import OpGraph
 from caramel.network import assumed_network
 from caramel.plan import Plan
+from caramel.planning.pattern import usual_pattern
 from caramel.profile import Profile
 
 FLAGS = ("serialization", "batching", "scheduling", "adaptive_depth")
@@ -168,3 +172,21 @@ def test_less_than_nothing_in_flight_is_refused():
 def test_an_unknown_pattern_is_refused():
     with pytest.raises(PlanError, match="pattern"):
         caramel.ARModel(network().context(), 2, pattern="tree")
+
+
+def test_a_job_without_facts_takes_the_usual_patterns():
+    def model(x):
+        hidden = tf.tanh(x @ parameter("w1", [FEATURES, 4096], x.dtype))
+        return hidden @ parameter("w2", [4096, CLASSES], x.dtype)
+
+    job = network(model=model)
+    patterns = {
+        planner: [group.pattern for group in built.plan.groups]
+        for planner in ("search", "plain")
+        for built in [caramel.ARModel(job.context(), 3, planner=planner)]
+    }
+    sizes = [4096 * 8 * FEATURES, 4096 * 8 * CLASSES]
+    expected = [usual_pattern(size, 3) for size in sizes]
+    assert patterns == {"search": expected, "plain": expected}
+    given = caramel.ARModel(job.context(), 3, pattern="shuffle")
+    assert {group.pattern for group in given.plan.groups} == {"shuffle"}

@@ -10,8 +10,6 @@ from caramel.patterns import check_pattern
 from caramel.planning.gates import IN_FLIGHT_BYTES
 from caramel.planning.pattern import AUTO
 
-DEFAULT_PATTERN = "shuffle"
-
 Planner = Literal["search", "paper", "plain"]
 
 
@@ -52,11 +50,6 @@ class Options:
             raise PlanError(f"planner must be one of {known}, not {self.planner!r}")
         if self.pattern != AUTO:
             check_pattern(self.pattern)
-
-    @property
-    def plain_pattern(self) -> str:
-        """The pattern of a plain plan."""
-        return DEFAULT_PATTERN if self.pattern == AUTO else self.pattern
 
     @property
     def gated_bytes(self) -> int:

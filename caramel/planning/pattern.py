@@ -16,6 +16,22 @@ WORTH = 0.05
 two workers all patterns send the same, and measurements of them differ by a few percent."""
 
 
+RING_FROM_WORKERS, RING_CHUNK_BYTES = 3, 64 * 2**10
+"""Where nothing was measured, a gradient goes round a ring from so many workers and bytes in each
+chunk on."""
+
+
+def usual_pattern(size_bytes: int, workers: int) -> str:
+    """The pattern of a gradient where nothing is known of the network.
+
+    With `shuffle` all workers send to one at the same time, whose link is no faster than theirs:
+    from three workers on, segments of large tensors are lost and sent again. A ring has one sender
+    for each receiver, but more rounds, which count where chunks are small.
+    """
+    suits = workers >= RING_FROM_WORKERS and size_bytes >= RING_CHUNK_BYTES * workers
+    return "ring" if suits else "shuffle"
+
+
 def pattern_of(size_bytes: int, network: NetworkModel, pattern: str = AUTO) -> str:
     """`pattern` itself, or for "auto" the one that aggregates `size_bytes` in the least time.
 

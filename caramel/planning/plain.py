@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from caramel.facts import Cut, GradientFrontier, InputPipelines, ReplicaState, TrainingJob
-from caramel.graph import OpGraph
+from caramel.graph import OpGraph, dtype_bytes
 from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan, SparseMethod
+from caramel.planning.pattern import AUTO, usual_pattern
 
 # A message costs more processor time than the wire needs for this much.
 SMALLEST_CHUNK_BYTES = 4096
@@ -27,14 +28,14 @@ def plain_plan(
     sparse: SparseMethod = "gather",
     marks: bool = False,
 ) -> Plan:
-    """One group for each gradient, all with the same pattern.
+    """One group for each gradient, in one pattern or each in the usual one.
 
     Groups are numbered in the order of the variables; the first chunks of a pattern, which are the
     only ones of a tiny tensor, fall to another worker for each group.
 
     Args:
         devices: where the replica of each worker is.
-        pattern: one of `caramel.patterns.PATTERNS`.
+        pattern: one of `caramel.patterns.PATTERNS`, or "auto" for `usual_pattern`.
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
             that gives the same).
         marks: whether steps leave marks of how far groups have come.
@@ -72,12 +73,22 @@ def plain_groups(
         Group(
             name=f"group_{number}",
             members=(gradient.parameter,),
-            pattern=ALL_GATHER if _is_gathered(gradient, sparse) else pattern,
+            pattern=_pattern(gradient, workers, pattern, sparse),
             shift=number % workers,
             smallest_chunk_bytes=SMALLEST_CHUNK_BYTES,
         )
         for number, gradient in enumerate(gradients)
     )
+
+
+def _pattern(gradient: AggregatedGradient, workers: int, pattern: str, sparse: SparseMethod) -> str:
+    """How a gradient is aggregated, by itself."""
+    if _is_gathered(gradient, sparse):
+        return ALL_GATHER
+    if pattern == AUTO:
+        size = gradient.elements * (dtype_bytes(gradient.spec.dtype) or 0)
+        return usual_pattern(size, workers)
+    return pattern
 
 
 def _is_gathered(gradient: AggregatedGradient, sparse: SparseMethod) -> bool:
