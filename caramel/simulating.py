@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -244,12 +244,15 @@ def _check_entry(entry: HostEntry, where: str) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None]]:
-    """A bar, and what moves it."""
+    """A bar that is shown from when it moves on, and what moves it."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
+    with ExitStack() as stack:
+        bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
         bar = bars.add_task("settings", total=None)
 
         def move(done: int, total: int) -> None:
+            if not bars.live.is_started:
+                stack.enter_context(bars)
             bars.update(bar, completed=done, total=total)
 
         yield move

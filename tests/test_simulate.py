@@ -186,7 +186,8 @@ def test_a_mistake_is_one_line_on_the_terminal(tmp_path):
         check=False,
     )
     assert result.returncode == 2
-    assert result.stderr.splitlines()[-1].startswith("caramel: error: cannot read ")
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("caramel: error: cannot read ")
 
 
 def test_numbers_of_workers():
