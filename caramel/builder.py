@@ -14,6 +14,7 @@ from caramel.analysis import Analysis, Analyzer
 from caramel.analyzers import ANALYZERS
 from caramel.checks import check_graph
 from caramel.cluster import Cluster
+from caramel.collector import held_back
 from caramel.context import Context
 from caramel.devices import Device
 from caramel.errors import ClusterError, PlanError, UnsupportedOpError
@@ -115,6 +116,7 @@ class ARModel:
         PlanError: an unknown pattern or method, or a plan that does not fit the job.
     """
 
+    @held_back()
     def __init__(
         self,
         context: Context,
@@ -226,6 +228,7 @@ class ARModel:
             measured_step_s=measured_step_s,
         )
 
+    @held_back()
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same job, for sessions to change to.
 
@@ -346,10 +349,18 @@ class ARModel:
         return audit(graph, plan, step)
 
     def _import(self, graph_def: Any, prefix: str = "") -> None:
-        """Add nodes to the graph; TensorFlow checks every node and shape in passing."""
-        with self.graph.as_default():
-            # With a slash at its end, TensorFlow takes the name as it is.
-            tf.graph_util.import_graph_def(graph_def, name=f"{prefix}/" if prefix else "")
+        """Add nodes to the graph; TensorFlow checks every node and shape in passing.
+
+        It takes the devices off the nodes and sets them by a device function, which is twice as
+        fast as a device scope for each node, as TensorFlow has it.
+        """
+        scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
+        devices = {}
+        for node in graph_def.node:
+            devices[scope + node.name] = node.device
+            node.ClearField("device")
+        with self.graph.as_default(), self.graph.device(lambda op: devices[op.name]):
+            tf.graph_util.import_graph_def(graph_def, name=scope)
         self._watch.note("import")
 
     def session(

@@ -1,0 +1,23 @@
+"""Python's cyclic garbage collector, held back while a graph is built."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """No collection begins inside it, if it would by itself; also a decorator.
+
+    While hundreds of thousands of objects are made that all stay, the collector would look through
+    them again and again: a tenth of the time it takes to build a large graph.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,38 @@
+"""The garbage collector is held back while a graph is built, and only then."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from networks import network, wide
+
+import caramel
+from caramel.collector import held_back
+from caramel.errors import PlanError
+
+
+def test_it_is_as_before_afterwards_also_after_an_error():
+    assert gc.isenabled()
+    with held_back():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ZeroDivisionError), held_back():
+        divmod(1, 0)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with held_back():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_building_leaves_it_enabled():
+    context = network("adam", model=wide).context()
+    caramel.ARModel(context, 2)
+    assert gc.isenabled()
+    with pytest.raises(PlanError):
+        caramel.ARModel(context, 2, pattern="star")
+    assert gc.isenabled()
