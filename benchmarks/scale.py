@@ -40,13 +40,17 @@ GROWTH = {"nodes": "nodes", "graph_bytes": "GraphDef", "build_s": "build", "buil
 
 @dataclass(frozen=True)
 class Cell:
-    """A network, the sizes of its input, and how many workers it is built for and run with."""
+    """A network, the sizes of its input, and how many workers it is built for and run with.
+
+    It has a plain plan, or is planned by simulation from assumed facts.
+    """
 
     network: str
     image: int | None
     built: tuple[int, ...]
     run: tuple[int, ...]
     batch: int = 1
+    planned: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ FULL = Settings(
         Cell("resnet_v1_50", 32, COUNTS, (1, 2, 4, 8)),
         Cell("inception_v3", 75, COUNTS, (1, 2, 4, 8)),
         Cell("vgg_16", 32, COUNTS, ()),  # eight copies of it and its gradients are 17 GB
+        Cell("resnet_v2_152", None, (2, 4, 8, 16), (), batch=32, planned=True),
     ),
     steps=5,
     profiled=(8, 32),
@@ -167,6 +172,7 @@ def _client(cell: Cell, workers: int, *, steps: int = 0, profile: bool = False) 
         "network": cell.network,
         "image": cell.image,
         "batch": cell.batch,
+        "planned": cell.planned,
         "workers": workers,
         "steps": steps,
         "profile": profile,

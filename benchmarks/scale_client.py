@@ -22,8 +22,12 @@ import numpy as np
 
 import caramel
 from benchmarks import networks
+from benchmarks.emulate.flops import flops_times
+from caramel.facts import NetworkModel, TimingTable
+from caramel.network import assumed_network
 
 TIMEOUT_S = 300
+BYTES_PER_S, LATENCY_S = 1.2e8, 3e-4  # of the network that a plan is made for
 _PART = re.compile(r"caramel: (?P<part>\w+) +(?P<seconds>[\d.]+) s")
 _LEAST_FUNCTION_S = 1e-3
 
@@ -47,12 +51,15 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     context = job.context()
     context_s = time.perf_counter() - begin
     profile = cProfile.Profile() if case["profile"] else None
+    options: dict[str, Any] = {"planner": "plain"}
+    if case["planned"]:
+        options = {"analyzers": assumed_facts(context, case["workers"], case["batch"])}
     said = io.StringIO()
     with redirect_stdout(said):
         begin = time.perf_counter()
         if profile:
             profile.enable()
-        model = caramel.ARModel(context, case["workers"], planner="plain", verbose=True)
+        model = caramel.ARModel(context, case["workers"], verbose=True, **options)
         if profile:
             profile.disable()
         build_s = time.perf_counter() - begin
@@ -70,6 +77,20 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     if profile:
         measured["functions"] = functions(profile)
     return measured
+
+
+def assumed_facts(context: caramel.Context, workers: int, batch: int) -> list[Any]:
+    """Analyzers that give the times of a K80, and a network of 1 Gbit/s."""
+    timing = TimingTable(flops_times(context, device="K80", batch=batch))
+    network = assumed_network(workers, BYTES_PER_S, LATENCY_S)
+
+    def assumed_timing() -> TimingTable:
+        return timing
+
+    def assumed_links() -> NetworkModel:
+        return network
+
+    return [assumed_timing, assumed_links]
 
 
 def size(model: caramel.ARModel) -> dict[str, int]:
