@@ -214,7 +214,9 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with model.session(replanning=AT_ONCE) as session:
         train(session, job, 6)
-        assert session.metrics().plan == "own"
+        metrics = session.metrics()
+    assert metrics.plan == "own"
+    assert min(metrics.recent_step_s) <= metrics.expected_s <= max(metrics.recent_step_s)
     assert list(model.variants) == ["own"]
     groups = {group.name for group in model.explain().groups}
     assert groups == {group.name for group in model.plan.groups}
