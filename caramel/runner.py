@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import tensorflow as tf
@@ -18,6 +18,7 @@ from caramel.servers import embedded_servers, own_server
 
 tf1 = tf.compat.v1
 
+_CLOCK_TRIES = 3
 _CLOSE_TIMEOUT_S = 5.0
 
 Call = Callable[[], list[Any]]
@@ -255,7 +256,18 @@ class VariantRunner:
 
 
 def _compared_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
-    """By how much the clock of each task is ahead of the first one's, in seconds."""
+    """By how much the clock of each task is ahead of the first one's, in seconds.
+
+    Very rarely gRPC sends a call twice, and TensorFlow gives up such a call. Other than a step,
+    reading clocks can simply be done again.
+    """
+    for _ in range(_CLOCK_TRIES - 1):
+        with suppress(tf.errors.AbortedError):
+            return _compare_clocks(target, tasks)
+    return _compare_clocks(target, tasks)
+
+
+def _compare_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
     graph = tf.Graph()
     with graph.as_default():
         stamps = []

@@ -9,6 +9,7 @@ from networks import network, tf, wide
 
 import caramel
 from caramel.names import group_of
+from caramel.runner import _compared_clocks
 from caramel.step_trace import timeline_of
 
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
@@ -104,6 +105,24 @@ def test_ops_are_corrected_by_the_clock_of_their_worker():
     trace = stats(("worker_0/a", 1_000_000, 0, 10, ""), ("worker_1/a", 1_003_000, 0, 10, ""))
     timeline = timeline_of([trace], DEVICES, (0.0, WORKER_1_AHEAD_S))
     assert [s.begin_s for s in timeline.spans] == [pytest.approx(1.0), pytest.approx(1.001)]
+
+
+def test_a_call_that_was_sent_twice_is_asked_again(monkeypatch):
+    calls = []
+
+    def compared(ask, clocks):
+        calls.append(ask(0))
+        if len(calls) < 3:
+            raise tf.errors.AbortedError(None, None, "received twice")
+        return (0.0,) * clocks
+
+    monkeypatch.setattr("caramel.runner.clock_offsets_s", compared)
+    assert _compared_clocks("", ["/device:CPU:0"] * 2) == (0.0, 0.0)
+    assert len(calls) == 3
+    calls[:] = []
+    monkeypatch.setattr("caramel.runner._CLOCK_TRIES", 2)
+    with pytest.raises(tf.errors.AbortedError):
+        _compared_clocks("", ["/device:CPU:0"])
 
 
 @pytest.mark.processes
