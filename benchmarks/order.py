@@ -9,6 +9,7 @@ is that of arrivals at the worker, else that in which a worker begins to send.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -109,7 +110,7 @@ def run(
         for cell in cells:
             for system in cell.systems:
                 progress.update(task, description=f"{cell.network}, {_words(system)}")
-                rows.append(_measure(cell, system, settings))
+                rows.append(_measured_or_failed(cell, system, settings))
                 progress.advance(task)
     rows, runs = part.all_rows(rows, networks), part.all_runs()
     console.print(*_tables(rows, name))
@@ -119,6 +120,15 @@ def run(
     _draw(rows, path.with_suffix(".png"))
     console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
     return path
+
+
+def _measured_or_failed(cell: Cell, system: str, settings: Settings) -> Row:
+    """A system that fails costs its own row only."""
+    try:
+        return _measure(cell, system, settings)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        last = str(error).strip().splitlines()[-1]
+        return Row({**_described(cell), "system": system}, (), invalid=f"failed: {last}")
 
 
 def _measure(cell: Cell, system: str, settings: Settings) -> Row:
@@ -221,6 +231,9 @@ def _tables(rows: Sequence[Row], name: str) -> tuple[Table, Table]:
     for row in rows:
         facts, own = row.facts, [_words(str(row.what[key])) for key in which[1:]]
         own = [str(row.what["network"]), *own]
+        if not facts:
+            orders.add_row(*own, "-", row.invalid)
+            continue
         distances = facts["distances_to_first"]
         orders.add_row(
             *(*own, str(facts["transfers"])),
@@ -240,6 +253,9 @@ def _tables(rows: Sequence[Row], name: str) -> tuple[Table, Table]:
 
 def _draw(rows: Sequence[Row], path: Path) -> None:
     """Every step's time over the median of its row, and the number of orders above."""
+    rows = [row for row in rows if row.samples_s]
+    if not rows:
+        return
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(5, 1.3 * len(rows) + 1), 5), layout="constrained")

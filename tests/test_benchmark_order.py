@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from itertools import combinations
 
 import hypothesis.strategies as st
@@ -9,9 +11,11 @@ import pytest
 import tensorflow as tf
 from commands import quick_benchmark
 from hypothesis import given
+from rich.console import Console
 
 from benchmarks import order
 from benchmarks.order_client import SERVER, WORKER, arrivals, emulated, placed
+from benchmarks.results import Row
 from benchmarks.testbed import missing
 
 orders = st.integers(0, 8).flatmap(
@@ -91,6 +95,22 @@ def test_variables_and_their_users_are_on_the_server_and_kernels_on_the_worker()
             assert node.device == SERVER
         elif node.op in ("SleepDataset", "MutexLock", "ConsumeMutexLock"):
             assert node.device == WORKER
+
+
+def test_a_system_that_fails_costs_its_own_row_only(tmp_path, monkeypatch):
+    def measure(cell, system, settings):
+        if system == "planned":
+            raise RuntimeError("the client failed:\nAbortedError: received twice")
+        facts = {**order.statistics([[[0, 1]], [[1, 0]]], [1.0, 2.0]), "transfers": 2}
+        return Row({**order._described(cell), "system": system}, (1.0, 2.0), facts)
+
+    monkeypatch.setattr(order, "_measure", measure)
+    said = Console(file=io.StringIO(), width=200)
+    file = order.run(order.QUICK, "order-quick", tmp_path, said)
+    rows = {row["what"]["system"]: row for row in json.loads(file.read_text())["rows"]}
+    assert rows["all_reduce"]["samples_s"] == [1.0, 2.0]
+    assert rows["planned"]["invalid"] == "failed: AbortedError: received twice"
+    assert "received twice" in said.file.getvalue()
 
 
 @pytest.mark.namespaces
