@@ -351,8 +351,8 @@ class ARModel:
     def _import(self, graph_def: Any, prefix: str = "") -> None:
         """Add nodes to the graph; TensorFlow checks every node and shape in passing.
 
-        It takes the devices off the nodes and sets them by a device function, which is twice as
-        fast as a device scope for each node, as TensorFlow has it.
+        It takes the devices off the nodes and sets them by a device function, which is faster than
+        the device scope that TensorFlow would open for each node.
         """
         scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
         devices = {}

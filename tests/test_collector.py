@@ -10,6 +10,9 @@ from networks import network, wide
 import caramel
 from caramel.collector import held_back
 from caramel.errors import PlanError
+from caramel.facts import NetworkModel, TimingTable
+from caramel.graph import OpGraph
+from caramel.network import assumed_network
 
 
 def test_it_is_as_before_afterwards_also_after_an_error():
@@ -29,9 +32,21 @@ def test_it_is_as_before_afterwards_also_after_an_error():
         gc.enable()
 
 
-def test_building_leaves_it_enabled():
+def test_building_holds_it_back_and_leaves_it_enabled():
     context = network("adam", model=wide).context()
-    caramel.ARModel(context, 2)
+    seen = []
+
+    def timing(graph: OpGraph) -> TimingTable:
+        seen.append(gc.isenabled())
+        return TimingTable(dict.fromkeys(graph.ops, 0.001))
+
+    def links() -> NetworkModel:
+        return assumed_network(2, 1e8, 1e-4)
+
+    model = caramel.ARModel(context, 2, analyzers=[timing, links])
+    assert seen == [False]
+    assert gc.isenabled()
+    model.add_variant(model.plan, "again")
     assert gc.isenabled()
     with pytest.raises(PlanError):
         caramel.ARModel(context, 2, pattern="star")
