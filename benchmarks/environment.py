@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from caramel.quiet import WITHOUT_KERAS
+
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 """TensorFlow says nothing and looks for no GPU: computation is the processor's, or emulated."""
 
-WITHOUT_KERAS = {"TF_USE_LEGACY_KERAS": "1"}
-"""TensorFlow leaves out Keras, and all that Keras imports: half of the processor time of a start."""
-
-WITH_KERAS = {"TF_USE_LEGACY_KERAS": "0"}
+WITH_KERAS = {WITHOUT_KERAS[0]: "0"}
 """For Horovod, which names classes of Keras."""
 
-TENSORFLOW = {**QUIET, **WITHOUT_KERAS}
+TENSORFLOW = {**QUIET, **dict([WITHOUT_KERAS])}

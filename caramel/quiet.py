@@ -15,7 +15,7 @@ from typing import NoReturn
 
 WITHOUT_KERAS = ("TF_USE_LEGACY_KERAS", "1")
 """For processes in which nobody uses Keras: TensorFlow then leaves it out, and with it all that it
-imports where they are installed (scikit-learn, Matplotlib): half of the processor time of the start."""
+imports where they are installed (scikit-learn, Matplotlib): half of a start's processor time."""
 
 _LOG_LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 
