@@ -133,6 +133,19 @@ def ablation(
     _run_suites("ablation", known, suite, network, results)
 
 
+@app.command()
+def ranking(
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What to measure, of {', '.join(step_cells.RANKING)}; all by default."),
+    ] = None,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """Whether plans that are predicted to be faster are faster: twenty plans of each network."""
+    _run_suites("ranking", step_cells.RANKING, suite, network, results)
+
+
 def _run_suites(
     name: str,
     known: Mapping[str, step_cells.Suite],

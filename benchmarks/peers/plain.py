@@ -47,7 +47,8 @@ class InGraph:
 
     A setting of a planned run names the optimizations of the Caramel paper that it `uses`, joined
     by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search", or
-    "live" for a job that is given nothing, measures itself while it trains, and tries its plans.
+    "live" for a job that is given nothing, measures itself while it trains, and tries its plans; or
+    which of some `varied` plans is taken, by its number.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -108,7 +109,7 @@ def main() -> None:
     gradients = job.gradients if emulated else None
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
-    model = caramel.ARModel(context, cluster, **_options(rank, context, cluster))
+    model, varied_s = _model(rank, context, cluster)
     is_live = rank.setting.get("planner") == "live"
     session = model.session(config=graph.config(rank.case), trials="auto" if is_live else None)
     session.run(job.assign, job.fed)
@@ -132,7 +133,7 @@ def main() -> None:
             "gates": len(plan.gates),
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
-            "predicted_s": model.decision and expected_of(model.decision),
+            "predicted_s": expected_of(model.decision) if model.decision else varied_s,
             "plan": session.metrics().plan,
             "trials": _medians(session.metrics().trials),
         }
@@ -157,28 +158,43 @@ def _medians(trials: Any) -> dict[str, float | None]:
     return {} if trials is None else {each.name: each.median_s for each in trials.plans}
 
 
-def _options(rank: Rank, context: Any, cluster: Any) -> dict[str, Any]:
-    """What the setting asks of `ARModel`."""
-    from benchmarks.peers import graph
-    from benchmarks.workers import measured_profile
-    from caramel import Plan
+def _model(rank: Rank, context: Any, cluster: Any) -> tuple[Any, float | None]:
+    """The model that the setting asks for; what is predicted of a varied plan."""
+    import caramel
+    from benchmarks.peers.varied import varied
+    from caramel.live_planning import forecast_of
 
     setting = rank.setting
     if setting.get("planner") == "live":
-        return {}
-    if "plan" in setting:
-        return {"plan": Plan.from_json(Path(setting["plan"]).read_text())}
-    if "uses" not in setting and "planner" not in setting:
-        return {"pattern": setting["pattern"], "planner": "plain"}
+        return caramel.ARModel(context, cluster), None
+    if set(setting) == {"pattern"}:
+        return caramel.ARModel(context, cluster, pattern=setting["pattern"], planner="plain"), None
+    profile = _profile(rank, context, cluster)
+    if "varied" in setting:
+        decision = caramel.ARModel(context, cluster, profile=profile, planner="paper").decision
+        assert decision is not None
+        plan = varied(decision, setting["varied"])
+        forecast = forecast_of(plan, decision)
+        assert forecast is not None
+        return caramel.ARModel(context, cluster, plan=plan), forecast.step_s
+    options = {"profile": profile, "planner": setting.get("planner", "paper")}
+    if "uses" in setting:
+        used = setting["uses"].split("+")
+        options |= {flag: word in used for word, flag in OPTIMIZATIONS.items()}
+        options["pattern"] = setting["pattern"]
+    return caramel.ARModel(context, cluster, **options), None
+
+
+def _profile(rank: Rank, context: Any, cluster: Any) -> Path:
+    """The file with the facts of this case, measured if it is not there."""
+    from benchmarks.peers import graph
+    from benchmarks.workers import measured_profile
+
     path = Path(rank.prepared) / PROFILE
     if not path.exists():
         config, accelerator = graph.config(rank.case), rank.case.accelerator
         measured_profile(context, cluster, config, accelerator=accelerator).save(path)
-    if "planner" in setting:
-        return {"profile": path, "planner": setting["planner"]}
-    used = setting["uses"].split("+")
-    flags = {flag: word in used for word, flag in OPTIMIZATIONS.items()}
-    return {"profile": path, "pattern": setting["pattern"], "planner": "paper", **flags}
+    return path
 
 
 if __name__ == "__main__":

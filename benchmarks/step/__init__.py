@@ -1,10 +1,11 @@
 """How long is a training step, with Caramel and with each peer, and what bounds it?
 
-| file      | question                                                         |
-|-----------|------------------------------------------------------------------|
-| `cells`   | which networks, hosts and systems are measured?                  |
-| `measure` | what did the systems show, a block of steps in turn?             |
-| `show`    | how are the numbers printed and drawn?                           |
+| file        | question                                                       |
+|-------------|----------------------------------------------------------------|
+| `cells`     | which networks, hosts and systems are measured?                |
+| `measure`   | what did the systems show, a block of steps in turn?           |
+| `show`      | how are the numbers printed and drawn?                         |
+| `predicted` | how well were the steps predicted?                             |
 
 For each cell, C is the step of a worker that trains alone (an emulated one: the kernels' sum), and
 N the wire limit: the bytes an all-reduce needs at the payload rate of the link. Then, as in section
@@ -29,6 +30,7 @@ from rich.progress import Progress
 
 from benchmarks.pieces import piece, warn
 from benchmarks.results import Row, write
+from benchmarks.step import predicted
 from benchmarks.step.cells import Suite
 from benchmarks.step.measure import measure
 from benchmarks.step.show import draw, table
@@ -67,6 +69,10 @@ def run(
     all_rows = own.all_rows(rows, networks)
     path = write(name, described, all_rows, load=own.load, directory=directory)
     draw(all_rows, path.with_suffix(".png"))
+    for line in predicted.summary(all_rows):
+        console.print(line)
+    if predicted.draw(all_rows, beside := path.with_name(f"{path.stem}-predicted.png")):
+        console.print(f"predicted against measured: {beside}")
     warn(own.all_runs(), console)
     console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
     return path

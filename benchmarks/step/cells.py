@@ -107,6 +107,7 @@ class Suite:
 
 ALONE, PLAIN = System("alone"), System("plain", (("pattern", "shuffle"),))
 SEARCHED = System("planned", (("planner", "search"),))
+VARIED = 20  # plans, of which the first is the plain one
 LIVE = System("planned", (("planner", "live"),))
 
 
@@ -180,6 +181,12 @@ def ablation_systems(cell: Cell) -> list[System]:
         *(System("planned", (("uses", each), ("pattern", "shuffle"))) for each in uses),
         System("planned", (("uses", in_turn[-1]), ("pattern", "auto"))),
     ]
+
+
+def varied_systems(cell: Cell) -> list[System]:
+    """Plans that differ in everything, and the one that is chosen by default."""
+    varied = (System("planned", (("varied", number),)) for number in range(VARIED))
+    return [ALONE, PLAIN, *varied, SEARCHED]
 
 
 def planned_systems(cell: Cell) -> list[System]:
@@ -260,6 +267,17 @@ ABLATION = {
     "vgg-2": Suite((VGG,), planned_systems, rounds=4, steps=2),
     "k80-2": replace(emulated("K80", 2, 1000, 1), systems=ablation_systems),
     "k80-4": replace(emulated("K80", 4, 500, 2), systems=ablation_systems),
+}
+RANKING = {
+    "k80-2": Suite(
+        tuple(
+            Cell(name, batch, accelerator="K80", rho=1.0)
+            for name, batch in (("inception_v1", 32), ("inception_v3", 32), ("resnet_v1_50", 32))
+        ),
+        varied_systems,
+        rounds=2,
+        steps=3,
+    )
 }
 QUICK_ABLATION = Suite(
     (Cell("tiny", 4, accelerator="K80"),),
