@@ -63,21 +63,29 @@ def rewrite(
     """Apply modifiers in order to a copy of the graph.
 
     Args:
-        check: called after every modifier; what it raises is completed with the names of the
-            modifiers that had run.
+        check: called after every modifier that has changed something; what it raises is completed
+            with the names of the modifiers that had run.
 
     Raises:
         InvariantError: `check` found the graph broken.
     """
     seconds: list[tuple[str, float]] = []
+    checked = b"" if check is None else _bytes(graph_def)
     for modifier in modifiers:
         begin = time.perf_counter()
         graph_def = modifier(graph_def, plan)
         seconds.append((modifier.__name__, time.perf_counter() - begin))
         _log.debug("%s: %d nodes, %.3f s", modifier.__name__, len(graph_def.node), seconds[-1][1])
-        if check is not None:
+        if check is not None and checked != (changed := _bytes(graph_def)):
+            checked = changed
             _check(check, graph_def, plan, [name for name, _ in seconds])
     return Rewritten(graph_def, tuple(seconds))
+
+
+def _bytes(graph_def: Any) -> bytes:
+    """The same for graphs that are the same."""
+    content: bytes = graph_def.SerializeToString(deterministic=True)
+    return content
 
 
 def _check(check: Check, graph_def: Any, plan: Plan, applied: list[str]) -> None:
