@@ -124,7 +124,7 @@ def main() -> None:
         return {name: values[name] for name in job.parameters}
 
     def facts() -> dict[str, Any]:
-        """What the links were busy with, in traced steps; the plan in a few words."""
+        """What the links were busy with, in traced steps; the plan and its prediction."""
         timelines = session.trace(TRACED_STEPS)
         plan = model.plan
         return {
@@ -134,6 +134,7 @@ def main() -> None:
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
             "predicted_s": expected_of(model.decision) if model.decision else varied_s,
+            "timing_error": _timing_error(rank),
             "plan": session.metrics().plan,
             "trials": _medians(session.metrics().trials),
         }
@@ -183,6 +184,15 @@ def _model(rank: Rank, context: Any, cluster: Any) -> tuple[Any, float | None]:
         options |= {flag: word in used for word, flag in OPTIMIZATIONS.items()}
         options["pattern"] = setting["pattern"]
     return caramel.ARModel(context, cluster, **options), None
+
+
+def _timing_error(rank: Rank) -> float | None:
+    """How much less ops take by all traced steps than by half of them, if they were traced."""
+    from caramel.profile import Profile
+
+    path = Path(rank.prepared) / PROFILE
+    timing = Profile.load(path).timing if path.exists() else None
+    return None if timing is None else timing.error
 
 
 def _profile(rank: Rank, context: Any, cluster: Any) -> Path:
