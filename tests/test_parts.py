@@ -135,6 +135,9 @@ def test_gradients_are_worth_splitting_where_one_dominates():
     assert worthwhile_parts(even, 1) == worthwhile_parts(sparse, 1) == ()
     shapes = [(64, 64), (1000,), (255,)]
     plan = make_plan(2, shapes, "float32", groups=[[0], [1], [2]], pattern="ring")
-    for threshold_bytes, parts in ((1, [32, 8]), (64, [32, 8]), (200, [11, 3]), (2000, [])):
-        own = Counter(part.parameter for part in worthwhile_parts(plan, threshold_bytes))
-        assert list(own.values()) == parts
+    for threshold_bytes, finest in ((1, [32, 8]), (64, [32, 8]), (200, [11, 3]), (2000, [])):
+        cuts = worthwhile_parts(plan, threshold_bytes)
+        counts = [list(Counter(part.parameter for part in parts).values()) for parts in cuts]
+        assert counts[-1:] == ([finest] if finest else [])
+        assert [own[0] for own in counts] == sorted({own[0] for own in counts})
+    assert [len(parts) for parts in worthwhile_parts(plan, 1)] == [4, 8, 20, 40]

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from caramel.facts import Variable
+from caramel.facts import TimingTable, Variable
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef
 from caramel.network import assumed_network
@@ -193,6 +193,14 @@ def test_a_plan_with_parts_that_is_given_is_a_start_like_others():
     given = dataclasses.replace(best.candidate, name="given", in_flight_bytes=None)
     found = search(outlook, [given], options=Options(budget_tasks=1))
     assert found.best.step_s <= best.step_s * 1.005
+
+
+def test_few_alike_layers_are_not_split_into_more_parts_than_help():
+    outlook = outlook_of([4 * MB] * 6, [0.01] * 6, rate=119 * MB)
+    with_messages = hardware_of(outlook.network, TimingTable({}))
+    found = search(dataclasses.replace(outlook, hardware=with_messages), [])
+    assert any(each.candidate.parts for each in (found.best, *found.others))
+    assert found.tasks < Options().budget_tasks / 4
 
 
 @pytest.mark.parametrize(

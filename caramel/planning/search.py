@@ -5,7 +5,8 @@ that are ready first are deferred, just enough of them to fill the forward pass;
 to some size; and some bytes may be in flight at a time. The best of them is improved step by step:
 one group at a time is put on the other side, joined with the next one, split, sent earlier, cut
 into another number of parts, or aggregated by another pattern, as long as that makes the predicted
-step shorter. Where one gradient dominates, all that is tried with it split, too.
+step shorter. Where one gradient dominates, all that is tried with it split, too, into as many parts
+as the family likes best.
 
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
@@ -92,11 +93,12 @@ def search(
     start = min([plain, *given, family], key=lambda each: each.step_s)
     best = searcher(start.candidate.parts).improved(start)
     found = [best]
-    parts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
+    cuts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
     may_split = options.scheduling and options.batching and not budget.is_over
-    if parts and may_split and best.step_s > (1 + _SIMPLER) * outlook.least_s:
-        _, family_of_parts = searcher(parts).family(shape)
-        found.append(searcher(parts).improved(family_of_parts))
+    if cuts and may_split and best.step_s > (1 + _SIMPLER) * outlook.least_s:
+        in_parts = [searcher(parts).family(shape)[1] for parts in cuts]
+        start = min(in_parts, key=lambda each: each.step_s)
+        found.append(searcher(start.candidate.parts).improved(start))
         if (1 + _SIMPLER) * found[-1].step_s < best.step_s:
             best = found[-1]
     for simpler in (*given, plain):

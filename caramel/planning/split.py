@@ -18,15 +18,17 @@ from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
 DOMINANT_SHARE = 0.15
 """A gradient with more than this share of all bytes is worth splitting."""
 
-MOST_PARTS = 32
-"""Of the largest gradient: the more, the better they fill the forward pass; but each is a group."""
+PARTS = (4, 8, 16, 32)
+"""Of the largest gradient: the more, the better they fill the forward pass; but each is a group,
+whose chunks cost time of their own."""
 
 PART_THRESHOLDS = 8
 """A part has at least so many thresholds of the network: it is cut into a chunk for each worker."""
 
 
-def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[Part, ...]:
-    """Parts of gradients that may make a step shorter; none if no gradient dominates.
+def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[tuple[Part, ...], ...]:
+    """Parts of gradients that may make a step shorter, coarse ones first; none if no gradient
+    dominates.
 
     Args:
         plan: the plain plan.
@@ -36,9 +38,12 @@ def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[Part, ...]:
     largest = max(sizes.values(), default=0)
     if largest <= DOMINANT_SHARE * sum(sizes.values()):
         return ()
-    most_bytes = max(-(-largest // MOST_PARTS), PART_THRESHOLDS * threshold_bytes)
-    large = [gradient for gradient, size in sizes.items() if size >= 2 * most_bytes]
-    return tuple(part for gradient in large for part in _equal_parts(gradient, most_bytes))
+    found = []
+    for count in PARTS:
+        most_bytes = max(-(-largest // count), PART_THRESHOLDS * threshold_bytes)
+        large = [gradient for gradient, size in sizes.items() if size >= 2 * most_bytes]
+        found.append(tuple(p for gradient in large for p in _equal_parts(gradient, most_bytes)))
+    return tuple(parts for parts in dict.fromkeys(found) if parts)
 
 
 def split_gradients(plan: Plan, most_bytes: int) -> Plan:
