@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import peers, testbed
 from benchmarks.peers import data
-from benchmarks.peers.base import Rank
 from benchmarks.peers.data import Case, Kernel, initial_values, kernels_of, prepared
+from benchmarks.peers.rank import Rank
 from benchmarks.peers.validate import validate
 from caramel.processes import free_ports
 

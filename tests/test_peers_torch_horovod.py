@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import networks, peers, testbed
 from benchmarks.peers import torch_ddp
-from benchmarks.peers.base import REPOSITORY
 from benchmarks.peers.data import Case, kernels_of, prepared
+from benchmarks.peers.running import REPOSITORY
 from benchmarks.peers.validate import validate
 
 LACKING = testbed.missing()

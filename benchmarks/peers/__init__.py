@@ -10,7 +10,9 @@
 | `mpi`               | an MPI all-reduce of each gradient between computation and update          |
 | `torch_ddp`         | PyTorch DistributedDataParallel with Gloo                                  |
 | `horovod`           | Horovod with Gloo or MPI                                                   |
-| `base`, `data`      | what they share; `graph`: the network, for those that run TensorFlow       |
+| `base`              | what every peer is asked, and what it shows                                |
+| `running`, `rank`   | its processes, as seen by the process that measures, and by themselves     |
+| `data`, `graph`     | examples and initial values; the network, for those that run TensorFlow    |
 | `emulated`          | the computation of a case on an emulated accelerator                       |
 | `kernels`           | the same for peers without TensorFlow, layer by layer                      |
 | `validate`          | which results count                                                        |
@@ -27,8 +29,9 @@ from __future__ import annotations
 
 import importlib
 
-from benchmarks.peers.base import Peer, PeerError, Result, Running, run
+from benchmarks.peers.base import Peer, PeerError, Result
 from benchmarks.peers.data import Case
+from benchmarks.peers.running import Running, run
 
 NAMES = (
     "alone",

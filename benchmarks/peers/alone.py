@@ -12,17 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.base import (
-    CHECKED_STEPS,
-    Rank,
-    Run,
-    Running,
-    Setting,
-    launch,
-    leave,
-    versions_of,
-)
+from benchmarks.peers.base import Setting, versions_of
 from benchmarks.peers.data import Case, write_values
+from benchmarks.peers.rank import CHECKED_STEPS, Rank, leave
+from benchmarks.peers.running import Run, Running, launch
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.networks import NETWORKS, Network, layers
-from benchmarks.peers.base import Rank
 from benchmarks.peers.data import MOMENTUM, Case, Examples, examples_of, initial_values
 from benchmarks.peers.emulated import Emulated
+from benchmarks.peers.rank import Rank
 from caramel import Context
 
 tf1 = tf.compat.v1

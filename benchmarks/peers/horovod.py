@@ -21,20 +21,10 @@ import numpy as np
 
 from benchmarks.environment import WITH_KERAS
 from benchmarks.peers import mpi
-from benchmarks.peers.base import (
-    POLL_S,
-    REPOSITORY,
-    PeerError,
-    Rank,
-    Run,
-    Running,
-    Setting,
-    evenly,
-    launch,
-    leave,
-    versions_of,
-)
+from benchmarks.peers.base import PeerError, Setting, evenly, versions_of
 from benchmarks.peers.data import Case
+from benchmarks.peers.rank import POLL_S, Rank, leave
+from benchmarks.peers.running import REPOSITORY, Run, Running, launch
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed

@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.base import (
-    Rank,
-    Run,
-    Running,
-    Setting,
-    evenly,
-    launch,
-    leave,
-    versions_of,
-)
+from benchmarks.peers.base import Setting, evenly, versions_of
 from benchmarks.peers.data import Case, examples_of, initial_values
+from benchmarks.peers.rank import Rank, leave
+from benchmarks.peers.running import Run, Running, launch
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed

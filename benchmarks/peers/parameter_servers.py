@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.base import (
-    POLL_S,
-    Rank,
-    Run,
-    Running,
-    Setting,
-    launch,
-    leave,
-    versions_of,
-)
+from benchmarks.peers.base import Setting, versions_of
 from benchmarks.peers.data import Case
+from benchmarks.peers.rank import POLL_S, Rank, leave
+from benchmarks.peers.running import Run, Running, launch
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed

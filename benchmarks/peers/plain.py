@@ -13,17 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.base import (
-    Rank,
-    Run,
-    Running,
-    Setting,
-    evenly,
-    launch,
-    leave,
-    versions_of,
-)
+from benchmarks.peers.base import Setting, evenly, versions_of
 from benchmarks.peers.data import Case
+from benchmarks.peers.rank import Rank, leave
+from benchmarks.peers.running import Run, Running, launch
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed

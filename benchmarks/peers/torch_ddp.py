@@ -14,18 +14,10 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.base import (
-    REPOSITORY,
-    Rank,
-    Run,
-    Running,
-    Setting,
-    evenly,
-    launch,
-    leave,
-    versions_of,
-)
+from benchmarks.peers.base import Setting, evenly, versions_of
 from benchmarks.peers.data import MOMENTUM, Case, examples_of, kernels_of
+from benchmarks.peers.rank import Rank, leave
+from benchmarks.peers.running import REPOSITORY, Run, Running, launch
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
