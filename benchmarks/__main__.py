@@ -19,6 +19,7 @@ from benchmarks.allreduce.markdown import markdown as allreduce_markdown
 from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS
 from benchmarks.step import cells as step_cells
+from benchmarks.step import headline as headline_step
 from benchmarks.step import run as run_step
 from benchmarks.step.markdown import markdown, overview
 from benchmarks.testbed import BedError
@@ -158,6 +159,18 @@ def _run_suites(
             if suite not in known:
                 raise ValueError(f"there is no suite '{suite}'; there are {', '.join(known)}")
             run_step(known[suite], f"{name}-{suite}", results, Console(), only=networks or ())
+
+
+@app.command()
+def headline(results: Results = RESULTS) -> None:
+    """Caramel beside the best of each peer, from result files: a table, and `headline.png`."""
+    paths = [results / f"step-{suite}.json" for suite in ("headline", "headline-8")]
+    found = [path for path in paths if path.exists()]
+    with _errors_in_a_line():
+        if not found:
+            raise ValueError(f"measure first: there is no {paths[0]}")
+        print(headline_step.markdown(found))
+        headline_step.draw(found, results / "headline.png")
 
 
 @app.command()

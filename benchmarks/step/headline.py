@@ -1,0 +1,133 @@
+"""Caramel as it is by default beside the best setting of every peer: a table and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.results import Row, ratio_of_medians
+from benchmarks.step.cells import ALONE, SEARCHED
+from benchmarks.step.show import bound_s
+
+NAMES = {
+    "plain": "plain Caramel",
+    "torch_ddp": "PyTorch",
+    "horovod": "Horovod",
+    "mirrored": "`MultiWorkerMirroredStrategy`",
+    "parameter_servers": "parameter servers",
+}
+"""What peers are called, in the order of the table."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A cell: Caramel's row and the best row of each peer, by the peer's name."""
+
+    network: str
+    batch: int
+    own: Row
+    peers: dict[str, Row]
+
+    @property
+    def title(self) -> str:
+        """The cell in few words."""
+        return f"{self.network}, batch {self.batch}"
+
+
+def standings(paths: Sequence[Path]) -> list[Standing]:
+    """The cells of result files in which Caramel planned by search."""
+    found = []
+    for path in paths:
+        content = json.loads(path.read_text())
+        batches = {
+            str(cell["network"]): int(cell["batch"]) for cell in content["settings"]["cells"]
+        }
+        rows = [Row(**row) for row in content["rows"]]
+        for cell in dict.fromkeys(row.what["cell"] for row in rows):
+            valid = [r for r in rows if r.what["cell"] == cell and r.samples_s and not r.invalid]
+            own = next((row for row in valid if row.what["system"] == str(SEARCHED)), None)
+            if own is None:
+                continue
+            best: dict[str, Row] = {}
+            for row in valid:
+                peer = row.facts["peer"]
+                if row is not own and row.what["system"] != str(ALONE):
+                    best[peer] = min(best.get(peer, row), row, key=lambda each: each.median_s)
+            network = own.what["network"]
+            found.append(Standing(network, batches[network], own, best))
+    return found
+
+
+def markdown(paths: Sequence[Path]) -> str:
+    """How many times as long as Caramel each peer takes at its best, with 95 % intervals."""
+    found = standings(paths)
+    lines = [
+        _line("", [each.title for each in found]),
+        "|---" * (len(found) + 1) + "|",
+        _line("C, s", [f"{each.own.facts['computation_s']:.3f}" for each in found]),
+        _line("wire limit, s", [f"{each.own.facts['wire_limit_s']:.3f}" for each in found]),
+        _line("rho", [f"{each.own.facts['rho']:.1f}" for each in found]),
+        _line("Caramel, s", [f"**{each.own.median_s:.3f}**" for each in found]),
+        _line("÷ max(C, wire limit)", [f"{_over_bound(each.own):.2f}" for each in found]),
+        *(_line(NAMES[peer], [_against(each, peer) for each in found]) for peer in NAMES),
+        _line("predicted ÷ measured", [_prediction(each.own) for each in found]),
+    ]
+    files = ", ".join(f"`{path.name}`" for path in paths)
+    return "\n".join(
+        [f"`python -m benchmarks headline`, from the result files {files}", "", *lines]
+    )
+
+
+def _line(head: str, texts: Sequence[str]) -> str:
+    return f"| {head} | {' | '.join(texts)} |"
+
+
+def _over_bound(row: Row) -> float:
+    return row.median_s / bound_s(row)
+
+
+def _against(standing: Standing, peer: str) -> str:
+    row = standing.peers.get(peer)
+    if row is None:
+        return ""
+    return str(ratio_of_medians(row.samples_s, standing.own.samples_s))
+
+
+def _prediction(row: Row) -> str:
+    predicted_s = row.facts["reported"].get("predicted_s")
+    return f"{predicted_s / row.median_s:.2f}" if predicted_s else ""
+
+
+def draw(paths: Sequence[Path], path: Path) -> None:
+    """A panel for each cell: a bar for Caramel and each peer, and the least possible step."""
+    from matplotlib.figure import Figure
+
+    found = standings(paths)
+    figure = Figure(figsize=(2.6 * len(found), 2.4), layout="constrained")
+    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+    labels = ["Caramel", *(name.strip("`") for name in NAMES.values())]
+    for axes, standing in zip(panels, found, strict=True):
+        for place, (row, system) in enumerate(_bars(standing)):
+            if row is None:
+                continue
+            axes.barh(place, row.median_s, color="C1" if system == str(SEARCHED) else "0.7")
+            axes.text(row.median_s, place, f" {row.median_s:.2f}", va="center", fontsize=7)
+        bound = bound_s(standing.own)
+        axes.axvline(bound, color="k", linewidth=1, linestyle="--")
+        longest = max(row.median_s for row, _ in _bars(standing) if row is not None)
+        axes.set_xlim(0, 1.2 * longest)
+        axes.set_title(standing.title, fontsize=9)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_yticks(range(len(labels)), labels)
+    panels[0].invert_yaxis()
+    figure.supxlabel("seconds a step; dashed: the least possible, max(C, wire limit)", fontsize=8)
+    figure.savefig(path, dpi=130)
+
+
+def _bars(standing: Standing) -> Iterator[tuple[Row | None, str]]:
+    yield standing.own, str(SEARCHED)
+    for peer in NAMES:
+        yield standing.peers.get(peer), peer

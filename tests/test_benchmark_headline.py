@@ -1,0 +1,67 @@
+"""The headline says what result files say: Caramel beside the best setting of each peer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from benchmarks.results import Row
+from benchmarks.step.cells import ALONE, PLAIN, SEARCHED, System
+from benchmarks.step.headline import draw, markdown, standings
+
+FAST, SLOW = (System("horovod", (("fusion_mib", size),)) for size in (4.0, 64.0))
+
+
+def row(system, seconds, *, invalid=None, predicted_s=None):
+    what = {"cell": "toy, batch 4", "network": "toy", "system": str(system)}
+    facts = {
+        "peer": system.peer,
+        "computation_s": 0.5,
+        "wire_limit_s": 0.8,
+        "rho": 1.6,
+        "reported": {"predicted_s": predicted_s} if predicted_s else {},
+    }
+    return asdict(Row(what, (seconds,) * 6 if seconds else (), facts, invalid))
+
+
+@pytest.fixture
+def file(tmp_path):
+    rows = [
+        row(ALONE, 0.5),
+        row(PLAIN, 1.2),
+        row(SEARCHED, 1.0, predicted_s=0.9),
+        row(SLOW, 1.5),
+        row(FAST, 1.25),
+        row(System("torch_ddp"), 0.1, invalid="wrong bytes"),
+        row(System("mirrored"), None, invalid="not installed"),
+    ]
+    path = tmp_path / "step-headline.json"
+    cells = [{"network": "toy", "batch": 4}]
+    path.write_text(json.dumps({"settings": {"cells": cells}, "rows": rows}))
+    return path
+
+
+def test_each_peer_counts_with_its_best_valid_setting(file):
+    (standing,) = standings([file])
+    assert standing.title == "toy, batch 4"
+    assert {name: each.median_s for name, each in standing.peers.items()} == {
+        "plain": 1.2,
+        "horovod": 1.25,
+    }
+
+
+def test_the_table_has_what_others_take_over_what_caramel_takes(file):
+    lines = markdown([file]).splitlines()
+    assert "| Caramel, s | **1.000** |" in lines
+    assert "| ÷ max(C, wire limit) | 1.25 |" in lines
+    assert "| plain Caramel | 1.20 (1.20-1.20) |" in lines
+    assert "| Horovod | 1.25 (1.25-1.25) |" in lines
+    assert "| PyTorch |  |" in lines
+    assert "| predicted ÷ measured | 0.90 |" in lines
+
+
+def test_the_picture_is_drawn(file, tmp_path):
+    draw([file], tmp_path / "headline.png")
+    assert (tmp_path / "headline.png").stat().st_size > 1000
