@@ -136,8 +136,7 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     """What was measured.
 
     A pattern's latency is that of its line, without what its chunks cost, spread over the rounds in
-    which it goes. Its slope
-    beyond what the links and the additions need is its excess.
+    which it goes. Its slope beyond what the links and the additions need is its excess.
 
     Args:
         network: lines of aggregations.
