@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from caramel.analysis import Analysis, Analyzer
 from caramel.analyzers import ANALYZERS
+from caramel.cache import keep_plan, kept_plan
 from caramel.checks import check_graph
 from caramel.cluster import Cluster
 from caramel.collector import held_back
@@ -38,7 +39,6 @@ from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Modifier, rewri
 from caramel.modifiers.stand_beside import stand_beside
 from caramel.names import in_replica, is_added, variant_prefix
 from caramel.plan import Plan, SparseMethod
-from caramel.plan_cache import keep_plan, kept_plan
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
 from caramel.planning.fit import DECIDED, check_fit

@@ -16,13 +16,13 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.access import handle_of
+from caramel.cache import keep_timing, kept_timing
 from caramel.context import Context
 from caramel.devices import Device
 from caramel.errors import ProfileError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.names import TensorRef
-from caramel.timing_cache import keep_timing, kept_timing
 from caramel.traces import op_seconds, timing_table
 
 tf1 = tf.compat.v1
@@ -49,7 +49,7 @@ def profile_steps(
 ) -> TimingTable:
     """Trace steps of a job and take the least time of each op.
 
-    The user's graph and variables are untouched. A result is kept on disk (`caramel.timing_cache`)
+    The user's graph and variables are untouched. A result is kept on disk (`caramel.cache`)
     for the same graph, feeds of the same shapes, TensorFlow version and machine.
 
     Args:

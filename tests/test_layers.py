@@ -26,10 +26,10 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 LAYERS = {
     0: {"collector", "devices", "errors", "files", "kinds", "names", "quiet", "version"},
     1: {
-        *("access", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
-        *("graph", "launchers", "measurements", "metrics", "patterns", "plan", "plan_cache"),
+        *("access", "cache", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
+        *("graph", "launchers", "measurements", "metrics", "patterns", "plan"),
         *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
-        *("timing_cache", "traffic", "trials", "workload"),
+        *("traffic", "trials", "workload"),
     },
     2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
     3: {

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel.cache import keep_plan, kept_plan
 from caramel.errors import PlanError
 from caramel.facts import TimingTable
 from caramel.network import assumed_network
-from caramel.plan_cache import keep_plan, kept_plan
 from caramel.replanning import ReplanSettings, Watch
 from tests.networks import CLASSES, network, parameter, wide
 

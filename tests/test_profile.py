@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from caramel import timing_cache
+from caramel import cache as kept
 from caramel.errors import ProfileError
 from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.fingerprint import Machine, digest, this_machine
@@ -203,40 +203,40 @@ for model in (networks.perceptron, networks.tied, summed(networks.perceptron)):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(timing_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def test_a_kept_timing_comes_back(cache):
-    assert timing_cache.kept_timing("k") is None
-    timing_cache.keep_timing("k", TIMING)
-    assert timing_cache.kept_timing("k") == TIMING
-    assert timing_cache.kept_timing("other") is None
+    assert kept.kept_timing("k") is None
+    kept.keep_timing("k", TIMING)
+    assert kept.kept_timing("k") == TIMING
+    assert kept.kept_timing("other") is None
     assert [file.name for file in cache.iterdir()] == ["timing-k.json"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"seconds": {"a": "b"}}', '{"seconds": 3}'])
 def test_a_damaged_file_is_as_good_as_none(cache, text):
-    timing_cache.keep_timing("k", TIMING)
+    kept.keep_timing("k", TIMING)
     (cache / "timing-k.json").write_text(text)
-    assert timing_cache.kept_timing("k") is None
-    timing_cache.keep_timing("k", TIMING)
-    assert timing_cache.kept_timing("k") == TIMING
+    assert kept.kept_timing("k") is None
+    kept.keep_timing("k", TIMING)
+    assert kept.kept_timing("k") == TIMING
 
 
 def test_a_directory_that_cannot_be_made_does_no_harm(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(timing_cache.VARIABLE, str(tmp_path / "file"))
-    timing_cache.keep_timing("k", TIMING)
-    assert timing_cache.kept_timing("k") is None
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "file"))
+    kept.keep_timing("k", TIMING)
+    assert kept.kept_timing("k") is None
 
 
 def test_where_timings_are_kept(monkeypatch):
-    monkeypatch.setenv(timing_cache.VARIABLE, "/somewhere")
-    assert timing_cache.cache_directory() == Path("/somewhere")
-    monkeypatch.delenv(timing_cache.VARIABLE)
+    monkeypatch.setenv(kept.VARIABLE, "/somewhere")
+    assert kept.cache_directory() == Path("/somewhere")
+    monkeypatch.delenv(kept.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert timing_cache.cache_directory() == Path("/cache/caramel")
+    assert kept.cache_directory() == Path("/cache/caramel")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert timing_cache.cache_directory() == Path("/home/somebody/.cache/caramel")
+    assert kept.cache_directory() == Path("/home/somebody/.cache/caramel")

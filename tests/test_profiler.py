@@ -10,7 +10,8 @@ import pytest
 from networks import tf, tf1
 
 import caramel
-from caramel import profiler, timing_cache
+from caramel import cache as kept
+from caramel import profiler
 from caramel.errors import ProfileError
 from caramel.facts import TimingTable
 from caramel.graph import Op, OpGraph
@@ -22,7 +23,7 @@ CPU, GPU = "/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(timing_cache.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
