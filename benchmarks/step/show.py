@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from benchmarks.pieces import COMPACT
 from benchmarks.results import Row, ratio_of_medians
 from benchmarks.step.cells import PLAIN, Cell
 
@@ -33,13 +34,13 @@ def table(cell: Cell, rows: Sequence[Row]) -> Table:
         if first
         else ""
     )
-    shown = Table(title=f"{cell}{limits}")
-    shown.add_column("system")
-    columns = ["median s", "/ plain (95 %)", "/ max(C, wire)", "alpha", "U", "processor s"]
+    shown = Table(title=f"{cell}{limits}", **COMPACT)
+    shown.add_column("system", overflow="fold")
+    columns = ["median s", "/ plain (95 %)", "/ max(C, wire)", "alpha", "U", "CPU s"]
     columns += REPORTED.values()
     for column in columns:
         shown.add_column(column, justify="right")
-    shown.add_column("")
+    shown.add_column("", overflow="fold")
     for row in own:
         if not row.samples_s:
             shown.add_row(row.what["system"], *[""] * len(columns), row.invalid)

@@ -7,11 +7,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from caramel.report.drawing import check_drawable
-from caramel.report.units import percent_text, ratio_text, seconds_text, three_digits
+from caramel.report.units import percent_text, ratio_text, three_digits
 from caramel.simulation.scaling import Scaled, Setting
 
 Points = Mapping[Setting, Scaled]
@@ -34,20 +35,24 @@ def _curves(points: Points) -> Iterator[tuple[str, list[tuple[Setting, Scaled]]]
 
 
 def _table(title: str, own: list[tuple[Setting, Scaled]]) -> Table:
-    table = Table(title=title, title_justify="left")
+    """Steps in seconds; narrow enough for 80 columns."""
+    table = Table(
+        title=f"{title}; steps in s, not planned by pattern, and planned",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+    )
     patterns = list(own[0][1].plain_s)
     table.add_column("workers", justify="right")
-    for name in patterns:
-        table.add_column(f"plain, {name.replace('_', ' ')}", justify="right")
-    for name in ("planned", "speedup", "efficiency"):
-        table.add_column(name, justify="right")
+    for name in (*patterns, "planned", "speedup", "of ideal"):
+        table.add_column(name.replace("_", " "), justify="right")
     table.add_column("best pattern")
     table.add_column("limited by")
     for setting, scaled in own:
         table.add_row(
             str(setting.workers),
-            *(seconds_text(scaled.plain_s[name]) for name in patterns),
-            seconds_text(scaled.planned_s),
+            *(three_digits(scaled.plain_s[name]) for name in patterns),
+            three_digits(scaled.planned_s),
             ratio_text(scaled.speedup),
             percent_text(scaled.efficiency),
             scaled.pattern.replace("_", " "),
