@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich import box
 from rich.table import Table
 
-from benchmarks.pieces import COMPACT
 from benchmarks.results import Row, ratio_of_medians
 from benchmarks.step.cells import PLAIN, Cell
 
@@ -25,7 +25,7 @@ def bound_s(row: Row) -> float:
 
 
 def table(cell: Cell, rows: Sequence[Row]) -> Table:
-    """The rows of one cell."""
+    """The rows of one cell, for a terminal of 80 columns; `markdown` has more of them."""
     own = [row for row in rows if row.what["cell"] == str(cell)]
     first = next((row for row in own if row.samples_s), None)
     limits = (
@@ -34,10 +34,9 @@ def table(cell: Cell, rows: Sequence[Row]) -> Table:
         if first
         else ""
     )
-    shown = Table(title=f"{cell}{limits}", **COMPACT)
-    shown.add_column("system", overflow="fold")
+    shown = Table(title=f"{cell}{limits}", box=box.SIMPLE_HEAD, padding=0)
+    shown.add_column("system", overflow="fold", min_width=14)
     columns = ["median s", "/ plain (95 %)", "/ max(C, wire)", "alpha", "U", "CPU s"]
-    columns += REPORTED.values()
     for column in columns:
         shown.add_column(column, justify="right")
     shown.add_column("", overflow="fold")
@@ -54,7 +53,6 @@ def table(cell: Cell, rows: Sequence[Row]) -> Table:
             f"{row.median_s / bound_s(row):.2f}",
             *(f"{row.facts[key]:.2f}" if key in row.facts else "" for key in ("alpha", "U")),
             f"{row.facts['processor_s']:.2f}",
-            *reported(row),
             row.invalid or "",
         )
     return shown
