@@ -58,7 +58,7 @@ from caramel.trials import TrialSettings
 from caramel.version import __version__
 from caramel.watchdog import StallWatch
 
-OWN = "own"
+OWN, UNDEFERRED = "own", "undeferred"
 """The name of the plan that a model is made with."""
 
 
@@ -161,12 +161,15 @@ class ARModel:
         measured = _measured(profile, context, len(devices))
         self._cache_key: str | None = None  # of the plan that proves the fastest
         if measured and plan is None and not analyzers:
-            known = (*measured, devices, options, sparse, __version__)
+            job = context.job
+            known = (*measured, devices, options, sparse, __version__, job.train_op, job.loss)
+            known += (job.reduction, sorted(job.replicated_feeds))
             self._cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
         analysis = self._analysis(measured)
         self._state = analysis.get(ReplicaState)
         self._pipelines = analysis.get(InputPipelines)
         self._access = analysis.get(StateAccess)
+        self._frames = analysis.get(LoopFrames)
         frontier = analysis.get(GradientFrontier)
         self._watch.note("analyse")
         own_plan = plain_plan(
@@ -184,11 +187,9 @@ class ARModel:
         self._plain = own_plan
         self.decision: Decision | None = None
         if plan is None:
-            kept = None if self._cache_key is None else kept_plan(self._cache_key)
-            self.decision = choose(own_plan, analysis, options, kept=kept)
+            self.decision = choose(own_plan, analysis, options, kept=self._kept_plan())
             own_plan = self.decision.plan
             self._watch.tell(f"the plan is {self.decision.source}")
-        self._frames = analysis.get(LoopFrames)
         self._check = check_graph if check else None
         self.graph = tf.Graph()
         self.plan: Plan = self._completed(plan, own_plan)
@@ -196,6 +197,8 @@ class ARModel:
         graph_def, self.traffic = self._rewritten(self.plan, MODIFIERS)
         self._import(graph_def)
         self.variants: dict[str, Variant] = {OWN: Variant(OWN, 0, self.plan, self.traffic)}
+        self._chosen: str | None = None  # what proved the fastest in a session
+        self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
 
     def explain(
         self, measured: Sequence[Timeline] = (), *, measured_step_s: float | None = None
@@ -259,17 +262,43 @@ class ARModel:
         """What follows from the job and some facts."""
         return Analysis([self.context.op_graph, self.context.job, *facts], self._analyzers)
 
-    def _planning(self) -> Planning | None:
-        """How a session plans while it runs; None if it does not."""
+    def _kept_plan(self) -> Plan | None:
+        """The plan that proved the fastest in an earlier run, if it can be carried out."""
+        kept = None if self._cache_key is None else kept_plan(self._cache_key)
+        if kept is None:
+            return None
+        try:
+            self._completed(kept, self._plain)
+        except PlanError:
+            return None
+        return kept
+
+    def _undeferred(self) -> str:
+        """The name of a plan that defers nothing, which is added if there is none.
+
+        Its groups are those of the model's own plan, so that it computes the same bits.
+        """
+        for variant in self.variants.values():
+            if not variant.plan.deferral.moved:
+                return variant.name
+        groups = [dataclasses.replace(group, deferred=False) for group in self.plan.groups]
+        plan = dataclasses.replace(self.plan, groups=tuple(groups), gates=())
+        name = self._new_name(UNDEFERRED)
+        self.add_variant(plan, name)
+        return name
+
+    def _planning(self, first: str) -> Planning | None:
+        """How a session plans while it runs, from this plan on; None if it does not."""
         if self.decision is None or not self._options.plans or self._plain.workers == 1:
             return None
         searches = self._options.planner == "search"
+        plan = self.variants[first].plan
         return Planning(
             replan=self._plan_live,
             chosen=self._keep,
             begins=searches and self.decision.outlook is None,
             again=self._replan == "auto",
-            expected_s=expected_of(self.decision),
+            expected_s=forecast.step_s if (forecast := self._forecast(plan)) else None,
         )
 
     def _forecast(self, plan: Plan) -> Forecast | None:
@@ -304,6 +333,7 @@ class ARModel:
                 continue  # it is what the job does already
             names.append(self._new_name(name))
             self.add_variant(plan, names[-1])
+        self._worth_a_trial = names
         return names, expected_s
 
     def _new_name(self, name: str) -> str:
@@ -316,6 +346,7 @@ class ARModel:
 
     def _keep(self, name: str) -> None:
         """Remember the plan that proved the fastest."""
+        self._chosen = name
         if self.decision is not None:
             self.decision = dataclasses.replace(self.decision, plan=self.variants[name].plan)
         if self._cache_key is not None:
@@ -390,17 +421,22 @@ class ARModel:
         Raises:
             WorkerStartError: a worker cannot be reached; names its address.
         """
-        planning = None
+        planning, first, tried = None, OWN, None
         if trials == "auto":
-            planning, trials = self._planning(), None
-            if len(self.variants) == 1 and self.decision is not None:
-                for name, plan in worth_a_trial(self.decision).items():
-                    self.add_variant(plan, name)
-                    trials = TrialSettings()
+            first = self._chosen or OWN
+            planning, trials = self._planning(first), None
+            if self._chosen is None and (alternatives := self._alternatives()):
+                trials, tried = TrialSettings(), [OWN, *alternatives]
             if planning is not None and replanning is not None:
                 planning = dataclasses.replace(planning, settings=replanning)
         job = Job(
-            self.context, self.graph, self.variants, self._state, self._access, self._pipelines
+            self.context,
+            self.graph,
+            self.variants,
+            self._state,
+            self._access,
+            self._pipelines,
+            self._undeferred,
         )
         return Session(
             job,
@@ -408,11 +444,23 @@ class ARModel:
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             config=config,
+            plan=first,
             trials=trials,
+            tried=tried,
             planning=planning,
             stalls=None if stalls is None else StallWatch(stalls, self._forecast),
             report=self._watch.note,
         )
+
+    def _alternatives(self) -> list[str]:
+        """Names of the plans that are to be tried beside the model's own; they are added once."""
+        if self._worth_a_trial is None:
+            self._worth_a_trial = []
+            if self.decision is not None and len(self.variants) == 1:  # none by the user
+                for name, plan in worth_a_trial(self.decision).items():
+                    self._worth_a_trial.append(self._new_name(name))
+                    self.add_variant(plan, self._worth_a_trial[-1])
+        return self._worth_a_trial
 
 
 class _Stopwatch:

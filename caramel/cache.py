@@ -57,7 +57,7 @@ def keep_plan(key: str, plan: Plan) -> None:
 def _kept(name: str, read: Callable[[str], T]) -> T | None:
     try:
         return read((cache_directory() / f"{name}.json").read_text())
-    except (OSError, ValueError, RuntimeError, CaramelError):
+    except (OSError, TypeError, ValueError, RuntimeError, CaramelError):
         return None
 
 

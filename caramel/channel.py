@@ -101,6 +101,9 @@ class Channel:
     ) -> Result:
         """Call `function` and return its result.
 
+        An interruption (Ctrl-C) comes through when the call has ended, so that nothing goes on
+        behind the back of whoever goes on then; a second one at once, and ends the channel.
+
         Args:
             what: what is being done, for messages.
             timeout_s: how long it may take.
@@ -116,7 +119,7 @@ class Channel:
             raise SessionError(f"the session cannot be used any more: {self._failure}")
         future = self._thread.submit(function)
         try:
-            return self._wait(future, what, timeout_s, look)
+            return self._wait_on(future, function, what, timeout_s, look)
         except CaramelError as error:
             self._fail(str(error), function)
             raise
@@ -126,6 +129,26 @@ class Channel:
                 raise
             self._fail(message, function)
             raise WorkerLostError(message) from error
+
+    def _wait_on(
+        self,
+        future: Future[Result],
+        function: Callable[[], Result],
+        what: str,
+        timeout_s: float,
+        look: Look | None,
+    ) -> Result:
+        """Wait for the result, also if interrupted meanwhile."""
+        try:
+            return self._wait(future, what, timeout_s, look)
+        except KeyboardInterrupt:
+            try:
+                self._wait(future, what, timeout_s, look)
+            except KeyboardInterrupt:
+                self._fail(f"it was interrupted during {what}", function)
+            except tf.errors.OpError as error:
+                _log.info("%s failed when it was interrupted: %s", what, error)
+            raise
 
     def _fail(self, message: str, call: Callable[[], Any]) -> None:
         """No call is made any more; what this one refers to is never collected (see `close`)."""

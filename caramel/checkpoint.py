@@ -102,7 +102,13 @@ def read_checkpoint(
 
 
 def _read_variable(reader: Any, path: str, variable: Variable) -> np.ndarray:
-    value = np.asarray(reader.get_tensor(variable.full_name))
+    try:
+        value = np.asarray(reader.get_tensor(variable.full_name))
+    except (tf.errors.OpError, IndexError, ValueError) as error:  # as the reader sees damaged files
+        raise CheckpointError(
+            f"cannot read '{variable.full_name}' of checkpoint '{path}'; is a data file missing or "
+            f"damaged? {error}"
+        ) from error
     for axis, (offset, length) in enumerate(_slices(variable.slice_spec)):
         value = value.take(range(offset, offset + length), axis)
     wanted = variable.spec.shape

@@ -65,9 +65,9 @@ def to_array(feed: Feed) -> np.ndarray:
         FeedError: it cannot be converted without loss of kind (float to integer, say).
     """
     try:
-        array = np.asarray(feed.value)
         if feed.spec.dtype == "string":
-            return array.astype(object) if array.dtype.kind in "US" else array
+            return np.asarray(feed.value, dtype=object)  # NumPy's own strings lose zeros at the end
+        array = np.asarray(feed.value)
         if array.dtype.kind in "OUS" or not _castable(array, feed.dtype):
             raise TypeError(f"{array.dtype.name} values")
         return array.astype(feed.dtype, copy=False)
@@ -80,6 +80,8 @@ def to_array(feed: Feed) -> np.ndarray:
 def _castable(array: np.ndarray, dtype: Any) -> bool:
     if array.size == 0 or array.dtype == dtype:
         return True
+    if array.dtype.kind == "i" and np.dtype(dtype).kind == "u":
+        return bool(array.min() >= 0 and array.max() <= np.iinfo(dtype).max)
     if array.dtype.kind == "V" or np.dtype(dtype).kind == "V":  # bfloat16 and its like
         return array.dtype.kind in "Vfiu"
     return bool(np.can_cast(array.dtype, dtype, casting="same_kind"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -45,6 +45,7 @@ class Job:
         state: which values differ between workers.
         access: which variables each op touches.
         pipelines: the input pipelines of the step.
+        undeferred: the name of a plan that defers nothing; it is added if there is none.
     """
 
     context: Context
@@ -53,6 +54,7 @@ class Job:
     state: ReplicaState
     access: StateAccess
     pipelines: InputPipelines
+    undeferred: Callable[[], str]
 
     @property
     def plan(self) -> Plan:

@@ -69,37 +69,40 @@ class Pending:
         """Run a step, beside it what is pending of the one before; then the step's is pending.
 
         Raises:
-            tf.errors.OpError: an op failed. If it was one of the step, the updates of the step
-                before are done; of this one nothing is pending.
+            tf.errors.OpError: an op failed; if one of each part, that of the step before. If it was
+                one of the step, the updates of the step before are done; of this one nothing is
+                pending.
         """
         if not self._moved:
             with self.marks.during(step=True, moved=False):
                 return self._runner.run(tensors, targets, fed, what)
         step = self._runner.compile(tensors, targets, fed)
         moved = self._runner.compile([], self._moved, {}) if self._is_pending else None
-        self._is_pending, self._is_kept = False, True
-        with self.marks.during(step=True, moved=moved is not None):
-            results = self._runner.call(lambda: self._together(step, moved), what)
-        self._parts_done += moved is not None
-        self._is_pending = True
-        return results[: len(tensors)]
 
-    def flush(
-        self,
-        what: str,
-        tensors: Sequence[TensorRef] = (),
-        targets: Sequence[str] = (),
-        fed: Mapping[TensorRef, Any] | None = None,
-    ) -> list[Any]:
-        """Do what is pending, if anything is; returns the values of tensors of that part."""
+        def both() -> list[Any]:  # keeps account itself: whoever called may have been interrupted
+            self._is_pending, self._is_kept = False, True
+            results = self._together(step, moved)
+            self._parts_done += moved is not None
+            self._is_pending = True
+            return results
+
+        with self.marks.during(step=True, moved=moved is not None):
+            return self._runner.call(both, what)[: len(tensors)]
+
+    def flush(self, what: str) -> None:
+        """Do what is pending, if anything is."""
         if not self._is_pending:
+            return
+        moved = self._runner.compile([], self._moved, {})
+
+        def rest() -> list[Any]:
+            self._is_pending = False
+            self._with_tokens(moved)
+            self._parts_done += 1
             return []
-        self._is_pending = False
-        moved = self._runner.compile(tensors, [*self._moved, *targets], fed or {})
+
         with self.marks.during(step=False, moved=True):
-            results = self._runner.call(lambda: self._with_tokens(moved), what)
-        self._parts_done += 1
-        return results[: len(tensors)]
+            self._runner.call(rest, what)
 
     def free(self) -> None:
         """Let go of what variables keep on the workers; nothing may be pending."""
@@ -120,10 +123,12 @@ class Pending:
         other = self._beside.submit(lambda: self._beside_step(moved, is_over))
         try:
             results = step()
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
             is_over.set()
-            other.exception()
+            earlier = other.exception()
             self._mend()
+            if earlier is not None:  # of the step before, and not told yet
+                raise earlier from error
             raise
         finally:
             is_over.set()

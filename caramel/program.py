@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 from caramel import names
 from caramel.feeds import SplitFeeds
 from caramel.job import Job, Variant
-from caramel.late import LateFetches, StepValue
+from caramel.late import LateFetches
 from caramel.marks import StepMarks
 from caramel.modifiers import synchronise as programs
-from caramel.modifiers.aggregated import aggregated_tensors, aggregated_values
+from caramel.modifiers.aggregated import aggregated_tensors
 from caramel.modifiers.defer import step_ops
 from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
@@ -92,15 +92,26 @@ class Program:
         """End the program's threads."""
         self._pending.close()
 
+    def serves(self, fetches: Iterable[Fetch]) -> bool:
+        """Whether a step has all fetches, each as if nothing were deferred."""
+        return not any(self._late.is_late(*self._read(fetch)) for fetch in fetches)
+
+    def _read(self, fetch: Fetch) -> tuple[str, TensorRef | None]:
+        """What is fetched; in place of a variable's handle the op that reads it."""
+        variable = self._by_handle.get(fetch.op)
+        if variable is None or fetch.tensor is None:
+            return fetch.op, fetch.tensor
+        return variable.read, TensorRef(variable.read)
+
     def step(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
-        """One training step; if something is fetched of its deferred part, that too.
+        """One training step with fetches that the program serves.
 
         Raises:
             WorkerLostError: a worker was lost.
             tf.errors.OpError: an op has failed.
         """
         compiled, parts = self._runner.compiled, self._pending.parts_done
-        values, examples = self._run_both_parts(fetches, feeds)
+        values, examples = self._run_step(fetches, feeds)
         results = [
             None if fetch.tensor is None else self._combine(fetch.tensor, column, examples)
             for fetch, column in zip(fetches, values, strict=True)
@@ -108,51 +119,13 @@ class Program:
         did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
         return StepResult(results, did_one_part and self._runner.compiled == compiled)
 
-    def _run_both_parts(
+    def _run_step(
         self, flat: Sequence[Fetch], feeds: SplitFeeds
     ) -> tuple[list[list[Any]], Sequence[int] | None]:
-        """A step; if something is fetched of its deferred part, that too, instead of later."""
-        late = [fetch for fetch in flat if self._late.is_late(fetch.op, fetch.tensor)]
-        if any(self._late.is_beside(fetch.op) for fetch in flat):
-            self.flush()
-        if not late:
-            values, examples, _ = self._run_step(flat, feeds)
-            return values, examples
-        early = [fetch for fetch in flat if fetch not in late]
-        workers = range(self._plan.workers)
-        inputs = [
-            self._value_on(worker, value)
-            for value in self._late.inputs(fetch.op for fetch in late)
-            for worker in workers
-        ]
-        values, examples, extra = self._run_step(early, feeds, inputs)
-        fed = dict(zip(inputs, extra, strict=True))
-        tensors = [
-            self._tensor_on(worker, fetch.tensor)
-            for fetch in late
-            for worker in workers
-            if fetch.tensor is not None
-        ]
-        targets = [
-            names.in_replica(worker, fetch.op)
-            for fetch in late
-            for worker in workers
-            if fetch.tensor is None
-        ]
-        results = iter(self._pending.flush("a step's deferred part", tensors, targets, fed))
-        columns = dict(zip(early, values, strict=False)) | {
-            fetch: [next(results) for _ in workers] if fetch.tensor is not None else []
-            for fetch in late
-        }
-        return [columns[fetch] for fetch in flat], examples
-
-    def _run_step(
-        self, flat: Sequence[Fetch], feeds: SplitFeeds, beside: Sequence[TensorRef] = ()
-    ) -> tuple[list[list[Any]], Sequence[int] | None, list[Any]]:
-        """For each fetch its value on every worker, the workers' numbers of examples, `beside`."""
+        """For each fetch its value on every worker, and the workers' numbers of examples."""
         plan, workers = self._plan, range(self._plan.workers)
         fed = {
-            names.tensor_in_replica(worker, tensor): value
+            names.tensor_in_replica(worker, tensor): self._own(value)
             for worker in workers
             for tensor, value in feeds.values[worker].items()
         }
@@ -163,10 +136,9 @@ class Program:
             for worker in workers
             if fetch.tensor is not None
         ]
-        tensors += beside
         if self._counted:
             tensors.append(counts(0))
-        extra = [fetch.op for fetch in flat if fetch.tensor is None]
+        extra = [f.op for f in flat if f.tensor is None and not self._late.is_of_step(f.op)]
         targets = [
             *self._targets,
             *(names.in_replica(worker, op) for op in extra for worker in workers),
@@ -181,7 +153,14 @@ class Program:
         values = [
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
-        return values, examples, list(remaining)
+        return values, examples
+
+    def _own(self, value: Any) -> Any:
+        """What is fed, such that the user may change it while part of the step is still to be done.
+
+        TensorFlow does not copy arrays that are aligned.
+        """
+        return np.array(value) if self._pending.defers else value
 
     def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
         """How much each worker's part counts; nothing is fed while all count alike."""
@@ -207,13 +186,6 @@ class Program:
             and spec.shape != (),
             add_up=job.reduction == "sum" and tensor == job.loss,
         )
-
-    def _value_on(self, worker: int, value: StepValue) -> TensorRef:
-        """Where a value of a step is found on a worker."""
-        own = names.tensor_in_replica(worker, value.tensor)
-        if not value.aggregated:
-            return own
-        return aggregated_values(self._plan, worker).get(value.tensor, own)
 
     def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:
         """Where a tensor of the single-device graph is found; in place of a handle its value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -30,6 +31,8 @@ from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
 from caramel.watchdog import StallWatch, Watchdog
 
+_log = logging.getLogger(__name__)
+
 _PLACEHOLDERS_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 
 
@@ -45,8 +48,9 @@ class Session:
         start_timeout_s: how long to wait for the workers, in seconds.
         step_timeout_s: how long one step, or any other call, may take, in seconds.
         config: options of the TensorFlow session, such as thread counts.
-        trials: how to try all plans that the job has during the first steps; by default the first
-            plan is kept.
+        plan: the name of the plan that does the first step.
+        trials: how to try plans during the first steps; by default none are tried.
+        tried: their names; by default all that the job has.
         planning: how to plan while the job runs; None for not at all.
         stalls: when to look into a step that takes too long; None for never.
         report: called with the name and the seconds of each part of the opening.
@@ -63,7 +67,9 @@ class Session:
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
         config: Any = None,
+        plan: str,
         trials: TrialSettings | None = None,
+        tried: Sequence[str] | None = None,
         planning: Planning | None = None,
         stalls: StallWatch | None = None,
         report: Callable[[str], Any] | None = None,
@@ -85,7 +91,7 @@ class Session:
         self._state = SharedState(job, self._runner)
         graph = job.context.op_graph
         watchdog = Watchdog(self._runner, cluster, graph, stalls) if stalls else None
-        self._stepper = Stepper(job, self._runner, planning, watchdog)
+        self._stepper = Stepper(job, self._runner, plan, planning, watchdog)
         try:
             self._state.initialise()
             self._stepper.begin()
@@ -93,7 +99,7 @@ class Session:
             self.close()
             raise
         if trials is not None:
-            self.try_plans(trials)
+            self.try_plans(trials, plans=tried)
         note("initialise")
 
     # Training
@@ -133,8 +139,10 @@ class Session:
         flat = [self._fetch(item) for item in tf.nest.flatten(structure)]
         feeds = split_feeds(self._feeds(feed_dict or {}), self._job.plan.workers)
         self._check_fed(flat, feeds.values[0])
-        result = run(flat, feeds)
-        self._state.has_changed()
+        self._state.mend()
+        self._state.may_change()
+        with self._state.torn_by_failures():
+            result = run(flat, feeds)
         return tf.nest.pack_sequence_as(structure, result.values)
 
     def trace(
@@ -169,7 +177,7 @@ class Session:
     # Plans
 
     def use(self, plan: str) -> None:
-        """Let another plan of the model do all following steps. Trials of plans end.
+        """Let another plan of the model do all following steps. Trials and planning end.
 
         Plans differ in when they transfer what. With the pattern "shuffle" they compute the same
         bits, so the parameters never show which plan did which step.
@@ -182,7 +190,8 @@ class Session:
             WorkerLostError, tf.errors.OpError: what was left to do of the last step has failed.
         """
         self._check_open()
-        self._stepper.use(plan)
+        with self._state.torn_by_failures():
+            self._stepper.use(plan)
 
     def try_plans(
         self, settings: TrialSettings | None = None, *, plans: Sequence[str] | None = None
@@ -232,7 +241,7 @@ class Session:
             [fetch.op for fetch in flat], stop=frozenset(tensor.op for tensor in feeds)
         )
         self._refuse_training(flat, closure)
-        self._stepper.flush()
+        self._settle()
         self._state.refresh()
         prefix = programs.source_prefix(self._job.plan)
         tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
@@ -318,7 +327,7 @@ class Session:
         plan = self._job.plan
         if worker is not None and not 0 <= worker < plan.workers:
             raise FeedError(f"there is no worker {worker}; they are 0 to {plan.workers - 1}")
-        self._stepper.flush()
+        self._settle()
         return dict(self._state.values(plan.variables, worker))
 
     def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:
@@ -338,7 +347,7 @@ class Session:
             CheckpointError: it cannot be written.
         """
         self._check_open()
-        self._stepper.flush()
+        self._settle()
         saved = [variable for variable in self._job.plan.variables if variable.saved]
         values = dict(self._state.values(saved))
         prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
@@ -360,8 +369,18 @@ class Session:
         if not saved:
             raise CheckpointError("the graph has no global variables to restore")
         values = read_checkpoint(path, saved)
-        self._stepper.flush()
+        try:
+            self._settle()
+        except tf.errors.OpError as error:  # nothing of what was to be done counts any more
+            _log.info("what was left to do of the last step failed before a restore: %s", error)
+            self._settle()
         self._state.assign(saved, values)
+
+    def _settle(self) -> None:
+        """Do what is pending of the last step; then all replicas are equal."""
+        with self._state.torn_by_failures():
+            self._stepper.flush()
+        self._state.mend()
 
     # Names
 

@@ -6,6 +6,7 @@ Everything runs on the nodes of the first plan. Whoever calls has done what is p
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -29,6 +30,7 @@ class SharedState:
     def __init__(self, job: Job, runner: Runner) -> None:
         self._job, self._runner, self._plan = job, runner, job.plan
         self._refreshed = True  # whether the evaluation copy has the mean of the local variables
+        self._torn = False  # whether a failure may have kept updates from some workers
 
     def initialise(self) -> None:
         """Fill all tables and give all variables their initial values."""
@@ -84,9 +86,27 @@ class SharedState:
             if targets:
                 self._run(targets, "broadcasting variables")
 
-    def has_changed(self) -> None:
-        """A step was done."""
+    def may_change(self) -> None:
+        """A step is about to be done."""
         self._refreshed = False
+
+    @contextmanager
+    def torn_by_failures(self) -> Iterator[None]:
+        """What fails in this context may have updated a variable on some workers only."""
+        try:
+            yield
+        except BaseException:
+            self._torn = True
+            raise
+
+    def mend(self) -> None:
+        """Make the replicas equal again if a failure may have torn them: all are as worker 0's is.
+
+        As on one device, updates that ran before the failure stay. Nothing may be pending.
+        """
+        if self._torn:
+            self.broadcast(v for v in self._plan.variables if v.name not in self._plan.local)
+            self._torn = False
 
     def refresh(self) -> None:
         """Give the evaluation copy the mean of the local variables, if a step changed them."""

@@ -59,6 +59,7 @@ class Stepper:
     Args:
         job: the distributed graph with its plans; more may be added to it.
         runner: runs parts of the graph.
+        plan: the name of the plan that does the first step.
         planning: how to plan while the job runs; None for not at all.
         watchdog: looks into steps that take too long; None for nobody.
     """
@@ -67,6 +68,7 @@ class Stepper:
         self,
         job: Job,
         runner: Runner,
+        plan: str,
         planning: Planning | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
@@ -81,9 +83,8 @@ class Stepper:
         self._is_trying = False
         self._steps = 0
         self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
-        first = next(iter(job.variants.values()))
-        self._program = Program(first, job, runner)
-        self._programs = {first.name: self._program}
+        self._program = self._last = Program(job.variants[plan], job, runner)
+        self._programs = {plan: self._program}
 
     def begin(self) -> None:
         """Prepare the first step."""
@@ -92,7 +93,7 @@ class Stepper:
     @property
     def program(self) -> Program:
         """What did the last step, or will do the first."""
-        return self._program
+        return self._last
 
     def step(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
         """One training step, by the plan whose turn it is.
@@ -109,7 +110,7 @@ class Stepper:
         step_s = time.perf_counter() - begin_s
         self._recent_s.append(step_s)
         if self._watchdog is not None and result.is_usual:
-            self._watchdog.record(self._program.name, step_s)
+            self._watchdog.record(self._last.name, step_s)
         if self._is_trying and self._trials is not None:
             self._trials.record(step_s, counts=result.is_usual)
         elif self._watch is not None:
@@ -120,23 +121,30 @@ class Stepper:
     def step_as_before(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
         """One training step by the plan of the last one, whose time counts nowhere.
 
+        If that plan defers what is fetched, the step is done by one that defers nothing.
+
         Raises:
             WorkerLostError, tf.errors.OpError: as `step`.
         """
-        with self._watched():
-            result = self._program.step(fetches, feeds)
+        program = self._program
+        if not program.serves(fetches):
+            program.flush()
+            program = self._program_of(self._job.undeferred())
+        self._last = program
+        with self._watched(program):
+            result = program.step(fetches, feeds)
         self._steps += 1
         return result
 
-    def _watched(self) -> AbstractContextManager[None]:
+    def _watched(self, program: Program) -> AbstractContextManager[None]:
         """The step that is done in this context is watched."""
         if self._watchdog is None:
             return nullcontext()
         expected_s = self._watch.expected_s if self._watch else None
-        return self._watchdog.over(self._program, self._steps + 1, expected_s)
+        return self._watchdog.over(program, self._steps + 1, expected_s)
 
     def use(self, name: str) -> None:
-        """Let a plan do all following steps; trials end.
+        """Let a plan do all following steps; trials and planning end.
 
         Raises:
             PlanError: there is no such plan.
@@ -144,6 +152,7 @@ class Stepper:
         """
         self._check(name)
         self._trials, self._is_trying = None, False
+        self._planning = self._watch = None
         self._keep(name)
 
     def try_plans(self, names: Sequence[str], settings: TrialSettings) -> None:
@@ -167,7 +176,7 @@ class Stepper:
         drift = self._watch.drift if self._watch else None
         return Metrics(
             self._steps,
-            self._program.name,
+            self._last.name,
             tuple(self._recent_s),
             trials,
             expected_s,
@@ -243,7 +252,7 @@ class Stepper:
         program = self._program_of(name)
         if program is not self._program:
             self._program.flush()
-            self._program = program
+            self._program = self._last = program
 
     def _keep(self, name: str) -> None:
         """Let a plan do all steps; the others let go of what they keep."""

@@ -220,6 +220,25 @@ def test_a_single_variable_is_saved_too(tmp_path, shape):
         np.testing.assert_array_equal(loaded, whole)
 
 
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
+def test_a_damaged_data_file_is_refused_and_leaves_the_variables(session, tmp_path, damage):
+    path = session.save(tmp_path / "model")
+    (data,) = tmp_path.glob("model.data-*")
+    content = bytearray(data.read_bytes())
+    if damage == "truncated":
+        data.write_bytes(content[: len(content) // 2])
+    elif damage == "changed":
+        content[10] ^= 0xFF
+        data.write_bytes(content)
+    else:
+        data.unlink()
+    before = session.variables()
+    with pytest.raises(CheckpointError, match="is a data file missing or damaged"):
+        session.restore(path)
+    for name, value in session.variables().items():
+        np.testing.assert_array_equal(value, before[name])
+
+
 def test_a_directory_that_cannot_be_written_gives_one_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match="cannot write checkpoint"):

@@ -44,6 +44,21 @@ def test_values_are_converted_to_the_tensors_dtype():
     assert split.values[0][X].dtype == np.float32
 
 
+def test_byte_strings_keep_zeros_at_their_end():
+    strings = [b"ab\0\0", b"\0\0\0\0"]
+    (own,) = split_feeds([Feed(X, TensorSpec("string", (None,)), object, strings)], 1).values
+    assert list(own[X]) == strings
+
+
+def test_unsigned_integers_take_what_fits_them():
+    split = split_feeds([feed(X, (None,), [0, 255], np.uint8), feed(Y, (), 7, np.uint8)], workers=2)
+    assert [int(values[X][0]) for values in split.values] == [0, 255]
+    assert [int(values[Y]) for values in split.values] == [7, 7]
+    for value in (-1, 256):
+        with pytest.raises(FeedError, match="it takes uint8, got int64 values"):
+            split_feeds([feed(Y, (), value, np.uint8)], workers=2)
+
+
 @pytest.mark.parametrize(
     ("feeds", "message"),
     [

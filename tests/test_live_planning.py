@@ -13,9 +13,20 @@ import caramel
 from caramel.cache import keep_plan, kept_plan
 from caramel.errors import PlanError
 from caramel.facts import TimingTable
+from caramel.fingerprint import graph_hash, this_machine
 from caramel.network import assumed_network
+from caramel.profile import Profile
 from caramel.replanning import ReplanSettings, Watch
-from tests.networks import CLASSES, network, parameter, wide
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    cross_entropy,
+    inputs,
+    network,
+    parameter,
+    tf1,
+    wide,
+)
 
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
 
@@ -186,6 +197,71 @@ def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
     assert {"own", "plain"} <= tried
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_a_plan_that_the_user_chose_is_not_replaced(monkeypatch):
+    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 10.0)
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle")
+    model.add_variant(model.plan, "mine")
+    with model.session(replanning=AT_ONCE) as session:
+        session.use("mine")
+        train(session, job, 20)
+        assert session.metrics().plan == "mine"
+        assert session.metrics().trials is None
+    assert list(model.variants) == ["own", "mine"]
+
+
+def test_the_next_session_begins_with_the_plan_that_was_chosen():
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    with model.session() as session:
+        train(session, job, 100)
+        trials = session.metrics().trials
+        assert trials.is_over
+        chosen = session.metrics().plan
+    variants = list(model.variants)
+    with model.session() as session:
+        train(session, job, 2)
+        metrics = session.metrics()
+    assert metrics.plan == chosen == trials.turn
+    assert metrics.trials is None
+    assert list(model.variants) == variants
+
+
+def test_the_next_session_tries_what_the_last_one_did_not_try_to_the_end():
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    for _ in range(2):
+        with model.session() as session:
+            train(session, job, 3)
+            trials = session.metrics().trials
+            assert not trials.is_over
+            assert {plan.name for plan in trials.plans} == set(model.variants)
+
+
+def test_a_kept_plan_is_only_that_of_the_same_training_op(tmp_path, monkeypatch):
+    """Two jobs may share a graph, as generator and discriminator do."""
+    monkeypatch.setenv("CARAMEL_CACHE", str(tmp_path / "cache"))
+    with tf.Graph().as_default() as graph:
+        x, y, _ = inputs(40)
+        hidden = tf.tanh(x @ parameter("shared", [FEATURES, 700]))
+        jobs = []
+        for name in ("first", "second"):
+            loss = cross_entropy(hidden @ parameter(name, [700, CLASSES]), y)
+            optimizer = tf1.train.GradientDescentOptimizer(0.1)
+            jobs.append((optimizer.minimize(loss), loss))
+    contexts = [caramel.Context(graph, train_op=op, loss=loss) for op, loss in jobs]
+    known = contexts[0]
+    timing = TimingTable(dict.fromkeys(known.op_graph.ops, 0.001))
+    networks_known = (assumed_network(2, 1e5, 1e-4),)
+    own = graph_hash(known.graph_def)
+    profile = Profile("2.21.0", this_machine(), own, timing, None, networks_known)
+    model = caramel.ARModel(known, 2, profile=profile)
+    model._keep("own")
+    assert "earlier run" in caramel.ARModel(known, 2, profile=profile).decision.source
+    other = caramel.ARModel(contexts[1], 2, profile=profile)
+    assert "earlier run" not in other.decision.source
 
 
 def test_a_plan_can_be_explained():
