@@ -25,6 +25,7 @@ _WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by probes
 _WATCH_EVERY_S = 1.0
 _PROBE_TIMEOUT_S = 1.5
 _FAILED_PROBES = 2  # in a row, before a worker counts as lost
+_ENDING_S = 1.0  # for a process whose sockets are closed to be gone
 _DIAGNOSIS_S = 3.0  # how long to look for the lost worker once TensorFlow has reported a failure
 
 _LOST = (
@@ -226,7 +227,7 @@ class Channel:
         return None
 
     def _describe(self, lost: list[Task], what: str) -> str:
-        names = " and ".join(self._cluster.describe(task) for task in lost)
+        names = " and ".join(self._cluster.describe(task, wait_s=_ENDING_S) for task in lost)
         return (
             f"lost {names} during {what}; the workers' variables are gone: start the workers "
             "again, open a new session and restore the last checkpoint"

@@ -248,15 +248,19 @@ class Cluster:
             jobs.setdefault(task.job, []).append(task.address)
         return jobs
 
-    def describe(self, task: Task | int) -> str:
-        """Which worker `task` is, in words: its number, name, address, and process if known."""
+    def describe(self, task: Task | int, *, wait_s: float = 0.0) -> str:
+        """Which worker `task` is, in words: its number, name, address, and process if known.
+
+        Args:
+            wait_s: how long a process that is ending has to tell how it ended, in seconds.
+        """
         number = task if isinstance(task, int) else self.tasks.index(task)
         which = self.tasks[number]
         where = f"at {which.address}" if which.address else "in this process"
         process = ""
         if self._group is not None:
             process = f", pid {self._group.pid(number)}"
-            code = self._group.exit_code(number)
+            code = self._group.exit_code(number, wait_s=wait_s)
             if code is not None:
                 process += f", {processes.describe_exit(code)}"
         return f"worker {number} ({which.device} {where}{process})"

@@ -102,9 +102,16 @@ class ProcessGroup:
         """The process id of child `index`."""
         return self._children[index].process.pid
 
-    def exit_code(self, index: int) -> int | None:
-        """How child `index` ended: its exit code, minus the signal, or None while it runs."""
-        return self._children[index].process.poll()
+    def exit_code(self, index: int, *, wait_s: float = 0.0) -> int | None:
+        """How child `index` ended: its exit code, minus the signal, or None while it runs.
+
+        Args:
+            wait_s: how long to wait for its end, in seconds.
+        """
+        try:
+            return self._children[index].process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return None
 
     def output(self, index: int) -> str:
         """What child `index` has written to its standard output; empty once closed."""
