@@ -42,8 +42,8 @@ class LateFetches:
         return self._known[key]
 
     def is_of_step(self, op: str) -> bool:
-        """Whether every step runs an op."""
-        return op in self._step
+        """Whether every step runs an op, whatever is fetched."""
+        return op in self._trained
 
     def _is_late(self, op: str, tensor: TensorRef | None) -> bool:
         if tensor is None and self.is_of_step(op):
@@ -75,5 +75,9 @@ class LateFetches:
         return frozenset(self.plan.deferral.moved) | readers
 
     @cached_property
+    def _trained(self) -> frozenset[str]:
+        return frozenset(self.graph.ancestors([self.plan.train_op]))
+
+    @cached_property
     def _step(self) -> frozenset[str]:
-        return frozenset(self.graph.ancestors([self.plan.train_op, self.plan.loss]))
+        return self._trained | self.graph.ancestors([self.plan.loss])

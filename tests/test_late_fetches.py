@@ -174,3 +174,23 @@ def aligned(shape):
     raw = np.zeros(size + 64, np.uint8)
     begin = -raw.ctypes.data % 64
     return raw[begin : begin + size].view(np.float64).reshape(shape)
+
+
+@pytest.mark.parametrize("defers", [False, True])
+def test_an_op_that_only_the_loss_waits_for_runs_if_it_is_fetched(defers):
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(40)
+        counter = tf1.get_variable(
+            "counter", [], tf.int32, tf1.zeros_initializer(), trainable=False, use_resource=True
+        )
+        with tf.control_dependencies([counter.assign_add(1, read_value=False)]):
+            counted = tf.no_op(name="counted")
+        trained = cross_entropy(perceptron(x), y)
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(trained)
+        with tf.control_dependencies([counted]):
+            loss = tf.identity(trained)
+    plain, model = both(Network(graph, train_op, loss, feed))
+    with (model if defers else plain).session() as session:
+        for fetches, count in (([], 0), (["counted"], 1), ([loss], 2), ([train_op], 2)):
+            session.step(feed, fetches)
+            assert session.variables()["counter"] == count
