@@ -110,7 +110,9 @@ class Session:
         Args:
             feed_dict: values by tensor or name. Batches are split over the workers on their first
                 dimension, as evenly as possible; scalars and `replicated_feeds` go to every one.
-            fetches: tensors, operations or names, or a structure of them; the loss by default.
+            fetches: tensors, operations or names, or a structure of them; the loss by default. If
+                one is computed from gradients or variables, or waits for the update, the step is
+                done by a plan that defers nothing.
 
         Returns:
             What `fetches` asks for, in the same structure: floating scalars averaged over the
