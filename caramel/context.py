@@ -6,13 +6,14 @@ names that a `Context` holds.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from caramel import kinds
-from caramel.access import state_access
+from caramel.access import handle_of, state_access
 from caramel.errors import (
     AmbiguousGradientError,
     GraphError,
@@ -78,6 +79,11 @@ class Context:
         _refuse_unsupported(graph)
         names = GraphNames(graph)
         variables = tuple(_variables(graph))
+        given = tuple(_given_gradients(names, gradients or (), variables))
+        parameters = {gradient.parameter for gradient in given}
+        variables = tuple(
+            dataclasses.replace(v, trainable=v.trainable or v.name in parameters) for v in variables
+        )
         if not any(variable.trainable for variable in variables):
             raise NoParametersError(
                 "the graph has no trainable variables, so there is nothing to train; create them "
@@ -88,7 +94,7 @@ class Context:
             loss=_scalar_loss(names, loss),
             reduction=loss_reduction,
             variables=variables,
-            given_gradients=tuple(_given_gradients(names, gradients or (), variables)),
+            given_gradients=given,
             replicated_feeds=frozenset(
                 names.operation(feed, "replicated_feeds") for feed in replicated_feeds
             ),
@@ -100,6 +106,7 @@ class Context:
         definitions = {op.type: op.op_def for op in graph.get_operations()}
         self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
         self._check_updates()
+        self._check_collected()
 
     def operation(self, given: Any, what: str) -> str:
         """The name of an operation of the captured graph, given as an object or a name.
@@ -152,6 +159,21 @@ class Context:
                 f"train_op '{self.job.train_op}' updates none of the trainable variables; pass the "
                 "operation that Optimizer.minimize or apply_gradients returned"
             )
+
+    def _check_collected(self) -> None:
+        """Raise if the step trains a variable of which no collection tells."""
+        known = {variable.handle for variable in self.job.variables}
+        step = self.op_graph.ancestors([self.job.train_op])
+        for op in self.op_graph:
+            if op.name in step and op.kind.startswith(kinds.UPDATE_PREFIXES):
+                handle = handle_of(self.op_graph, op.inputs[0])
+                if self.op_graph[handle].kind == kinds.VARIABLE and handle not in known:
+                    raise GraphError(
+                        f"variable '{handle}', which '{op.name}' updates, is in none of the "
+                        "collections GLOBAL_VARIABLES, TRAINABLE_VARIABLES and LOCAL_VARIABLES, so "
+                        "it would not be initialised on the workers; add it with "
+                        "tf1.add_to_collection"
+                    )
 
 
 class GraphNames:
@@ -239,6 +261,7 @@ def _variables(graph: tf.Graph) -> Iterator[Variable]:
     """All variables of the graph, global and local, each once."""
     keys = tf1.GraphKeys
     trainable = {id(v) for v in graph.get_collection(keys.TRAINABLE_VARIABLES)}
+    updated = _updated_by_optimizers(graph)
     saved = {id(v) for v in graph.get_collection(keys.GLOBAL_VARIABLES)}
     seen = set()
     for collection in (keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES):
@@ -246,10 +269,21 @@ def _variables(graph: tf.Graph) -> Iterator[Variable]:
             if id(variable) in seen or not hasattr(variable, "to_proto"):
                 continue
             seen.add(id(variable))
-            yield _variable(graph, variable, id(variable) in trainable, id(variable) in saved)
+            found = _variable(graph, variable, id(variable) in saved)
+            is_trained = id(variable) in trainable or found.handle in updated
+            yield dataclasses.replace(found, trainable=is_trained)
 
 
-def _variable(graph: tf.Graph, variable: Any, trainable: bool, saved: bool) -> Variable:
+def _updated_by_optimizers(graph: tf.Graph) -> frozenset[str]:
+    """The handles of variables that optimizers' ops update, however they are collected."""
+    return frozenset(
+        op.inputs[0].op.name
+        for op in graph.get_operations()
+        if op.type.startswith(kinds.UPDATE_PREFIXES)
+    )
+
+
+def _variable(graph: tf.Graph, variable: Any, saved: bool) -> Variable:
     with graph.as_default():  # without it, TensorFlow refuses to describe the variable
         description = variable.to_proto()
     if not description.is_resource:
@@ -269,7 +303,7 @@ def _variable(graph: tf.Graph, variable: Any, trainable: bool, saved: bool) -> V
         spec=TensorSpec(
             variable.dtype.base_dtype.name, None if shape.rank is None else tuple(shape.as_list())
         ),
-        trainable=trainable,
+        trainable=False,
         saved=saved,
         full_name=part.full_name or name,
         slice_spec=_slice_spec(part) if part.full_name else "",

@@ -25,7 +25,8 @@ class Variable:
         initializer: the op that assigns its initial value.
         read: an op that reads its value, outside the training step.
         spec: its dtype and shape.
-        trainable: whether the user declared it trainable.
+        trainable: whether it is a parameter: declared trainable, updated by an optimizer's op, or
+            given with its gradient.
         saved: whether checkpoints hold it (it is a global, not a local variable).
         full_name: the name under which checkpoints hold it; that of the whole if it is a slice.
         slice_spec: TensorFlow's description of the slice, empty for a whole variable.

@@ -21,6 +21,8 @@ ONLY_WRITE_VARIABLES = frozenset({"AssignVariableOp"})
 NO_VALUE_OF_VARIABLES = frozenset({"VarIsInitializedOp", "VariableShape", "DestroyResourceOp"})
 SPARSE_UPDATES = frozenset({"ResourceScatterSub", "ResourceScatterAdd"})
 SPARSE_UPDATE_PREFIX = "ResourceSparseApply"
+UPDATE_PREFIXES = ("ResourceApply", SPARSE_UPDATE_PREFIX)
+"""Optimizers' ops, whose first input is the variable that is trained."""
 
 # Random draws from a seed in the op's attributes (``seed`` and ``seed2``).
 SEEDED_RANDOM = frozenset(
@@ -75,6 +77,18 @@ OTHER_INPUTS = frozenset(
         "ReaderReadUpToV2",
         "ReadFile",
         "BarrierTakeMany",
+        # What was put there by the worker itself, of which no edge tells.
+        "Unstage",
+        "StagePeek",
+        "MapUnstage",
+        "MapUnstageNoKey",
+        "MapPeek",
+        "OrderedMapUnstage",
+        "OrderedMapUnstageNoKey",
+        "OrderedMapPeek",
+        "AccumulatorTakeGradient",
+        "ResourceAccumulatorTakeGradient",
+        "SparseAccumulatorTakeGradient",
     }
 )
 INPUTS = ITERATOR_READS | PYTHON_CALLS | OTHER_INPUTS
@@ -92,6 +106,22 @@ QUEUES = frozenset(
         "PriorityQueue",
     }
 )
+
+# Control flow whose branches and bodies are functions, and whose ops are stateful.
+FUNCTIONAL_CONTROL_FLOW = frozenset({"If", "Case", "While"})
+
+# Ops on tables that change nothing in them.
+TABLE_READS = frozenset(
+    {
+        "LookupTableExport",
+        "LookupTableExportV2",
+        "LookupTableFind",
+        "LookupTableFindV2",
+        "LookupTableSize",
+        "LookupTableSizeV2",
+    }
+)
+TABLE_PREFIX = "LookupTable"
 
 STACK = "StackV2"
 STACK_PUSH = "StackPushV2"

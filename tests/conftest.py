@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and many start processes

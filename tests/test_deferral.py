@@ -424,3 +424,32 @@ def test_an_error_in_a_deferred_update_is_raised_by_the_next_call():
                 follow()
         session.step(job.feed)
         assert np.isfinite(session.variables()["w1"]).all()
+
+
+@pytest.mark.parametrize("kind", ["If", "Case", "While"])
+def test_updates_inside_functional_control_flow_are_not_deferred(kind, control_flow):
+    """What waits for such an op by a control edge may run before the function's ops."""
+    control_flow(True)
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        loss = cross_entropy(perceptron(x), y)
+        optimizer = tf1.train.GradientDescentOptimizer(0.3)
+        pairs = optimizer.compute_gradients(loss)
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g, _ in pairs])
+
+        def update():
+            with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+                return tf.constant(1)
+
+        if kind == "If":
+            done = tf.cond(finite, update, lambda: tf.constant(0))
+        elif kind == "Case":
+            done = tf.switch_case(tf.cast(finite, tf.int32), [lambda: tf.constant(0), update])
+        else:
+            done = tf.while_loop(lambda n: (n < 1) & finite, lambda n: update(), [tf.constant(0)])
+        train_op = tf.group(done)
+    plain = caramel.ARModel(Network(graph, train_op, loss, feed).context(), 2, planner="plain")
+    assert any(op.kind == kind for op in plain.context.op_graph)
+    with pytest.raises(PlanError, match="touches variables in a function"):
+        caramel.ARModel(plain.context, 2, plan=deferred(plain, EVERY))

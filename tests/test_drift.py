@@ -10,12 +10,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from networks import (
+    CLASSES,
+    FEATURES,
     OPTIMIZERS,
     Network,
     assert_equals_one_device,
     assert_replicas_equal,
     control_flow_version,
     cross_entropy,
+    frontier_of,
     inputs,
     network,
     optimized,
@@ -29,7 +32,7 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import DriftError, FeedError
+from caramel.errors import DriftError, FeedError, GraphError
 
 
 def job_with(make_train_op, *, seed: int | None = 1, model=perceptron) -> Network:
@@ -378,3 +381,111 @@ def test_an_initial_value_may_depend_on_another_variable():
         values = [session.variables(worker=worker) for worker in range(2)]
     for own in values:
         np.testing.assert_array_equal(own["copy"], values[0]["w"])
+
+
+# Values that no edge tells of ---------------------------------------------------------------------
+
+
+def staged(x, y):
+    """The batch goes through a staging area."""
+    from tensorflow.python.ops.data_flow_ops import StagingArea
+
+    area = StagingArea([x.dtype, y.dtype], shapes=[[None, FEATURES], [None]])
+    with tf.control_dependencies([area.put([x, y])]):
+        x, y = area.get()
+    loss = cross_entropy(perceptron(x), y)
+    return tf1.train.GradientDescentOptimizer(0.3).minimize(loss), loss
+
+
+def accumulated(x, y):
+    """Gradients go through accumulators."""
+    loss = cross_entropy(perceptron(x), y)
+    variables = tf1.trainable_variables()
+    updates = []
+    for variable, gradient in zip(variables, tf1.gradients(loss, variables), strict=True):
+        accumulator = tf1.ConditionalAccumulator(variable.dtype.base_dtype, variable.shape)
+        with tf.control_dependencies([accumulator.apply_grad(gradient, local_step=10**6)]):
+            updates.append(variable.assign_sub(0.3 * accumulator.take_grad(1)))
+    return tf.group(*updates), loss
+
+
+def through_a_table(x, y):
+    """The learning rate is kept in a table, into which the loss is put."""
+    table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.float64, 0.0)
+    key = tf.constant([1], tf.int64)
+    loss = cross_entropy(perceptron(x), y)
+    with tf.control_dependencies([table.insert(key, tf.reshape(loss, [1]))]):
+        rate = 0.1 + 0.1 * tf.reshape(table.lookup(key), [])
+    return tf1.train.GradientDescentOptimizer(rate).minimize(loss), loss
+
+
+def through_state(make):
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        train_op, loss = make(x, y)
+    return Network(graph, train_op, loss, feed)
+
+
+def test_a_staged_batch_differs_between_workers():
+    job = through_state(staged)
+    assert_equals_one_device(replace(job, raw=dict.fromkeys(["w1", "b1"])), 2)
+
+
+@pytest.mark.parametrize("make", [accumulated, through_a_table])
+def test_what_a_worker_put_aside_itself_is_refused_in_an_update(make):
+    with pytest.raises(DriftError, match="replicas would drift apart"):
+        caramel.ARModel(through_state(make).context(), 2)
+
+
+def test_a_table_that_is_only_read_is_the_same_everywhere():
+    def read(x, y):
+        table = tf.lookup.StaticHashTable(
+            tf.lookup.KeyValueTensorInitializer(
+                tf.constant([0, 1, 2], tf.int64), tf.constant([0.1, 0.2, 0.3], tf.float64)
+            ),
+            0.0,
+        )
+        weights = table.lookup(tf.cast(y, tf.int64))
+        loss = tf.reduce_mean(
+            weights * tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=perceptron(x))
+        )
+        rate = tf.reshape(table.lookup(tf.constant([1], tf.int64)), [])
+        return tf1.train.GradientDescentOptimizer(rate).minimize(loss), loss
+
+    caramel.ARModel(through_state(read).context(), 2)
+
+
+@pytest.mark.parametrize("collection", ["global", "local"])
+def test_whatever_an_optimizer_updates_is_a_parameter(collection):
+    """Also if the user did not declare it trainable."""
+    keys = tf1.GraphKeys
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        options = {"use_resource": True, "trainable": False}
+        if collection == "local":
+            options["collections"] = [keys.LOCAL_VARIABLES]
+        frozen = tf1.get_variable("frozen", [FEATURES, CLASSES], tf.float64, **options)
+        bias = parameter("bias", [CLASSES])
+        loss = cross_entropy(x @ frozen + bias, y)
+        optimizer = tf1.train.GradientDescentOptimizer(0.3)
+        train_op = optimizer.minimize(loss, var_list=[frozen, bias])
+    job = Network(graph, train_op, loss, feed)
+    context = job.context()
+    cuts = frontier_of(context).cuts
+    assert {cut.gradient.parameter for cut in cuts} == {"frozen", "bias"}
+    if collection == "global":
+        assert_equals_one_device(replace(job, raw=dict.fromkeys(["frozen", "bias"])), 2)
+
+
+def test_a_trained_variable_without_a_collection_is_refused():
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(40)
+        options = {"use_resource": True, "trainable": False, "collections": ["mine"]}
+        own = tf1.get_variable("own", [CLASSES], tf.float64, **options)
+        loss = cross_entropy(perceptron(x) + own, y)
+        variables = [*tf1.trainable_variables(), own]
+        train_op = tf1.train.GradientDescentOptimizer(0.3).minimize(loss, var_list=variables)
+    with pytest.raises(GraphError, match="variable 'own'.* is in none of the collections"):
+        Network(graph, train_op, loss, feed).context()

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from networks import (
+    CLASSES,
+    FEATURES,
     OPTIMIZERS,
     PROCESSES,
     Network,
@@ -567,3 +569,38 @@ def test_meaningless_names_give_the_same_cut(model, process, version):
         for name, (tensors, consumers) in frontier_without_names(graph, other).items()
     }
     assert found == expected
+
+
+def in_a_function(*, clipped: bool = False, given: bool = False):
+    """One function gives the loss and the gradients."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        weights, bias = parameter("weights", [FEATURES, CLASSES]), parameter("bias", [CLASSES])
+
+        @tf.function
+        def differentiated(x, y):
+            with tf.GradientTape() as tape:
+                loss = cross_entropy(x @ weights + bias, y)
+            return loss, tape.gradient(loss, [weights, bias])
+
+        loss, raw = differentiated(x, y)
+        gradients = tf.clip_by_global_norm(raw, 0.1)[0] if clipped else raw
+        optimizer = tf1.train.GradientDescentOptimizer(0.3)
+        train_op = optimizer.apply_gradients(zip(gradients, [weights, bias], strict=True))
+    pairs = [(raw[0], weights), (raw[1], bias)] if given else None
+    job = Network(graph, train_op, loss, feed, dict.fromkeys(["weights", "bias"]))
+    return job, pairs
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_a_function_that_gives_loss_and_gradients_is_ambiguous(clipped):
+    job, _ = in_a_function(clipped=clipped)
+    with pytest.raises(AmbiguousGradientError, match="gives both the loss and .*gradients="):
+        frontier_of(job.context())
+
+
+@pytest.mark.parametrize("clipped", [False, True])
+def test_given_gradients_of_a_function_train_as_on_one_device(clipped):
+    job, pairs = in_a_function(clipped=clipped, given=True)
+    assert_equals_one_device(job, 2, gradients=pairs)

@@ -1,7 +1,7 @@
 """What do values that differ between workers reach?
 
-`spread` follows them along data edges, through stacks, and (if asked) through variables, and
-remembers for each op it reaches where it came from, so that an error can name the whole path.
+`spread` follows them along data edges, through stacks and tables, and (if asked) through variables,
+and remembers for each op it reaches where it came from, so that an error can name the whole path.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def spread(
         for reader, variables in access.reads.items():
             for variable in variables:
                 readers.setdefault(variable, []).append(reader)
-    pops = _pops_by_stack(graph)
+    pops, tables = _pops_by_stack(graph), _reads_by_table(graph)
     came_from: dict[str, str | None] = {name: None for name in sources if name in allowed}
     tainted_variables: dict[str, str] = {}
     waiting = deque(sorted(came_from))
@@ -77,6 +77,9 @@ def spread(
         if op.kind == kinds.STACK_PUSH:
             for pop in pops.get(handle_of(graph, op.inputs[0]), ()):
                 reach(pop, op.name)
+        if op.kind.startswith(kinds.TABLE_PREFIX) and op.kind not in kinds.TABLE_READS:
+            for read in tables.get(handle_of(graph, op.inputs[0]), ()):
+                reach(read, op.name)
         for variable in access.writes.get(op.name, ()) if access is not None else ():
             tainted_variables.setdefault(variable, op.name)
             for reader in readers.get(variable, ()):
@@ -112,3 +115,11 @@ def _pops_by_stack(graph: OpGraph) -> dict[str, list[str]]:
         if op.kind == kinds.STACK_POP:
             pops.setdefault(handle_of(graph, op.inputs[0]), []).append(op.name)
     return pops
+
+
+def _reads_by_table(graph: OpGraph) -> dict[str, list[str]]:
+    reads: dict[str, list[str]] = {}
+    for op in graph:
+        if op.kind in kinds.TABLE_READS:
+            reads.setdefault(handle_of(graph, op.inputs[0]), []).append(op.name)
+    return reads

@@ -61,6 +61,7 @@ def gradient_frontier(
         gradients = list(job.given_gradients)
         _refuse_gradients_in_loops(graph, frames, gradients)
     else:
+        _refuse_gradients_of_functions(graph, job, access, regions)
         gradients = _Search(graph, job, access, frames, regions).gradients()
     cuts = _cuts(graph, gradients)
     found = {gradient.parameter for gradient in gradients}
@@ -80,6 +81,47 @@ def _refuse_gradients_in_loops(
                     f"gradients: '{tensor}', given as the gradient of '{gradient.parameter}', is "
                     "inside a loop or a conditional; name the tensor that comes out of it"
                 )
+
+
+def _refuse_gradients_of_functions(
+    graph: OpGraph, job: TrainingJob, access: StateAccess, regions: _Regions
+) -> None:
+    """Raise if one call gives the loss and what looks like a gradient: nothing tells them apart.
+
+    What a function hands to its own gradient function is no gradient; that one is called, too.
+    """
+    parameters = [v for v in job.variables if v.trainable]
+    for name in (op.name for op in graph if op.name in regions.forward and op.functions):
+        for index, spec in enumerate(graph[name].outputs):
+            tensor = TensorRef(name, index)
+            alike = {v.name for v in parameters if v.spec == spec}
+            readers = [c for c in graph.consumers[name] if tensor in graph[c].inputs]
+            if not alike or tensor == job.loss or not regions.forward.isdisjoint(readers):
+                continue
+            for sink in _reached_without_calls(graph, readers) & set(regions.sinks):
+                if not alike.isdisjoint(access.writes[sink]):
+                    raise AmbiguousGradientError(
+                        f"'{name}' ({graph[name].kind}) gives both the loss and '{tensor}', which "
+                        "may be a gradient or something that gradients are computed from; "
+                        f"{_ADVICE}"
+                    )
+
+
+def _reached_without_calls(graph: OpGraph, names: Iterable[str]) -> set[str]:
+    """The ops behind the given ones along data edges, without calls of functions on the way."""
+    seen: set[str] = set()
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name in seen or graph[name].functions:
+            continue
+        seen.add(name)
+        waiting += [
+            consumer
+            for consumer in graph.consumers[name]
+            if any(tensor.op == name for tensor in graph[consumer].inputs)
+        ]
+    return seen
 
 
 def _cuts(graph: OpGraph, gradients: list[RawGradient]) -> list[Cut]:

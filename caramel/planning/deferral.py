@@ -14,6 +14,8 @@ next step. This module finds out what that is:
    every step.
 5. Ops of the next step that touch what moved ops touch, one of them writing, wait for them
    (`Barrier`).
+6. Nothing moves that touches variables in the function of a conditional or loop: TensorFlow lets
+   what waits for such an op by a control edge go on before the function's ops have run.
 
 So every op sees the values it would have seen without deferral.
 """
@@ -220,6 +222,11 @@ class Deferrals:
                 raise PlanError(
                     f"gradients of {named} cannot be deferred: '{name}', which depends on them, is "
                     "part of a loop or a condition"
+                )
+            if op.kind in kinds.FUNCTIONAL_CONTROL_FLOW and self._touched(name):
+                raise PlanError(
+                    f"gradients of {named} cannot be deferred: '{name}' ({op.kind}), which depends "
+                    "on them, touches variables in a function, whose end nothing can wait for"
                 )
             for tensor in op.inputs:
                 if tensor.op in moved or tensor.op in self._timeless:
