@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from caramel.analysis import Analysis, Analyzer
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.loss import deviations
 from caramel.cache import keep_plan, kept_plan
 from caramel.checks import check_graph
 from caramel.cluster import Cluster
@@ -20,7 +22,14 @@ from caramel.context import Context
 from caramel.devices import Device
 from caramel.errors import ClusterError, PlanError, UnsupportedOpError
 from caramel.explanation import Explanation
-from caramel.facts import GradientFrontier, InputPipelines, LoopFrames, ReplicaState, StateAccess
+from caramel.facts import (
+    GradientFrontier,
+    InputPipelines,
+    LoopFrames,
+    ReplicaState,
+    StateAccess,
+    WorkerInputs,
+)
 from caramel.fingerprint import digest, graph_hash
 from caramel.graph import OpGraph
 from caramel.job import Job, Variant
@@ -59,7 +68,9 @@ from caramel.version import __version__
 from caramel.watchdog import StallWatch
 
 OWN, UNDEFERRED = "own", "undeferred"
-"""The name of the plan that a model is made with."""
+"""The names of the plan that a model is made with, and of one like it that defers nothing."""
+
+_log = logging.getLogger(__name__)
 
 
 class ARModel:
@@ -171,6 +182,8 @@ class ARModel:
         self._access = analysis.get(StateAccess)
         self._frames = analysis.get(LoopFrames)
         frontier = analysis.get(GradientFrontier)
+        if len(devices) > 1:
+            self._tell_deviations(analysis.get(WorkerInputs))
         self._watch.note("analyse")
         own_plan = plain_plan(
             context.op_graph,
@@ -261,6 +274,12 @@ class ARModel:
     def _analysis(self, facts: Sequence[Any]) -> Analysis:
         """What follows from the job and some facts."""
         return Analysis([self.context.op_graph, self.context.job, *facts], self._analyzers)
+
+    def _tell_deviations(self, inputs: WorkerInputs) -> None:
+        """Warn where the mean over the workers is not what one device computes."""
+        graph, job = self.context.op_graph, self.context.job
+        for each in deviations(graph, job, self._access, inputs, self._state):
+            _log.warning("%s", each)
 
     def _kept_plan(self) -> Plan | None:
         """The plan that proved the fastest in an earlier run, if it can be carried out."""

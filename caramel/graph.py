@@ -221,6 +221,20 @@ class OpGraph:
                 waiting.extend(self.ops[name].sources)
         return seen
 
+    def data_ancestors(
+        self, names: Iterable[str], *, stop: frozenset[str] = frozenset()
+    ) -> set[str]:
+        """The given ops and all they are computed from, not counting control edges."""
+        seen: set[str] = set()
+        waiting = list(names)
+        while waiting:
+            name = waiting.pop()
+            if name not in seen:
+                seen.add(name)
+                if name not in stop:
+                    waiting.extend(tensor.op for tensor in self.ops[name].inputs)
+        return seen
+
     def topological_order(self) -> tuple[str, ...]:
         """All names, every op after what it waits for; ties in the order of definition.
 

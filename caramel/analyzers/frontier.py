@@ -126,7 +126,7 @@ def _reached_without_calls(graph: OpGraph, names: Iterable[str]) -> set[str]:
 
 def _cuts(graph: OpGraph, gradients: list[RawGradient]) -> list[Cut]:
     """Each gradient with the ops that read it outside differentiation."""
-    inside = _data_ancestors(graph, [t.op for gradient in gradients for t in gradient.tensors])
+    inside = graph.data_ancestors([t.op for gradient in gradients for t in gradient.tensors])
     cuts = []
     for gradient in gradients:
         readers = {
@@ -199,14 +199,14 @@ def _regions(
     )
     forward = _forward(graph, job, step)
     sinks, serves = _sinks(graph, job, access, step, forward)
-    towards_updates = _data_ancestors(graph, sinks)
+    towards_updates = graph.data_ancestors(sinks)
     backward = (differing & towards_updates) - forward - set(sinks)
     readers = [
         name
         for name in backward
         if any(tensor.op in forward and tensor.op in differing for tensor in graph[name].inputs)
     ]
-    core = frozenset(_data_ancestors(graph, readers) & backward)
+    core = frozenset(graph.data_ancestors(readers) & backward)
     return _Regions(
         differing,
         frozenset(by_value.came_from),
@@ -220,7 +220,7 @@ def _regions(
 
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
     """What the loss is computed from, with the stacks on which v1 loops keep forward values."""
-    forward = _data_ancestors(graph, [job.loss.op])
+    forward = graph.data_ancestors([job.loss.op])
     stacks = {
         handle_of(graph, graph[name].inputs[0])
         for name in step
@@ -252,7 +252,7 @@ def _sinks(
     while wanted:
         variable = wanted.pop()
         sinks.update(writers.get(variable, ()))
-        updating = _data_ancestors(graph, writers.get(variable, ()), stop=forward) - forward
+        updating = graph.data_ancestors(writers.get(variable, ()), stop=forward) - forward
         for read in sorted({v for name in updating for v in access.reads.get(name, ())}):
             before = len(serves.setdefault(read, set()))
             serves[read] |= serves[variable]
@@ -262,21 +262,6 @@ def _sinks(
         tuple(name for name in graph.ops if name in sinks),
         {variable: frozenset(parameters) for variable, parameters in serves.items()},
     )
-
-
-def _data_ancestors(
-    graph: OpGraph, names: Iterable[str], *, stop: frozenset[str] = frozenset()
-) -> set[str]:
-    """The given ops and all they are computed from, not counting control edges."""
-    seen: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in seen:
-            seen.add(name)
-            if name not in stop:
-                waiting.extend(tensor.op for tensor in graph[name].inputs)
-    return seen
 
 
 # Search -----------------------------------------------------------------------------------------
