@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -61,6 +60,7 @@ from caramel.simulation.explain import explain
 from caramel.stalls import DEFAULT as DEFAULT_STALLS
 from caramel.stalls import Forecast, StallSettings
 from caramel.stepper import Planning
+from caramel.stopwatch import Stopwatch
 from caramel.timeline import Timeline
 from caramel.traffic import Traffic, audit
 from caramel.trials import TrialSettings
@@ -164,7 +164,7 @@ class ARModel:
             raise PlanError(f"replan must be 'never' or 'auto', not {replan!r}")
         self.context = context
         self.cluster = Cluster.coerce(workers)
-        self._watch = _Stopwatch(verbose)
+        self._watch = Stopwatch(verbose)
         devices = _devices(self.cluster, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
         self._options, self._replan = options, replan
@@ -480,35 +480,6 @@ class ARModel:
                     self._worth_a_trial.append(self._new_name(name))
                     self.add_variant(plan, self._worth_a_trial[-1])
         return self._worth_a_trial
-
-
-class _Stopwatch:
-    """Prints the parts of the build with their times, if asked to."""
-
-    def __init__(self, verbose: bool) -> None:
-        self._verbose = verbose
-        self._last = time.perf_counter()
-
-    def start(self) -> None:
-        """The next part begins now."""
-        self._last = time.perf_counter()
-
-    def note(self, part: str) -> None:
-        """A part ends now; it began when the one before ended."""
-        now = time.perf_counter()
-        self.tell(f"{part:<12} {now - self._last:8.3f} s")
-        self._last = now
-
-    def add(self, parts: Sequence[tuple[str, float]]) -> None:
-        """Parts that were timed elsewhere."""
-        for part, seconds in parts:
-            self.tell(f"{part:<12} {seconds:8.3f} s")
-        self._last = time.perf_counter()
-
-    def tell(self, text: str) -> None:
-        """Print one line."""
-        if self._verbose:
-            print(f"caramel: {text}", flush=True)
 
 
 def _measured(

@@ -24,7 +24,17 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 
 # A name that ends in a dot stands for all modules of that package.
 LAYERS = {
-    0: {"collector", "devices", "errors", "files", "kinds", "names", "quiet", "version"},
+    0: {
+        "collector",
+        "devices",
+        "errors",
+        "files",
+        "kinds",
+        "names",
+        "quiet",
+        "stopwatch",
+        "version",
+    },
     1: {
         *("access", "cache", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
         *("graph", "launchers", "measurements", "metrics", "patterns", "plan"),

@@ -15,7 +15,7 @@ gradient of the whole batch the mean of the workers'.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import networkx as nx
@@ -23,6 +23,7 @@ import networkx as nx
 from caramel import kinds
 from caramel.access import handle_of
 from caramel.analyzers.branches import predicates_around
+from caramel.analyzers.calls import ADVICE, refuse_gradients_of_functions
 from caramel.analyzers.dependence import spread
 from caramel.errors import AmbiguousGradientError
 from caramel.facts import (
@@ -37,11 +38,6 @@ from caramel.facts import (
 )
 from caramel.graph import OpGraph, TensorSpec
 from caramel.names import TensorRef
-
-_ADVICE = (
-    "name the raw gradients yourself: Context(..., gradients=[(gradient, variable), ...]) with the "
-    "tensors that tf.gradients or Optimizer.compute_gradients returned"
-)
 
 
 def gradient_frontier(
@@ -61,7 +57,7 @@ def gradient_frontier(
         gradients = list(job.given_gradients)
         _refuse_gradients_in_loops(graph, frames, gradients)
     else:
-        _refuse_gradients_of_functions(graph, job, access, regions)
+        refuse_gradients_of_functions(graph, job, access, regions.forward, regions.sinks)
         gradients = _Search(graph, job, access, frames, regions).gradients()
     cuts = _cuts(graph, gradients)
     found = {gradient.parameter for gradient in gradients}
@@ -81,47 +77,6 @@ def _refuse_gradients_in_loops(
                     f"gradients: '{tensor}', given as the gradient of '{gradient.parameter}', is "
                     "inside a loop or a conditional; name the tensor that comes out of it"
                 )
-
-
-def _refuse_gradients_of_functions(
-    graph: OpGraph, job: TrainingJob, access: StateAccess, regions: _Regions
-) -> None:
-    """Raise if one call gives the loss and what looks like a gradient: nothing tells them apart.
-
-    What a function hands to its own gradient function is no gradient; that one is called, too.
-    """
-    parameters = [v for v in job.variables if v.trainable]
-    for name in (op.name for op in graph if op.name in regions.forward and op.functions):
-        for index, spec in enumerate(graph[name].outputs):
-            tensor = TensorRef(name, index)
-            alike = {v.name for v in parameters if v.spec == spec}
-            readers = [c for c in graph.consumers[name] if tensor in graph[c].inputs]
-            if not alike or tensor == job.loss or not regions.forward.isdisjoint(readers):
-                continue
-            for sink in _reached_without_calls(graph, readers) & set(regions.sinks):
-                if not alike.isdisjoint(access.writes[sink]):
-                    raise AmbiguousGradientError(
-                        f"'{name}' ({graph[name].kind}) gives both the loss and '{tensor}', which "
-                        "may be a gradient or something that gradients are computed from; "
-                        f"{_ADVICE}"
-                    )
-
-
-def _reached_without_calls(graph: OpGraph, names: Iterable[str]) -> set[str]:
-    """The ops behind the given ones along data edges, without calls of functions on the way."""
-    seen: set[str] = set()
-    waiting = list(names)
-    while waiting:
-        name = waiting.pop()
-        if name in seen or graph[name].functions:
-            continue
-        seen.add(name)
-        waiting += [
-            consumer
-            for consumer in graph.consumers[name]
-            if any(tensor.op == name for tensor in graph[consumer].inputs)
-        ]
-    return seen
 
 
 def _cuts(graph: OpGraph, gradients: list[RawGradient]) -> list[Cut]:
@@ -434,7 +389,7 @@ class _Search:
         if not linear:
             raise AmbiguousGradientError(
                 f"cannot tell where the gradient ends that reaches '{cut}': '{name}' ({op.kind}) "
-                f"lies between differentiation and it and is not linear; {_ADVICE}"
+                f"lies between differentiation and it and is not linear; {ADVICE}"
             )
         adds = op.kind in ("Add", "AddN", "AddV2", "AccumulateNV2", "Sub")
         if self._job.reduction == "sum" and adds and len(differing) < len(values):
@@ -466,7 +421,7 @@ class _Search:
         if gradient and local and not self._is_product_rule(cut, gradient[0], local[0]):
             raise AmbiguousGradientError(
                 f"cannot tell whether '{gradient[0]}' or '{cut}' is the raw gradient: the second "
-                f"is the first times '{local[0]}', which differs between workers; {_ADVICE}"
+                f"is the first times '{local[0]}', which differs between workers; {ADVICE}"
             )
 
     def _is_product_rule(self, cut: TensorRef, gradient: TensorRef, local: TensorRef) -> bool:
@@ -497,7 +452,7 @@ class _Search:
         homeless = set(indices) - set(values)
         if homeless:
             raise AmbiguousGradientError(
-                f"found row numbers but no values of the gradient of {sorted(homeless)}; {_ADVICE}"
+                f"found row numbers but no values of the gradient of {sorted(homeless)}; {ADVICE}"
             )
         return [
             RawGradient(v.name, values[v.name], indices.get(v.name))
@@ -521,7 +476,8 @@ class _Search:
         if unmatched:
             raise AmbiguousGradientError(
                 f"several tensors may be the gradient of the same variable, '{unmatched[0]}' among "
-                f"them (candidates: {sorted(owners[unmatched[0]])}); {_ADVICE}"
+                f"them (candidates: {sorted(owners[unmatched[0]])}); if the step updates it twice, "
+                f"minimise the sum of the losses; else {ADVICE}"
             )
         return {matching["tensor", tensor][1]: tensor for tensor in cut}
 
