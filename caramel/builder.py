@@ -277,8 +277,7 @@ class ARModel:
 
     def _tell_deviations(self, inputs: WorkerInputs) -> None:
         """Warn where the mean over the workers is not what one device computes."""
-        graph, job = self.context.op_graph, self.context.job
-        for each in deviations(graph, job, self._access, inputs, self._state):
+        for each in deviations(self.context.op_graph, self.context.job, inputs):
             _log.warning("%s", each)
 
     def _kept_plan(self) -> Plan | None:

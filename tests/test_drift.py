@@ -512,20 +512,6 @@ def test_a_loss_that_each_worker_divides_by_its_own_number_is_told(caplog):
     assert "the loss is divided by 'sparse_softmax_cross_entropy_loss/num_present" in message
 
 
-def test_a_loss_that_reads_what_workers_average_by_themselves_is_told(caplog):
-    with tf.Graph().as_default() as graph:
-        x, y, feed = inputs(40)
-        options = {"trainable": False, "use_resource": True}
-        baseline = tf1.get_variable("baseline", [], tf.float64, tf1.zeros_initializer(), **options)
-        cost = cross_entropy(perceptron(x), y)
-        loss = cost * (1.0 + tf.stop_gradient(baseline.read_value()))
-        update = baseline.assign_sub(0.1 * (baseline - cost))
-        train_op = tf1.train.GradientDescentOptimizer(0.3).minimize(loss)
-        train_op = tf.group(train_op, update)
-    (message,) = warnings_of(Network(graph, train_op, loss, feed), caplog)
-    assert message.startswith("the loss reads variable 'baseline'")
-
-
 def test_usual_losses_are_not_told_of(caplog):
     job = network("momentum", "clip_by_global_norm", decayed_loss=True)
     assert warnings_of(job, caplog) == []
