@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from benchmarks import scale as scale_benchmark
 from benchmarks.allreduce import driver as allreduce_driver
 from benchmarks.allreduce.markdown import markdown as allreduce_markdown
 from benchmarks.allreduce.settings import FULL, QUICK
-from benchmarks.results import RESULTS
+from benchmarks.results import RESULTS, Row
 from benchmarks.step import cells as step_cells
 from benchmarks.step import headline as headline_step
+from benchmarks.step import predicted
 from benchmarks.step import run as run_step
 from benchmarks.step.markdown import markdown, overview
 from benchmarks.testbed import BedError
@@ -186,6 +188,8 @@ def tables(
             print(allreduce_markdown(file))
         else:
             print(markdown(file) if full else overview(file))
+            rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]
+            print("\n".join(predicted.summary(rows)))
 
 
 if __name__ == "__main__":

@@ -292,9 +292,10 @@ class ARModel:
         return kept
 
     def _undeferred(self) -> str:
-        """The name of a plan that defers nothing, which is added if there is none.
+        """The name of a plan that defers nothing.
 
-        Its groups are those of the model's own plan, so that it computes the same bits.
+        If there is none, one is added that has the groups of the model's own plan, and so computes
+        the same bits with every pattern.
         """
         for variant in self.variants.values():
             if not variant.plan.deferral.moved:

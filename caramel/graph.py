@@ -210,6 +210,20 @@ class OpGraph:
 
     def ancestors(self, names: Iterable[str], *, stop: frozenset[str] = frozenset()) -> set[str]:
         """The given ops and everything they wait for; nothing is followed beyond `stop`."""
+        return self._behind(names, lambda op: op.sources, stop)
+
+    def data_ancestors(
+        self, names: Iterable[str], *, stop: frozenset[str] = frozenset()
+    ) -> set[str]:
+        """The given ops and all they are computed from: the same, not counting control edges."""
+        return self._behind(names, lambda op: (tensor.op for tensor in op.inputs), stop)
+
+    def _behind(
+        self,
+        names: Iterable[str],
+        sources: Callable[[Op], Iterable[str]],
+        stop: frozenset[str],
+    ) -> set[str]:
         seen: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -218,21 +232,7 @@ class OpGraph:
                 continue
             seen.add(name)
             if name not in stop:
-                waiting.extend(self.ops[name].sources)
-        return seen
-
-    def data_ancestors(
-        self, names: Iterable[str], *, stop: frozenset[str] = frozenset()
-    ) -> set[str]:
-        """The given ops and all they are computed from, not counting control edges."""
-        seen: set[str] = set()
-        waiting = list(names)
-        while waiting:
-            name = waiting.pop()
-            if name not in seen:
-                seen.add(name)
-                if name not in stop:
-                    waiting.extend(tensor.op for tensor in self.ops[name].inputs)
+                waiting.extend(sources(self.ops[name]))
         return seen
 
     def topological_order(self) -> tuple[str, ...]:

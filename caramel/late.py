@@ -24,7 +24,9 @@ class LateFetches:
     graph: OpGraph
     plan: Plan
     access: StateAccess
-    _known: dict[tuple[str, TensorRef | None], bool] = field(default_factory=dict)
+    _known: dict[tuple[str, TensorRef | None], bool] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def is_late(self, op: str, tensor: TensorRef | None) -> bool:
         """Whether a fetch is not what it is without deferral.

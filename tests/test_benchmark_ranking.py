@@ -59,7 +59,9 @@ def test_the_rank_correlation_is_that_of_the_definition():
     found = [row(*pair) for pair in pairs_of]
     # One neighbouring pair is exchanged: 1 - 6 (1 + 1) / (5 (25 - 1)).
     assert spearman(pairs(found)) == pytest.approx(1 - 12 / 120)
-    assert list(summary(found))[-1] == "toy, 2 workers: Spearman 0.90 over 5 plans"
+    assert list(summary(found))[-1] == (
+        "toy, 2 workers: Spearman 0.90 over 5 plans, median error 9.1%, worst 25.0%"
+    )
 
 
 def test_predictions_are_drawn(tmp_path):

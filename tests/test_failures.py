@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
+import os
+import signal
 import threading
 import time
 
@@ -22,6 +23,7 @@ from networks import (
 from test_deferral import EVERY, SOME, deferred, failing
 
 import caramel
+from caramel.errors import SessionError
 
 PLAIN = {"planner": "plain", "pattern": "shuffle"}
 
@@ -51,6 +53,11 @@ def test_replicas_are_equal_after_a_step_that_failed_on_one_worker():
             first, second = session.variables(0), session.variables(1)
             for name, value in first.items():
                 np.testing.assert_array_equal(second[name], value)
+
+
+def interrupt():
+    """Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def slow(gate):
@@ -83,7 +90,7 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, tmp_path):
         for _ in range(2):
             session.step(job.feed), expected.step(job.feed)
         gate["seconds"] = 0.8
-        threading.Timer(0.3, _thread.interrupt_main).start()
+        threading.Timer(0.3, interrupt).start()
         with pytest.raises(KeyboardInterrupt):
             session.step(job.feed)
         gate["seconds"] = 0.0
@@ -92,6 +99,22 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, tmp_path):
         for name, value in expected.variables().items():
             np.testing.assert_array_equal(values[name], value)
         assert session.step(job.feed) == expected.step(job.feed)
+
+
+def test_a_second_interruption_comes_through_at_once_and_ends_the_session():
+    gate = {"seconds": 0.0}
+    job = slow(gate)
+    with caramel.ARModel(job.context(), 2, **PLAIN).session(step_timeout_s=60) as session:
+        session.step(job.feed)
+        gate["seconds"] = 4.0
+        for delay_s in (0.3, 0.8):
+            threading.Timer(delay_s, interrupt).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            session.step(job.feed)
+        assert time.monotonic() - begin < 3.0
+        with pytest.raises(SessionError, match="interrupted during a training step"):
+            session.step(job.feed)
 
 
 def test_the_failure_of_a_deferred_update_is_told_although_the_data_have_ended():

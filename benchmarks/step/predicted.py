@@ -51,7 +51,11 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
     for cell in dict.fromkeys(pair.cell for pair in found):
         own = [pair for pair in found if pair.cell == cell]
         if len(own) >= _FEW:
-            yield f"{cell}: Spearman {spearman(own):.2f} over {len(own)} plans"
+            errors = [pair.error for pair in own]
+            yield (
+                f"{cell}: Spearman {spearman(own):.2f} over {len(own)} plans, "
+                f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}"
+            )
 
 
 def spearman(found: Sequence[Pair]) -> float:
