@@ -47,6 +47,18 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkPauses:
+    """When a link is idle in a step: before its first transfer, between transfers, after the last.
+
+    Together with the time in which the link is in use this is the step.
+    """
+
+    before_s: float = 0.0
+    between_s: float = 0.0
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """The spans of one step."""
 
@@ -80,6 +92,24 @@ class Timeline:
     def communication_s(self) -> float:
         """N: how long the busiest link is in use, in any direction."""
         return self._busiest_s(_LINK)
+
+    @property
+    def link_pauses(self) -> LinkPauses:
+        """When the busiest link is idle: what keeps a step that the wire bounds from its limit.
+
+        Gradients that appear late leave it idle before, transfers that wait for each other between,
+        updates after.
+        """
+        if not any(span.resource in _LINK for span in self.spans):
+            return LinkPauses()
+        busiest = max(self.workers, key=lambda worker: self.busy_s(worker, *_LINK))
+        own = [span for span in self.spans if span.worker == busiest and span.resource in _LINK]
+        first_s, last_s = min(span.begin_s for span in own), max(span.end_s for span in own)
+        return LinkPauses(
+            first_s - self.begin_s,
+            last_s - first_s - self.busy_s(busiest, *_LINK),
+            self.begin_s + self.step_s - last_s,
+        )
 
     @property
     def rho(self) -> float:

@@ -27,6 +27,7 @@ from caramel.facts import NetworkModel, TimingTable
 from caramel.fingerprint import Machine, graph_hash
 from caramel.graph import OpGraph
 from caramel.network import assumed_network
+from caramel.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
 from caramel.plan import Plan
 from caramel.planning.pattern import usual_pattern
 from caramel.profile import Profile
@@ -162,6 +163,18 @@ def test_a_profile_gives_the_facts(tmp_path):
         caramel.ARModel(other, 2, profile=profile)
     with pytest.raises(caramel.CaramelError, match="no network of 3 workers"):
         caramel.ARModel(context, 3, profile=profile)
+
+
+@pytest.mark.parametrize("planner", ["paper", "search"])
+def test_with_one_group_at_a_time_every_worker_has_a_chunk_of_each(planner):
+    workers, unit = 2, CHUNK_ALIGNMENT_BYTES // 4
+    model = model_of(network(dtype=tf.float32).context(), workers, planner=planner)
+    large = [g for g in model.plan.groups if model.plan.elements(g) > unit * (workers - 1)]
+    assert large
+    for group in large:
+        chunks = schedule(group.pattern, workers, depth=group.depth).chunks
+        elements, smallest = model.plan.elements(group), group.smallest_chunk_bytes
+        assert all(chunk_sizes(elements, chunks, 4, smallest_bytes=smallest)[:workers]), group
 
 
 def test_less_than_nothing_in_flight_is_refused():

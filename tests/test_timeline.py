@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.timeline import Difference, Occurrence, Span, Timeline, compare, wire_limit_s
+from caramel.timeline import (
+    Difference,
+    LinkPauses,
+    Occurrence,
+    Span,
+    Timeline,
+    compare,
+    wire_limit_s,
+)
 
 # Worker 0 computes for 6 s, worker 1 for 5 s; transfers overlap with it from 4 s on.
 STEP = Timeline(
@@ -38,6 +46,13 @@ def test_computation_and_communication_are_those_of_the_busiest_worker():
     assert STEP.busy_s(1, "reduce") == 0.5
     assert STEP.sent_bytes(0) == 400
     assert STEP.sent_bytes(1) == 0
+
+
+def test_pauses_of_the_busiest_link_are_before_between_and_after_its_transfers():
+    assert STEP.link_pauses == LinkPauses(before_s=4.0, between_s=0.0, after_s=0.5)
+    with_a_pause = Timeline((*STEP.spans, Span("receive", "group_2", 9.25, 9.5)))
+    assert with_a_pause.link_pauses == LinkPauses(before_s=4.0, between_s=0.25, after_s=0.0)
+    assert Timeline((Span("compute", "all", 0.0, 2.0),)).link_pauses == LinkPauses()
 
 
 def test_rho_alpha_and_utilisation_are_the_papers():

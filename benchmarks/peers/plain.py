@@ -7,6 +7,7 @@ hosts, before it trains.
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import sys
 from collections.abc import Sequence
@@ -120,8 +121,10 @@ def main() -> None:
         """What the links were busy with, in traced steps; the plan and its prediction."""
         timelines = session.trace(TRACED_STEPS)
         plan = model.plan
+        pauses = [dataclasses.astuple(each.link_pauses) for each in timelines]
         return {
             "communication_s": statistics.median(each.communication_s for each in timelines),
+            "link_pauses_s": [statistics.median(each) for each in zip(*pauses, strict=True)],
             "groups": len(plan.groups),
             "gates": len(plan.gates),
             "edges": len(plan.edges),

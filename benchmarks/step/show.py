@@ -13,10 +13,11 @@ from benchmarks.step.cells import PLAIN, Cell
 
 REPORTED = {
     "communication_s": "link busy s",
+    "link_pauses_s": "idle before + between + after, s",
     "groups": "groups",
     "deferred_bytes": "deferred MiB",
 }
-"""What systems may report: the time in which a link is in use, in traced steps, and the plan."""
+"""What systems may report: when a link is in use and when not, in traced steps, and the plan."""
 
 
 def bound_s(row: Row) -> float:
@@ -64,7 +65,8 @@ def reported(row: Row) -> list[str]:
     if not found:
         return [""] * len(REPORTED)
     deferred = f"{found['deferred_bytes'] / 2**20:.0f}"
-    return [f"{found['communication_s']:.3f}", str(found["groups"]), deferred]
+    pauses = " + ".join(f"{pause_s:.3f}" for pause_s in found.get("link_pauses_s", ()))
+    return [f"{found['communication_s']:.3f}", pauses, str(found["groups"]), deferred]
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:

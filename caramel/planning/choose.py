@@ -24,6 +24,7 @@ from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
 from caramel.planning.fit import DECIDED
+from caramel.planning.gates import split_between_all
 from caramel.planning.options import Options
 from caramel.planning.paper import paper_plan
 from caramel.planning.search import Found, search
@@ -92,6 +93,8 @@ def choose(
     graph, job, frames = analysis.get(OpGraph), analysis.get(TrainingJob), analysis.get(LoopFrames)
     deferrals = Deferrals(graph, job, analysis.get(StateAccess), frames, plain.gradients)
     edges = edges_of(analysis) if options.serialization else ()
+    if options.plans and options.scheduling and options.in_flight_bytes == 0:
+        plain = split_between_all(plain)
     outlook = _outlook(plain, analysis, deferrals, edges)
     if not options.plans:
         return Decision(plain, "plain", plain, outlook, deferrable=deferrals.reason_against)
