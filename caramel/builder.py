@@ -8,18 +8,17 @@ import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import tensorflow as tf
-
 from caramel.analysis import Analysis, Analyzer
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.loss import deviations
+from caramel.assembly import Assembly
 from caramel.cache import keep_plan, kept_plan
 from caramel.checks import check_graph
 from caramel.cluster import Cluster
 from caramel.collector import held_back
 from caramel.context import Context
-from caramel.devices import Device
-from caramel.errors import ClusterError, PlanError, UnsupportedOpError
+from caramel.devices import replica_devices
+from caramel.errors import PlanError, UnsupportedOpError
 from caramel.explanation import Explanation
 from caramel.facts import (
     GradientFrontier,
@@ -42,10 +41,6 @@ from caramel.live_planning import (
     plan_from_traces,
     worth_a_trial,
 )
-from caramel.modifiers.defer import moved_ops, step_ops
-from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Modifier, rewrite
-from caramel.modifiers.stand_beside import stand_beside
-from caramel.names import in_replica, is_added, variant_prefix
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
@@ -62,7 +57,6 @@ from caramel.stalls import Forecast, StallSettings
 from caramel.stepper import Planning
 from caramel.stopwatch import Stopwatch
 from caramel.timeline import Timeline
-from caramel.traffic import Traffic, audit
 from caramel.trials import TrialSettings
 from caramel.version import __version__
 from caramel.watchdog import StallWatch
@@ -165,7 +159,7 @@ class ARModel:
         self.context = context
         self.cluster = Cluster.coerce(workers)
         self._watch = Stopwatch(verbose)
-        devices = _devices(self.cluster, device_list)
+        devices = replica_devices(self.cluster.devices, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
         self._options, self._replan = options, replan
         self._analyzers: list[Analyzer] = [*ANALYZERS, *(analyzers or ())]
@@ -203,12 +197,11 @@ class ARModel:
             self.decision = choose(own_plan, analysis, options, kept=self._kept_plan())
             own_plan = self.decision.plan
             self._watch.tell(f"the plan is {self.decision.source}")
-        self._check = check_graph if check else None
-        self.graph = tf.Graph()
         self.plan: Plan = self._completed(plan, own_plan)
         self._watch.note("plan")
-        graph_def, self.traffic = self._rewritten(self.plan, MODIFIERS)
-        self._import(graph_def)
+        self._assembly = Assembly(context, self._watch, check_graph if check else None)
+        self.graph = self._assembly.graph
+        self.traffic = self._assembly.add(self.plan, 0)
         self.variants: dict[str, Variant] = {OWN: Variant(OWN, 0, self.plan, self.traffic)}
         self._chosen: str | None = None  # what proved the fastest in a session
         self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
@@ -266,8 +259,7 @@ class ARModel:
         self._watch.start()
         completed = self._completed(plan, self.plan)
         number = len(self.variants)
-        graph_def, traffic = self._rewritten(completed, STEP_MODIFIERS)
-        self._import(stand_beside(graph_def, completed, number), variant_prefix(number))
+        traffic = self._assembly.add(completed, number)
         self.variants[name] = Variant(name, number, completed, traffic)
         return completed
 
@@ -379,40 +371,6 @@ class ARModel:
             check_fit(given, completed)
         return completed
 
-    def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
-        """The graph that carries a plan out, and what a step of it sends."""
-        done = rewrite(self.context.graph_def, plan, modifiers=modifiers, check=self._check)
-        self._watch.add(done.seconds)
-        traffic = self._audit(done.graph_def, plan)
-        self._watch.note("audit")
-        self._watch.tell(f"{len(done.graph_def.node)} nodes, {plan.workers} workers")
-        return done.graph_def, traffic
-
-    def _audit(self, graph_def: Any, plan: Plan) -> Traffic:
-        functions = {function.signature.name for function in graph_def.library.function}
-        ops = {node.op for node in graph_def.node} - functions
-        definitions = {op: self.graph.op_def_for_type(op) for op in ops}
-        graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
-        loss = self.context.job.loss.op
-        step = [*step_ops(plan), *moved_ops(plan)]
-        step += [in_replica(worker, loss) for worker in range(plan.workers)]
-        return audit(graph, plan, step)
-
-    def _import(self, graph_def: Any, prefix: str = "") -> None:
-        """Add nodes to the graph; TensorFlow checks every node and shape in passing.
-
-        It takes the devices off the nodes and sets them by a device function, which is faster than
-        the device scope that TensorFlow would open for each node.
-        """
-        scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
-        devices = {}
-        for node in graph_def.node:
-            devices[scope + node.name] = node.device
-            node.ClearField("device")
-        with self.graph.as_default(), self.graph.device(lambda op: devices[op.name]):
-            tf.graph_util.import_graph_def(graph_def, name=scope)
-        self._watch.note("import")
-
     def session(
         self,
         *,
@@ -501,34 +459,6 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
     if plan is None:
         return own
     return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
-
-
-def _devices(cluster: Cluster, device_list: Sequence[str] | None) -> tuple[str, ...]:
-    """The device of each replica.
-
-    Raises:
-        ClusterError: a device is not on a task of the cluster.
-    """
-    if device_list is None:
-        return cluster.devices
-    if not device_list or isinstance(device_list, str):
-        raise ClusterError("device_list must be a list of device names, one for each replica")
-    tasks = [Device.parse(name) for name in cluster.devices]
-    devices = []
-    for name in device_list:
-        device = Device.parse(name)
-        if device.task is None and cluster.size == 1:
-            device = Device(tasks[0].job, tasks[0].task, device.kind, device.index)
-        if Device(device.job, device.task) not in tasks:
-            raise ClusterError(
-                f"device_list names '{name}', which is on none of the cluster's tasks: "
-                + ", ".join(cluster.devices)
-            )
-        devices.append(str(device))
-    repeated = [name for name in devices if devices.count(name) > 1]
-    if repeated:
-        raise ClusterError(f"device_list names '{repeated[0]}' more than once")
-    return tuple(devices)
 
 
 def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from caramel.errors import ClusterError
@@ -97,3 +98,35 @@ def task_of(name: str) -> str | None:
     if device.job is None or device.task is None:
         return None
     return f"/job:{device.job}/task:{device.task}"
+
+
+def replica_devices(tasks: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """The device of each replica.
+
+    Args:
+        tasks: the usual device of each task of a cluster.
+        wanted: devices on these tasks, one for each replica; None for the usual ones.
+
+    Raises:
+        ClusterError: a device is named twice, or is not on a task of the cluster.
+    """
+    if wanted is None:
+        return tuple(tasks)
+    if not wanted or isinstance(wanted, str):
+        raise ClusterError("device_list must be a list of device names, one for each replica")
+    known = [Device.parse(name) for name in tasks]
+    devices = []
+    for name in wanted:
+        device = Device.parse(name)
+        if device.task is None and len(known) == 1:
+            device = Device(known[0].job, known[0].task, device.kind, device.index)
+        if Device(device.job, device.task) not in known:
+            raise ClusterError(
+                f"device_list names '{name}', which is on none of the cluster's tasks: "
+                + ", ".join(tasks)
+            )
+        devices.append(str(device))
+    repeated = [name for name in devices if devices.count(name) > 1]
+    if repeated:
+        raise ClusterError(f"device_list names '{repeated[0]}' more than once")
+    return tuple(devices)

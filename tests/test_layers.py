@@ -48,7 +48,7 @@ LAYERS = {
         *("stepper", "traces", "watchdog"),
     },
     4: {
-        *("", "__main__", "builder", "cli", "live_planning", "measure", "observed"),
+        *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure", "observed"),
         *("plan_table", "profiling", "report.", "simulating", "tracing", "user_job"),
     },
 }

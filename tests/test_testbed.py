@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import testbed
 from benchmarks.testbed import PAYLOAD_SHARE, BedError, difference
+from benchmarks.testbed.system import call
 
 LACKING = testbed.missing()
 
@@ -161,7 +162,7 @@ def test_what_a_host_receives_can_be_limited_too():
     with testbed.Testbed(2, "200mbit", both_ways=True) as bed:
         bed.set_rate(1, "40mbit")
         assert measure_until(bed, 40e6) == pytest.approx(1, abs=0.1)
-        testbed._call("tc", "qdisc", "delete", "dev", bed.hosts[1].namespace, "root")
+        call("tc", "qdisc", "delete", "dev", bed.hosts[1].namespace, "root")
         assert measure_until(bed, 200e6) == pytest.approx(1, abs=0.1)
 
 
@@ -372,7 +373,7 @@ def test_what_is_missing_is_told_in_one_line():
 
 def test_a_bed_needs_root_and_its_programs(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(testbed.shutil, "which", lambda name: None if name == "tc" else name)
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "tc" else name)
     with pytest.raises(RuntimeError, match=r"a test bed needs the program tc \(package iproute2\)"):
         testbed.Testbed().__enter__()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

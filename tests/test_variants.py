@@ -302,7 +302,7 @@ def test_every_plan_is_audited_before_it_gets_into_the_graph(monkeypatch):
     def found_wanting(*args):
         raise TrafficError("7 bytes cross")
 
-    monkeypatch.setattr(caramel.builder, "audit", found_wanting)
+    monkeypatch.setattr(caramel.assembly, "audit", found_wanting)
     with pytest.raises(TrafficError, match="7 bytes cross"):
         model.add_variant(deferred(model, "every"), "other")
     assert len(model.graph.get_operations()) == nodes

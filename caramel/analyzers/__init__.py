@@ -5,6 +5,7 @@
 `dependence`          what do such values reach?
 `frames`              in which loop frame is each op?
 `branches`            in which branches of conditionals is each op?
+`regions`             which ops compute the loss, differentiate, and come behind that?
 `frontier`            where does differentiation end and post-processing begin?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?

@@ -1,30 +1,21 @@
 """Where does differentiation end and post-processing begin?
 
-The raw gradients are found from structure alone. *Forward* is what the loss is computed from.
-Outside it, an op that reads a forward value which depends on the worker takes part in
-differentiation, and so does everything such an op is computed from. What lies behind, up to the
-updates, is the *tail*: the last sums and reshapes of differentiation, then clipping, scaling and
-whatever else the user does to gradients.
-
-In the tail, aggregation has to separate everything that depends on the worker from the updates, at
-tensors that have the shape of the parameter they update, with as few bytes as possible, and as
-early as possible so that nothing is post-processed before it: the minimum vertex cut nearest to
-differentiation. It is accepted only if all of the tail before it is linear, since only then is the
-gradient of the whole batch the mean of the workers'.
+The raw gradients are found from structure alone. In the tail of a step (`regions`), aggregation has
+to separate everything that depends on the worker from the updates, at tensors that have the shape
+of the parameter they update, with as few bytes as possible, and as early as possible so that
+nothing is post-processed before it: the minimum vertex cut nearest to differentiation. It is
+accepted only if all of the tail before it is linear, since only then is the gradient of the whole
+batch the mean of the workers'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import networkx as nx
 
 from caramel import kinds
-from caramel.access import handle_of
 from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.calls import ADVICE, refuse_gradients_of_functions
-from caramel.analyzers.dependence import spread
+from caramel.analyzers.regions import Regions, regions_of
 from caramel.errors import AmbiguousGradientError
 from caramel.facts import (
     Cut,
@@ -52,7 +43,7 @@ def gradient_frontier(
     Raises:
         AmbiguousGradientError: the structure does not tell, and `gradients=` was not given.
     """
-    regions = _regions(graph, job, access, inputs)
+    regions = regions_of(graph, job, access, inputs)
     if job.given_gradients:
         gradients = list(job.given_gradients)
         _refuse_gradients_in_loops(graph, frames, gradients)
@@ -116,109 +107,6 @@ def _only_summed(graph: OpGraph, values: TensorRef, inside: set[str]) -> bool:
     return True
 
 
-# Regions ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Regions:
-    """The step taken apart, by names of ops.
-
-    `differing`: values depend on the worker (variables taken to be equal). `by_value`: those that
-    do not depend only on the shapes of what differs, such as the number of entries by which
-    differentiation divides where the forward pass takes a mean. `forward`: what the
-    loss is computed from. `core`: differentiation up to the last op that reads a forward value.
-    `tail`: between the core and the updates. `sinks`: ops that write parameters, or variables
-    that updates of parameters read (such as slots and accumulators). `serves`: the parameters
-    whose updates read a variable, directly or by way of others; a parameter serves itself.
-    """
-
-    differing: frozenset[str]
-    by_value: frozenset[str]
-    forward: frozenset[str]
-    core: frozenset[str]
-    tail: frozenset[str]
-    sinks: tuple[str, ...]
-    serves: Mapping[str, frozenset[str]]
-
-
-def _regions(
-    graph: OpGraph, job: TrainingJob, access: StateAccess, inputs: WorkerInputs
-) -> _Regions:
-    step = graph.ancestors([job.train_op, job.loss.op])
-    differing = frozenset(spread(graph, inputs.reasons, within=step).came_from)
-    by_value = spread(
-        graph,
-        inputs.reasons,
-        within=step,
-        is_cut=lambda tensor, consumer: graph[consumer].kind in kinds.SHAPE_ONLY,
-    )
-    forward = _forward(graph, job, step)
-    sinks, serves = _sinks(graph, job, access, step, forward)
-    towards_updates = graph.data_ancestors(sinks)
-    backward = (differing & towards_updates) - forward - set(sinks)
-    readers = [
-        name
-        for name in backward
-        if any(tensor.op in forward and tensor.op in differing for tensor in graph[name].inputs)
-    ]
-    core = frozenset(graph.data_ancestors(readers) & backward)
-    return _Regions(
-        differing,
-        frozenset(by_value.came_from),
-        forward,
-        core,
-        backward - core,
-        sinks,
-        serves,
-    )
-
-
-def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
-    """What the loss is computed from, with the stacks on which v1 loops keep forward values."""
-    forward = graph.data_ancestors([job.loss.op])
-    stacks = {
-        handle_of(graph, graph[name].inputs[0])
-        for name in step
-        if graph[name].kind == kinds.STACK_PUSH and graph[name].inputs[1].op in forward
-    }
-    pops = {
-        name
-        for name in step
-        if graph[name].kind == kinds.STACK_POP and handle_of(graph, graph[name].inputs[0]) in stacks
-    }
-    return frozenset(forward | pops)
-
-
-def _sinks(
-    graph: OpGraph, job: TrainingJob, access: StateAccess, step: set[str], forward: frozenset[str]
-) -> tuple[tuple[str, ...], Mapping[str, frozenset[str]]]:
-    """Ops of the step that write a parameter, or a variable that such an op's inputs read.
-
-    Second, which parameters each of the variables they write serves.
-    """
-    writers: dict[str, list[str]] = {}
-    for name, variables in access.writes.items():
-        if name in step:
-            for variable in variables:
-                writers.setdefault(variable, []).append(name)
-    serves = {v.name: {v.name} for v in job.variables if v.trainable}
-    wanted = list(serves)
-    sinks: set[str] = set()
-    while wanted:
-        variable = wanted.pop()
-        sinks.update(writers.get(variable, ()))
-        updating = graph.data_ancestors(writers.get(variable, ()), stop=forward) - forward
-        for read in sorted({v for name in updating for v in access.reads.get(name, ())}):
-            before = len(serves.setdefault(read, set()))
-            serves[read] |= serves[variable]
-            if len(serves[read]) > before:
-                wanted.append(read)
-    return (
-        tuple(name for name in graph.ops if name in sinks),
-        {variable: frozenset(parameters) for variable, parameters in serves.items()},
-    )
-
-
 # Search -----------------------------------------------------------------------------------------
 
 
@@ -231,7 +119,7 @@ class _Search:
         job: TrainingJob,
         access: StateAccess,
         frames: LoopFrames,
-        regions: _Regions,
+        regions: Regions,
     ) -> None:
         self._graph, self._job, self._regions = graph, job, regions
         self._access, self._frames = access, frames

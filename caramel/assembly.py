@@ -1,0 +1,87 @@
+"""The distributed graph, put together plan by plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.context import Context
+from caramel.graph import OpGraph
+from caramel.modifiers.defer import moved_ops, step_ops
+from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Check, Modifier, rewrite
+from caramel.modifiers.stand_beside import stand_beside
+from caramel.names import in_replica, is_added, variant_prefix
+from caramel.plan import Plan
+from caramel.stopwatch import Stopwatch
+from caramel.traffic import Traffic, audit
+
+
+class Assembly:
+    """A graph in which the plans of one job stand side by side.
+
+    Args:
+        context: the single-device job.
+        watch: told how long each part takes.
+        check: called after each modifier, to find a graph that it has broken.
+
+    Attributes:
+        graph: the distributed graph.
+    """
+
+    def __init__(self, context: Context, watch: Stopwatch, check: Check | None = None) -> None:
+        self._context, self._watch, self._check = context, watch, check
+        self.graph = tf.Graph()
+
+    def add(self, plan: Plan, number: int) -> Traffic:
+        """Add the nodes that carry a plan out; returns what a step of it sends.
+
+        Args:
+            plan: complete.
+            number: 0 for the first plan, whose nodes also do what is no training step.
+
+        Raises:
+            TrafficError: a step would send something else than the plan says; the graph is left as
+                it was.
+        """
+        if number == 0:
+            graph_def, traffic = self._rewritten(plan, MODIFIERS)
+            self._import(graph_def)
+        else:
+            graph_def, traffic = self._rewritten(plan, STEP_MODIFIERS)
+            self._import(stand_beside(graph_def, plan, number), variant_prefix(number))
+        return traffic
+
+    def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
+        done = rewrite(self._context.graph_def, plan, modifiers=modifiers, check=self._check)
+        self._watch.add(done.seconds)
+        traffic = self._audit(done.graph_def, plan)
+        self._watch.note("audit")
+        self._watch.tell(f"{len(done.graph_def.node)} nodes, {plan.workers} workers")
+        return done.graph_def, traffic
+
+    def _audit(self, graph_def: Any, plan: Plan) -> Traffic:
+        functions = {function.signature.name for function in graph_def.library.function}
+        ops = {node.op for node in graph_def.node} - functions
+        definitions = {op: self.graph.op_def_for_type(op) for op in ops}
+        graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
+        loss = self._context.job.loss.op
+        step = [*step_ops(plan), *moved_ops(plan)]
+        step += [in_replica(worker, loss) for worker in range(plan.workers)]
+        return audit(graph, plan, step)
+
+    def _import(self, graph_def: Any, prefix: str = "") -> None:
+        """Add nodes to the graph; TensorFlow checks every node and shape in passing.
+
+        It takes the devices off the nodes and sets them by a device function, which is faster than
+        the device scope that TensorFlow would open for each node.
+        """
+        scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
+        devices = {}
+        for node in graph_def.node:
+            devices[scope + node.name] = node.device
+            node.ClearField("device")
+        with self.graph.as_default(), self.graph.device(lambda op: devices[op.name]):
+            tf.graph_util.import_graph_def(graph_def, name=scope)
+        self._watch.note("import")
