@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 from commands import ROOT, quick_benchmark
 
+from benchmarks.results import Row
 from benchmarks.step import cells
+from benchmarks.step.markdown import overview
 from benchmarks.step.measure import MEMORY_BYTES, lots, overlap
 from benchmarks.testbed import PAYLOAD_SHARE, missing
 
@@ -45,6 +49,28 @@ def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
         *("batch", "schedule", "depth"),
         *("order+batch+schedule+depth", None),
     ]
+
+
+def step_row(cell, system, seconds, **reported):
+    facts = {"computation_s": 0.5, "wire_limit_s": 0.8, "plain_samples_s": (1.0,) * 6}
+    what = {"cell": cell, "network": "toy", "system": str(system)}
+    return asdict(Row(what, (seconds,) * 6, {**facts, "reported": reported}, None))
+
+
+def test_where_a_network_has_several_cells_each_has_a_row(tmp_path):
+    rows = [
+        step_row(cell, system, seconds, **reported)
+        for cell in ("toy, rho 1", "toy, rho 2")
+        for system, seconds, reported in (
+            (cells.ALONE, 0.5, {}),
+            (cells.PLAIN, 1.0, {}),
+            (cells.SEARCHED, 0.84, {"predicted_s": 0.42}),
+        )
+    ]
+    path = tmp_path / "step-toy.json"
+    path.write_text(json.dumps({"rows": rows, "machine": {"cores": 2}}))
+    shown = "0.500 | 0.800 | 1.000 | 0.840 | 0.50 | 1.25 | 1.05 | 0.84 (0.84-0.84) |"
+    assert overview(path).splitlines()[-2:] == [f"| toy, rho {n} | {shown}" for n in (1, 2)]
 
 
 @pytest.mark.namespaces

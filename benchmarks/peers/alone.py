@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.peers.base import Setting, versions_of
 from benchmarks.peers.data import Case, write_values
-from benchmarks.peers.rank import CHECKED_STEPS, Rank, leave
+from benchmarks.peers.rank import Rank, leave
 from benchmarks.peers.running import Run, Running, launch
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _truth(rank: Rank) -> dict[str, np.ndarray]:
     with graph.tf1.Session(graph=job.graph, config=config) as session:
         graph.initialise(session, job)
         step = graph.step_of(session, job)
-        for _ in range(CHECKED_STEPS):
+        for _ in range(rank.case.checked_steps):
             step()
         values: dict[str, np.ndarray] = session.run(job.parameters)
         return values

@@ -42,7 +42,7 @@ class Result:
         tx_bytes: what each host's interface sent, per timed step, headers included.
         processor_s: seconds of processor that the whole machine spent, per timed step.
         expected_bytes: the bytes of tensors that each host must send per step.
-        parameters: file (npz) with the parameters after `CHECKED_STEPS` steps, by variable names;
+        parameters: file (npz) with the parameters after the checked steps, by variable names;
             None if the peer's are not comparable.
         versions: of the software.
         load: the machine's load average over a minute, before the run.
@@ -70,7 +70,7 @@ class Result:
         return float(np.median(self.step_s))
 
     def read_parameters(self) -> dict[str, np.ndarray]:
-        """The parameters after `CHECKED_STEPS` steps.
+        """The parameters after the checked steps.
 
         Raises:
             PeerError: this result has none.

@@ -4,7 +4,7 @@ All ranks and the measuring process (`running`) meet, by files in a directory of
 counters are read while nothing is under way:
 
 ============ ====================================================================================
-`checked`    the initial values and `CHECKED_STEPS` steps are done; rank 0 writes the parameters
+`checked`    the initial values and the checked steps are done; rank 0 writes the parameters
 `begin0`     the warm-up of the first block is done; the counters are read
 `end0`       its timed steps are done; the counters are read again
 `begin1` ... the same for further blocks
@@ -25,9 +25,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.data import Case, write_values
-
-CHECKED_STEPS = 5
-"""Steps from the initial values after which parameters are compared."""
 
 POLL_S = 0.01
 IDLE_POLL_S = 0.05
@@ -106,7 +103,7 @@ class Rank:
         """
         directory = Path(self.directory)
         own_s = timed(own_step, self.case.warm_up, self.case.steps) if own_step else None
-        for _ in range(CHECKED_STEPS):
+        for _ in range(self.case.checked_steps):
             step()
         self.meet("checked")
         if self.number == 0 and parameters is not None:

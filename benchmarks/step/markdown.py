@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.results import Row, ratio_of_medians
-from benchmarks.step.cells import ALONE, PLAIN
+from benchmarks.step.cells import ALONE, PLAIN, SEARCHED
 from benchmarks.step.show import REPORTED, bound_s, reported
 
 
@@ -15,41 +15,75 @@ def markdown(path: Path) -> str:
     """A table for each cell of a result file, with the command that made it."""
     content = json.loads(path.read_text())
     rows = [Row(**row) for row in content["rows"]]
-    cells = list(dict.fromkeys(row.what["cell"] for row in rows))
     lines = [f"`{content['command']}`, result file `{path.name}`", ""]
-    for cell in cells:
+    for cell in _cells(rows):
         lines += [*_table([row for row in rows if row.what["cell"] == cell]), ""]
     return "\n".join(lines)
 
 
 def overview(path: Path) -> str:
-    """A column for each cell of a result file, with the command that made it.
+    """One table of a result file, with the command that made it.
 
-    Systems as their step over that of plain Caramel, with its 95 % interval.
+    A column for each cell, with each system's step over that of plain Caramel and its 95 %
+    interval; or, where networks have several cells, a row for each cell, with what planning brings.
     """
     content = json.loads(path.read_text())
     rows = [Row(**row) for row in content["rows"]]
-    cells = list(dict.fromkeys(row.what["cell"] for row in rows))
     by_cell = {
-        cell: {r.what["system"]: r for r in rows if r.what["cell"] == cell} for cell in cells
+        cell: {r.what["system"]: r for r in rows if r.what["cell"] == cell} for cell in _cells(rows)
     }
-    systems = list(dict.fromkeys(row.what["system"] for row in rows))
-    plain = [by_cell[cell][str(PLAIN)] for cell in cells]
-    lines = [
-        _line("", [row.what["network"] for row in plain]),
-        "|---" * (len(cells) + 1) + "|",
-        _line("C, s", [f"{row.facts['computation_s']:.3f}" for row in plain]),
-        _line("wire limit, s", [f"{row.facts['wire_limit_s']:.3f}" for row in plain]),
-        _line(f"{PLAIN}, s", [f"{row.median_s:.3f}" for row in plain]),
-        _line("÷ max(C, wire limit)", [f"{row.median_s / bound_s(row):.2f}" for row in plain]),
-        _line("cores busy", [_busy(row, content["machine"]["cores"]) for row in plain]),
-    ]
-    for system in systems:
-        if system not in (str(ALONE), str(PLAIN)):
-            lines.append(_line(system, [_against(by_cell[cell].get(system)) for cell in cells]))
+    networks = {row.what["network"] for row in rows}
+    if len(by_cell) > len(networks):
+        lines = _rows_of_cells(by_cell)
+    else:
+        lines = _columns_of_cells(by_cell, content["machine"]["cores"])
     name, _, suite = path.stem.partition("-")
     command = f"`python -m benchmarks {name} --suite {suite}`, result file `{path.name}`"
     return "\n".join([command, "", *lines, ""])
+
+
+def _cells(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row.what["cell"] for row in rows))
+
+
+def _columns_of_cells(by_cell: Mapping[str, Mapping[str, Row]], cores: int) -> Iterator[str]:
+    plain = [rows[str(PLAIN)] for rows in by_cell.values()]
+    yield _line("", [row.what["network"] for row in plain])
+    yield "|---" * (len(plain) + 1) + "|"
+    yield _line("C, s", [f"{row.facts['computation_s']:.3f}" for row in plain])
+    yield _line("wire limit, s", [f"{row.facts['wire_limit_s']:.3f}" for row in plain])
+    yield _line(f"{PLAIN}, s", [f"{row.median_s:.3f}" for row in plain])
+    yield _line("÷ max(C, wire limit)", [f"{row.median_s / bound_s(row):.2f}" for row in plain])
+    yield _line("cores busy", [_busy(row, cores) for row in plain])
+    systems = dict.fromkeys(system for rows in by_cell.values() for system in rows)
+    for system in systems:
+        if system not in (str(ALONE), str(PLAIN)):
+            yield _line(system, [_against(rows.get(system)) for rows in by_cell.values()])
+
+
+def _rows_of_cells(by_cell: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
+    heads = ["C, s", "wire limit, s", "plain, s", "planned, s", "predicted ÷ measured"]
+    heads += ["plain ÷ bound", "planned ÷ bound", "planned ÷ plain (95 %)"]
+    yield _line("cell (bound: the larger of C and the wire limit)", heads)
+    yield "|---" * (len(heads) + 1) + "|"
+    for cell, rows in by_cell.items():
+        plain, planned = rows.get(str(PLAIN)), rows.get(str(SEARCHED))
+        if plain is None or planned is None or not (plain.samples_s and planned.samples_s):
+            continue
+        predicted_s = planned.facts["reported"].get("predicted_s")
+        yield _line(
+            cell,
+            [
+                f"{plain.facts['computation_s']:.3f}",
+                f"{plain.facts['wire_limit_s']:.3f}",
+                f"{plain.median_s:.3f}",
+                f"{planned.median_s:.3f}",
+                f"{predicted_s / planned.median_s:.2f}" if predicted_s else "",
+                f"{plain.median_s / bound_s(plain):.2f}",
+                f"{planned.median_s / bound_s(planned):.2f}",
+                _against(planned),
+            ],
+        )
 
 
 def _line(head: str, texts: Sequence[str]) -> str:
