@@ -77,6 +77,14 @@ class Measurements:
     addresses: tuple[str, ...] = ()
 
     @property
+    def unrest(self) -> float:
+        """How many times as long as the fastest aggregation the usual one of its size takes.
+
+        The median over patterns and sizes: below 1.2 where nothing else uses workers or network.
+        """
+        return statistics.median(times.median_s / times.least_s for times in self.aggregations)
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """The patterns that were measured, each once."""
         return tuple(dict.fromkeys(times.pattern for times in self.aggregations))

@@ -26,6 +26,7 @@ from caramel.workload import JobOutline
 
 _SLOWEST_OPS = 10
 _MOST_LINKS = 12
+_RESTLESS = 1.5  # 1.05 to 1.2 on a quiet machine, 1.5 to 3.4 on a busy one
 
 
 def measured_profile(
@@ -127,6 +128,12 @@ def show(profile: Profile, console: Console) -> None:
         console.print(_network_table(model))
         if model.workers in measured:
             console.print(_times_table(measured[model.workers]))
+            if (unrest := measured[model.workers].unrest) > _RESTLESS:
+                line(
+                    f"the usual aggregation took {unrest:.1f} times as long as the fastest: "
+                    "workers or network were busy with something else. Plans made from this will "
+                    "be worse; measure again while nothing else runs"
+                )
         if model.links:
             console.print(_links_table(model))
 

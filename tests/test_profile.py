@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from caramel import cache as kept
 from caramel.errors import ProfileError
@@ -16,6 +18,7 @@ from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.fingerprint import Machine, digest, this_machine
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.profile import Profile
+from caramel.profiling import show
 from caramel.workload import Gradient, JobOutline, Piece, Update, Workload
 
 TIMING = TimingTable({"a": 0.001, "b/c": 2e-6}, steps=10, error=0.01)
@@ -74,6 +77,15 @@ def test_measured_times_are_summed_up():
     assert (times.least_s, times.median_s) == (0.1, 0.2)
     assert measurements(2).patterns == ("shuffle",)
     assert measurements(2).sends[0].median_s == 0.03
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [((0.2, 0.1, 0.4), True), ((0.1, 0.11), False)])
+def test_a_profile_measured_beside_other_work_is_told(seconds, is_told):
+    times = (AggregationTimes("shuffle", 64, seconds),)
+    measured = replace(PROFILE.measurements[0], aggregations=times)
+    console = Console(file=io.StringIO(), width=80)
+    show(replace(PROFILE, networks=(network(2),), measurements=(measured,)), console)
+    assert ("took 2.0 times as long as the fastest" in console.file.getvalue()) == is_told
 
 
 @pytest.mark.parametrize(
