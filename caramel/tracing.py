@@ -233,6 +233,14 @@ def show_traced(traced: Traced, console: Console) -> None:
     if traced.predicted is not None:
         table.add_row("predicted", *[""] * len(RESOURCES), *_figures([traced.predicted]))
     console.print(table)
+    pauses = [timeline.link_pauses for timeline in traced.timelines]
+    console.print(
+        f"the busiest link is idle for {_median_ms([each.before_s for each in pauses])} ms before "
+        f"its first transfer, {_median_ms([each.between_s for each in pauses])} ms between "
+        f"transfers and {_median_ms([each.after_s for each in pauses])} ms after the last",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _figures(steps: Sequence[Timeline]) -> tuple[str, ...]:

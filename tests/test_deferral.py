@@ -24,6 +24,11 @@ from networks import (
     tf1,
     tied,
 )
+from pending_updates import (
+    assert_equal,
+    assert_fetches_are_of_their_step,
+    assert_saving_loses_nothing,
+)
 
 import caramel
 from caramel.errors import PlanError
@@ -270,11 +275,6 @@ def momentum():
     return job, plain, caramel.ARModel(context, 2, plan=deferred(plain, EVERY), check=True)
 
 
-def assert_equal(values, expected):
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
-
-
 def test_whatever_looks_at_variables_sees_all_updates(momentum, tmp_path):
     job, plain, model = momentum
     with plain.session() as expected, model.session() as session:
@@ -290,32 +290,11 @@ def test_whatever_looks_at_variables_sees_all_updates(momentum, tmp_path):
 
 
 def test_a_checkpoint_holds_all_updates_and_nothing_of_caramels(momentum, tmp_path):
-    job, plain, model = momentum
-    with plain.session() as expected, model.session() as session:
-        session.restore(expected.save(tmp_path / "initial"))
-        for _ in range(3):
-            session.step(job.feed), expected.step(job.feed)
-        path = session.save(tmp_path / "deferred")
-        names = [name for name, _ in tf.train.list_variables(path)]
-        assert sorted(names) == sorted(v.full_name for v in model.plan.variables if v.saved)
-        session.step(job.feed), expected.step(job.feed)
-        expected.restore(path)
-        session.restore(path)  # while something is pending
-        for _ in range(3):
-            assert session.step(job.feed) == expected.step(job.feed)
-        assert_equal(session.variables(), expected.variables())
+    assert_saving_loses_nothing(*momentum, tmp_path)
 
 
 def test_fetches_of_the_deferred_part_are_those_of_their_step(momentum, tmp_path):
-    job, plain, model = momentum
-    fetches = [job.loss, *job.raw.values()]
-    with plain.session() as expected, model.session() as session:
-        session.restore(expected.save(tmp_path / "initial"))
-        for number in range(4):
-            given = session.step(job.feed, fetches if number % 2 else None)
-            wanted = expected.step(job.feed, fetches if number % 2 else None)
-            np.testing.assert_equal(given, wanted)
-        assert_equal(session.variables(), expected.variables())
+    assert_fetches_are_of_their_step(*momentum, tmp_path)
 
 
 def with_norm():

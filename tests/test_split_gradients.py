@@ -12,6 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import network, relative_error, run_on_one_device, tf, wide
+from pending_updates import (
+    assert_equal,
+    assert_fetches_are_of_their_step,
+    assert_saving_loses_nothing,
+)
 from rich.console import Console
 from test_aggregate import aggregated_graph, assert_same_on_all_workers, make_plan, random_values
 from test_aggregate import run as run_aggregation
@@ -131,11 +136,6 @@ def train(model, feed, steps=20):
         return initial, losses, session.variables(), replicas
 
 
-def assert_equal(values, expected):
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
-
-
 def assert_same(job, workers, choice, **options):
     """Training with split gradients gives the same bits as training without."""
     context = job.context()
@@ -223,32 +223,11 @@ def momentum(request):
 
 
 def test_saving_in_the_middle_loses_nothing(momentum, tmp_path):
-    job, plain, model = momentum
-    with plain.session() as expected, model.session() as session:
-        session.restore(expected.save(tmp_path / "initial"))
-        for _ in range(3):
-            assert session.step(job.feed) == expected.step(job.feed)
-        path = session.save(tmp_path / "middle")
-        names = [name for name, _ in tf.train.list_variables(path)]
-        assert sorted(names) == sorted(v.full_name for v in model.plan.variables if v.saved)
-        session.step(job.feed), expected.step(job.feed)
-        expected.restore(path)
-        session.restore(path)  # while something is pending
-        for _ in range(3):
-            assert session.step(job.feed) == expected.step(job.feed)
-        assert_equal(session.variables(), expected.variables())
+    assert_saving_loses_nothing(*momentum, tmp_path)
 
 
 def test_fetches_of_raw_gradients_are_the_aggregated_wholes(momentum, tmp_path):
-    job, plain, model = momentum
-    fetches = [job.loss, *job.raw.values()]
-    with plain.session() as expected, model.session() as session:
-        session.restore(expected.save(tmp_path / "initial"))
-        for number in range(4):
-            given = session.step(job.feed, fetches if number % 2 else None)
-            wanted = expected.step(job.feed, fetches if number % 2 else None)
-            np.testing.assert_equal(given, wanted)
-        assert_equal(session.variables(), expected.variables())
+    assert_fetches_are_of_their_step(*momentum, tmp_path)
 
 
 @pytest.mark.parametrize("choice", CHOICES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -127,6 +128,7 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
     assert set(shown) >= {"0", "1", "all"}
     assert len(shown["0"]) == 8
     assert all(number > 0 for number in shown["0"][:5])
+    assert re.search(r"the busiest link is idle for [\d.]+ ms before its first", result.stdout)
     assert f"written to {tmp_path / 'trace.json'}" in result.stdout
     assert f"written to {tmp_path / 'trace.svg'}" in result.stdout
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]

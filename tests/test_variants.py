@@ -17,13 +17,14 @@ from networks import (
     tf1,
     wide,
 )
+from pending_updates import assert_equal
 from test_control_flow import CASES
 from test_control_flow import network as network_of
 from test_deferral import JOBS, deferred, failing
 from test_pipelines import job as pipeline_job
 from test_pipelines import numbers, until_the_end
 from test_sparse import METHODS, embedding
-from variants import ALL, GROUPED, SOME, assert_equal, in_turn, with_variants
+from variants import ALL, GROUPED, SOME, in_turn, with_variants
 
 import caramel
 from caramel.builder import OWN

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from test_deferral import deferred
 
 import caramel
@@ -54,8 +52,3 @@ def in_turn(model: caramel.ARModel, step: int, every: int) -> str:
     """The plan of a step when the plans follow each other, each for some steps."""
     names = list(model.variants)
     return names[(step // every) % len(names)]
-
-
-def assert_equal(values: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
