@@ -263,6 +263,20 @@ def test_a_processor_computes_at_half_the_speed_while_it_transfers():
     assert computed(two) == {"f": [0.0, 3.0]}
 
 
+@pytest.mark.parametrize("unfold", [False, True])
+def test_a_processor_does_not_compute_while_it_handles_messages(unfold):
+    """One chunk goes in each of two rounds; the transfers themselves take as long as ever."""
+    workload = Workload((Piece("f", 2.0), Piece("b", 0.0, yields=("p",))), (update("p", 0.0),))
+    hardware = replace(TWO, processor_s_per_message=0.25)
+    two = predicted(
+        workload,
+        group("g", "p", deferred=True),
+        hardware=unfolded(hardware) if unfold else hardware,
+    )
+    assert computed(two)["f"] == [0.5, 2.5]
+    assert spans(two, 0, ("send",)) == [("send", "g", 0.0, 1.0), ("send", "g", 1.0, 2.0)]
+
+
 @pytest.mark.parametrize(
     "cost",
     [

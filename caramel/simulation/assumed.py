@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from caramel.errors import PlanError
 from caramel.facts import NetworkModel, TimingTable
 from caramel.patterns import PATTERNS
-from caramel.simulation.hardware import MESSAGE_S, Hardware, Host, hardware_of
+from caramel.simulation.hardware import (
+    MESSAGE_S,
+    Hardware,
+    Host,
+    hardware_of,
+    processor_s_per_message,
+)
 
 PAYLOAD_SHARE = 0.94
 """Of what Ethernet carries: 1448 of 1538 bytes, which a full frame and its gap take."""
@@ -66,6 +72,7 @@ def assumed_hardware(
         latency_s=dict.fromkeys(PATTERNS, transfer_s + latency_s),
         excess=excess,
         cores=timing.cores,
+        processor_s_per_message=processor_s_per_message(timing),
         message_s=MESSAGE_S,
         step_s=empty_s,
     )

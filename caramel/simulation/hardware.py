@@ -26,6 +26,11 @@ MESSAGE_S = 0.04e-3
 emulated accelerators took longer than their bytes explain, with two workers and with four
 (`benchmarks/results/step-k80-2.json`, `step-k80-4.json`)."""
 
+PROCESSOR_S_PER_MESSAGE = 0.15e-3
+"""Time of one core for each chunk that a worker sends, receiving as many: by so much processor
+times differ between plans of few and of many groups (ResNet-50, Inception v1 and v3 with real
+computation, `benchmarks/results/ablation-real-2.json`)."""
+
 COPY_S_PER_BYTE = 0.25e-9
 """Laying tensors side by side; taking them apart again copies nothing."""
 
@@ -64,6 +69,8 @@ class Hardware:
         cores: how many cores of a processor both compute and transfer; None if an accelerator
             computes.
         processor_s_per_byte: time of one core for each byte that a worker sends, receiving as many.
+        processor_s_per_message: what a host's processor cannot compute for each chunk that it
+            sends, receiving as many; nothing if an accelerator computes.
         reduce_s_per_byte: adding two tensors of so many bytes.
         handling_s_per_byte: what every transfer takes besides, while others may be on the wire.
         copy_s_per_byte: laying members of a group side by side, or keeping them for the next step.
@@ -79,6 +86,7 @@ class Hardware:
     excess: Mapping[str, float] = field(default_factory=dict)
     cores: int | None = None
     processor_s_per_byte: float = PROCESSOR_S_PER_BYTE
+    processor_s_per_message: float = 0.0
     reduce_s_per_byte: float = REDUCE_S_PER_BYTE
     handling_s_per_byte: float = HANDLING_S_PER_BYTE
     copy_s_per_byte: float = COPY_S_PER_BYTE
@@ -166,9 +174,15 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         links=links if differ else (),
         excess=excess,
         cores=timing.cores,
+        processor_s_per_message=processor_s_per_message(timing),
         message_s=MESSAGE_S,
         step_s=network.empty_s,
     )
+
+
+def processor_s_per_message(timing: TimingTable) -> float:
+    """What every chunk costs the processors that were timed."""
+    return PROCESSOR_S_PER_MESSAGE / timing.cores if timing.cores else 0.0
 
 
 def network_of(hardware: Hardware) -> NetworkModel:

@@ -37,6 +37,7 @@ def saved_by(
     free = dataclasses.replace(
         hardware,
         cores=None,
+        processor_s_per_message=0.0,
         reduce_s_per_byte=0.0,
         handling_s_per_byte=0.0,
         copy_s_per_byte=0.0,

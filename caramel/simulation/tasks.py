@@ -207,6 +207,7 @@ class _Writer:
             copy_s = self._hardware.copy_s_per_byte * size_bytes if copied else 0.0
             starts.append(self._tasks.add(Kind.DELAY, host, copy_s, after))
         self.found.begins[group.name] = starts
+        self._handle_messages(group, starts)
         if self._hardware.workers == 1 or (size_bytes == 0 and group.pattern != ALL_GATHER):
             self.found.arrivals[group.name] = starts
         elif group.pattern == ALL_GATHER:
@@ -215,6 +216,22 @@ class _Writer:
             self.found.arrivals[group.name] = self._in_rounds(group, starts)
         else:
             self.found.arrivals[group.name] = self._in_exchanges(group, starts)
+
+    def _handle_messages(self, group: Group, starts: Sequence[int]) -> None:
+        """Keep processors that also compute busy with a group's messages, which do not wait for it:
+        what it takes where nothing is computed is part of the latency."""
+        hardware = self._hardware
+        if not hardware.processor_s_per_message or group.pattern == ALL_GATHER:
+            return
+        sent = sum(
+            each.chunks
+            for chunks in self._chunks(group)
+            if any(chunks)
+            for each in rounds_of(group.pattern, hardware.workers, tuple(map(float, chunks)))
+        )
+        for host, start in enumerate(starts):
+            seconds = hardware.processor_s_per_message * sent
+            self._tasks.add(Kind.COMPUTE, host, seconds, [start], urgency=_URGENT)
 
     def _gathered(self, group: Group, starts: list[int]) -> list[int]:
         """Rows of a sparse gradient; nothing is known of their number, so only latency counts."""
