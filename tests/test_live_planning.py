@@ -14,7 +14,10 @@ from caramel.cache import keep_plan, kept_plan
 from caramel.errors import PlanError
 from caramel.facts import TimingTable
 from caramel.fingerprint import graph_hash, this_machine
+from caramel.live_planning import worth_a_trial
 from caramel.network import assumed_network
+from caramel.planning.candidate import Candidate
+from caramel.planning.search import Found, Scored
 from caramel.profile import Profile
 from caramel.replanning import ReplanSettings, Watch
 from tests.networks import (
@@ -225,6 +228,36 @@ def test_the_next_session_begins_with_the_plan_that_was_chosen():
     assert metrics.plan == "plain" != variants[0]
     assert metrics.trials is None
     assert list(model.variants) == variants
+
+
+@pytest.mark.parametrize(("paper_s", "second"), [(1.14, "paper"), (1.16, "family")])
+def test_the_plan_of_the_papers_rules_is_tried_if_it_may_be_as_fast(paper_s, second):
+    """It is of another kind than the searched ones, and so are the errors of its prediction."""
+    context = network("adam", model=wide, dtype=tf.float32).context()
+    model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
+    plain = model.decision.plain
+    first, *rest = plain.groups
+    plans = {
+        name: dataclasses.replace(plain, groups=(dataclasses.replace(first, depth=depth), *rest))
+        for depth, name in enumerate(("best", "family", "paper"), start=2)
+    }
+    seconds = {"family": 1.01, "plain": 1.05, "paper": paper_s}
+
+    def scored(name, step_s):
+        return Scored(Candidate(name, (), (), ordered=False), step_s)
+
+    decision = dataclasses.replace(
+        model.decision,
+        plan=plans["best"],
+        found=Found(
+            scored("best", 1.0),
+            scored("plain", 1.05),
+            tuple(scored(name, step_s) for name, step_s in seconds.items()),
+            tasks=1,
+        ),
+        alternatives=tuple((name, plans.get(name, plain)) for name in seconds),
+    )
+    assert worth_a_trial(decision) == {"plain": plain, "second": plans[second]}
 
 
 def test_the_next_session_tries_what_the_last_one_did_not_try_to_the_end():
