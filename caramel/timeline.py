@@ -105,11 +105,9 @@ class Timeline:
         busiest = max(self.workers, key=lambda worker: self.busy_s(worker, *_LINK))
         own = [span for span in self.spans if span.worker == busiest and span.resource in _LINK]
         first_s, last_s = min(span.begin_s for span in own), max(span.end_s for span in own)
-        return LinkPauses(
-            first_s - self.begin_s,
-            last_s - first_s - self.busy_s(busiest, *_LINK),
-            self.begin_s + self.step_s - last_s,
-        )
+        between_s = last_s - first_s - self.busy_s(busiest, *_LINK)
+        after_s = self.begin_s + self.step_s - last_s
+        return LinkPauses(first_s - self.begin_s, max(0.0, between_s), max(0.0, after_s))
 
     @property
     def rho(self) -> float:

@@ -73,6 +73,15 @@ def test_where_a_network_has_several_cells_each_has_a_row(tmp_path):
     assert overview(path).splitlines()[-2:] == [f"| toy, rho {n} | {shown}" for n in (1, 2)]
 
 
+def test_where_nothing_is_planned_each_cell_has_a_column(tmp_path):
+    """As in the suite `threads`, whose cells are of one network."""
+    rows = [step_row(cell, cells.PLAIN, 1.0) for cell in ("toy", "toy, inter-op threads: 1")]
+    rows = [{**row, "facts": {**row["facts"], "processor_s": 1.0}} for row in rows]
+    path = tmp_path / "step-toy.json"
+    path.write_text(json.dumps({"rows": rows, "machine": {"cores": 2}}))
+    assert "| plain (pattern shuffle), s | 1.000 | 1.000 |" in overview(path).splitlines()
+
+
 @pytest.mark.namespaces
 @pytest.mark.processes
 @pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")

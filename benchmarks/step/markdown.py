@@ -25,7 +25,7 @@ def overview(path: Path) -> str:
     """One table of a result file, with the command that made it.
 
     A column for each cell, with each system's step over that of plain Caramel and its 95 %
-    interval; or, where networks have several cells, a row for each cell, with what planning brings.
+    interval; or, where planned networks have several cells, a row for each, with what that brings.
     """
     content = json.loads(path.read_text())
     rows = [Row(**row) for row in content["rows"]]
@@ -33,7 +33,8 @@ def overview(path: Path) -> str:
         cell: {r.what["system"]: r for r in rows if r.what["cell"] == cell} for cell in _cells(rows)
     }
     networks = {row.what["network"] for row in rows}
-    if len(by_cell) > len(networks):
+    is_planned = any(row.what["system"] == str(SEARCHED) for row in rows)
+    if is_planned and len(by_cell) > len(networks):
         lines = _rows_of_cells(by_cell)
     else:
         lines = _columns_of_cells(by_cell, content["machine"]["cores"])
