@@ -172,7 +172,8 @@ def uneven(draw, of=None):
 class Thing:
     """Something that happens when all events of `needs` have: it makes `event` happen.
 
-    What is left of it are first seconds of nothing, then seconds on a host or bytes on a link.
+    What is left of it are seconds of nothing, then seconds on a host; or bytes on a link, then
+    seconds of nothing.
     """
 
     event: tuple
@@ -183,6 +184,7 @@ class Thing:
     target: int | None = None
     urgency: tuple = ()
     share: float = 0.0
+    ready_s: float | None = None
 
 
 @dataclass
@@ -202,6 +204,8 @@ class Reference:
         while waiting:
             ready = [thing for thing in waiting if thing.needs <= happened]
             assert ready, f"at {clock_s}: {waiting}"
+            for thing in ready:
+                thing.ready_s = clock_s if thing.ready_s is None else thing.ready_s
             self._share(ready)
             step_s = min(self._next_s(thing) for thing in ready)
             if step_s > 0:
@@ -258,7 +262,7 @@ class Reference:
                     for number, piece in enumerate(case.workload.chain)
                     if set(piece.yields) & set(group.members)
                 }
-            copied = len(group.members) > 1
+            copied = len(group.members) > 1 and not group.deferred
             self._add(
                 ("begun", group.name, host),
                 needs,
@@ -320,14 +324,21 @@ class Reference:
 
     def _share(self, ready: list[Thing]) -> None:
         hardware = self.case.hardware
-        flows = [t for t in ready if t.target is not None and t.wait_s <= 0]
+        flows = [t for t in ready if t.target is not None and t.left > 0]
+        links = {(flow.host, flow.target) for flow in flows}
         for flow in flows:
             own = hardware.hosts[flow.host].send_bytes_per_s
             others = hardware.hosts[flow.target].receive_bytes_per_s
-            flow.share = min(
-                own / sum(f.host == flow.host for f in flows),
-                others / sum(f.target == flow.target for f in flows),
+            rate = min(
+                own / sum(source == flow.host for source, _ in links),
+                others / sum(target == flow.target for _, target in links),
             )
+            queue = [f for f in flows if (f.host, f.target) == (flow.host, flow.target)]
+            first_s = min(f.ready_s for f in queue) + 1e-9
+            together = [f for f in queue if f.ready_s <= first_s]
+            # So all that were ready together end together.
+            part = flow.left / sum(f.left for f in together)
+            flow.share = rate * part if flow in together else 0.0
         for host, each in enumerate(hardware.hosts):
             own = [t for t in ready if t.urgency and t.host == host and t.left > 0]
             sent = sum(f.share for f in flows if f.host == host)
@@ -340,16 +351,20 @@ class Reference:
                 thing.share = max(0.05, 1 - taken) / each.slowdown if first else 0.0
 
     def _next_s(self, thing: Thing) -> float:
-        if thing.wait_s > 0:
+        if self._waits(thing):
             return thing.wait_s
         if thing.left > 0:
             return thing.left / thing.share if thing.share else math.inf
         return 0.0
 
     def _advance(self, thing: Thing, step_s: float) -> None:
-        if thing.wait_s > 0:
+        if self._waits(thing):
             thing.wait_s = 0.0 if thing.wait_s - step_s < 1e-9 else thing.wait_s - step_s
         else:
             thing.left -= thing.share * step_s
             if thing.left < (1e-9 if thing.target is None else 1e-5):
                 thing.left = 0.0
+
+    def _waits(self, thing: Thing) -> bool:
+        is_on_the_way = thing.target is not None and thing.left > 0
+        return thing.wait_s > 0 and not is_on_the_way

@@ -73,13 +73,32 @@ def test_two_transfers_share_the_link_of_their_receiver():
     assert times(graph, hosts(3, 100.0)) == [(0, 1), (0, 2)]
 
 
-def test_a_transfer_that_comes_later_shares_what_is_left():
-    """1 s alone, then both at 50 bytes/s until the first has all, then the second alone."""
+def test_a_transfer_that_comes_later_goes_behind_those_before():
     graph = TaskGraph()
     first = graph.add(DELAY, 0, 1.0)
+    send(graph, 0, 1, 50, [first])
     send(graph, 0, 1, 200)
-    send(graph, 0, 1, 150, [first])
-    assert times(graph) == [(0, 1), (0, 3), (1, 3.5)]
+    assert times(graph) == [(0, 1), (2, 2.5), (0, 2)]
+
+
+def test_of_transfers_that_begin_together_none_is_known_to_arrive_before_the_others():
+    """Each waits for 100 + 50 bytes; what begins later goes behind both."""
+    graph = TaskGraph()
+    send(graph, 0, 1, 100)
+    later = graph.add(DELAY, 0, 0.25)
+    send(graph, 0, 1, 50)
+    send(graph, 0, 1, 50, [later])
+    assert times(graph) == [(0, 1.5), (0, 0.25), (0, 1.5), (1.5, 2)]
+
+
+def test_connections_share_what_a_host_sends_and_each_goes_in_order():
+    """Host 0 sends 100 bytes to each of the others in 2 s, then 100 more to host 1 alone."""
+    graph = TaskGraph()
+    later = graph.add(DELAY, 0, 0.5)
+    send(graph, 0, 1, 100)
+    send(graph, 0, 2, 100)
+    send(graph, 0, 1, 100, [later])
+    assert times(graph, hosts(3, 100.0)) == [(0, 0.5), (0, 2), (0, 2), (2, 3)]
 
 
 def test_a_link_carries_both_directions_at_once():
@@ -105,12 +124,13 @@ def test_a_link_that_was_measured_is_no_faster_than_that():
     assert times(graph, hardware) == [(0, 5), (0, 1)]
 
 
-def test_a_transfer_takes_nothing_of_the_link_before_its_first_byte():
+def test_a_transfer_arrives_some_time_after_its_last_byte_when_others_have_the_link():
     graph = TaskGraph()
+    later = graph.add(DELAY, 0, 0.25)
     send(graph, 0, 1, 100, latency_s=0.5)
-    send(graph, 0, 1, 50)
+    send(graph, 0, 1, 50, [later])
     send(graph, 0, 1, 0, latency_s=0.25)
-    assert times(graph) == [(0, 1.5), (0, 0.5), (0, 0.25)]
+    assert times(graph) == [(0, 0.25), (0, 1.5), (1, 1.5), (0, 0.25)]
 
 
 def test_a_byte_may_be_worth_several():
@@ -174,9 +194,12 @@ def test_tasks_that_wait_for_each_other_are_noticed():
         times(graph)
 
 
-def test_many_transfers_that_end_together_all_end_then():
+def test_rounding_does_not_tell_apart_what_begins_together():
+    """Seven times 0.1 s, added up, is not quite 0.7 s; both wait for 200 bytes."""
     graph = TaskGraph()
+    last = []
     for _ in range(7):
-        send(graph, 0, 1, 0.1)
-    send(graph, 0, 1, 0.3)
-    assert times(graph, hosts(2, 1.0)) == [*[(0, 0.8)] * 7, (0, 1.0)]
+        last = [graph.add(DELAY, 0, 0.1, last)]
+    send(graph, 0, 1, 100, last)
+    send(graph, 0, 1, 100, [graph.add(DELAY, 0, 0.7)])
+    assert [end for _, end in times(graph)[-3:]] == [2.7, 0.7, 2.7]

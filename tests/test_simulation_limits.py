@@ -58,3 +58,10 @@ def test_a_free_wire_leaves_the_processor_what_it_has_to_do():
     found = saved(busy, workload, deferred=True)
     assert found["wire"] == pytest.approx(0.0, abs=1e-4)
     assert found["processor"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_handling_messages_is_the_processors_work():
+    """Each of two rounds has one, while the forward pass is computed."""
+    workload = Workload((Piece("f", 3.0), Piece("b", 1.0, yields=("p",))))
+    found = saved(hosts(2, 1024.0, processor_s_per_message=0.25), workload, deferred=True)
+    assert found["processor"] == pytest.approx(0.5)

@@ -171,6 +171,13 @@ def test_steps_take_longer_than_their_ops_and_an_empty_one_takes_time_too():
     assert {host.slowdown for host in hardware.hosts} == {1.25}
 
 
+def test_messages_cost_processors_that_compute_something():
+    """0.15 ms of one core, where the steps were timed on two; nothing beside an accelerator."""
+    network = NetworkModel(2, COSTS, 1e8, 100_000)
+    assert hardware_of(network, TimingTable({}, cores=2)).processor_s_per_message == 0.075e-3
+    assert hardware_of(network, TimingTable({})).processor_s_per_message == 0.0
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 def test_a_model_of_the_network_from_what_it_can_do(workers):
     network = NetworkModel(workers, COSTS, 1e8, 100_000, empty_s=0.01)

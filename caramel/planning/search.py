@@ -31,7 +31,7 @@ from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 
 DEFERRED_SHARES = tuple(n / 20 for n in range(16))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
-IN_FLIGHT = (0, 3_000_000, 6_000_000, IN_FLIGHT_BYTES, 25_000_000)
+IN_FLIGHT = (0, 1_000_000, 2_000_000, 4_000_000, 8_000_000, IN_FLIGHT_BYTES, 25_000_000)
 
 _FEW = 16  # groups
 _WORTH = 1e-4  # of the step that a change must save to be made

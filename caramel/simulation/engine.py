@@ -1,12 +1,14 @@
 """When does each task of a step begin and end?
 
 A fluid simulation: between two events every transfer and every computation goes on at a constant
-rate. A host computes one task at a time, the most urgent one. Transfers share what their sender's
-and their receiver's link carry, each in equal parts. Where a host's processor both computes and
-transfers, every byte on the wire slows its computation down. Ties go to the task that was added
-first, so the result is the same every time.
+rate. A host computes one task at a time, the most urgent one. From one host to another transfers go
+one after the other, in the order in which they begin, as gRPC sends them over one connection. Those
+that begin together go in any order, so what waits for one of them is simulated as if it waited for
+all. The connections of a host share what its link carries in equal parts. Where a host's processor
+both computes and transfers, every byte on the wire slows its computation down. Ties go to the task
+that was added first, so the result is the same every time.
 
-What a transfer gets depends on its two hosts only. So when one begins or ends, only the links of
+What a connection gets depends on its two hosts only. So when one gets busy or idle, only those of
 its hosts are looked at, and every link and device keeps in mind up to when it has been followed.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -44,7 +47,7 @@ class TaskGraph:
         targets: receivers.
         amounts: seconds, or bytes of a transfer.
         worth: how many bytes on the wire each byte of a transfer takes the time of.
-        latencies: seconds before the first byte of a transfer.
+        latencies: seconds from the last byte of a transfer to its arrival.
         urgencies: computations of the same host go in this order, the least first.
         waits: how many tasks each waits for.
         dependents: which tasks wait for each.
@@ -97,34 +100,45 @@ class TaskGraph:
 
 
 @dataclass(slots=True)
+class _Batch:
+    """Transfers from one host to another that have begun together.
+
+    Attributes:
+        begin_s: when.
+        end: the `carried` of the link with which they end.
+        numbers: of the tasks.
+    """
+
+    begin_s: float
+    end: float
+    numbers: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Link:
-    """The transfers from one host to another, which all get the same share.
+    """The connection from one host to another.
 
     Attributes:
         number: of the resource.
         rate: what the link carries, besides what its hosts send and receive.
-        ends: of each transfer the `carried` with which it ends.
-        carried: bytes that a transfer has got which is there since the link got busy.
-        share: bytes per second of each.
-        total: bytes per second of all.
+        batches: its transfers, in order.
+        carried: bytes since the link got busy.
+        share: bytes per second.
         since_s: up to when that has been followed.
-        due_s: when the first of them ends.
+        due_s: when the first batch ends.
         first: with which `carried` that is.
-        count: how many there were when that was worked out.
     """
 
     number: int
     source: int
     target: int
     rate: float
-    ends: list[tuple[float, int]] = field(default_factory=list)
+    batches: deque[_Batch] = field(default_factory=deque)
     carried: float = 0.0
     share: float = 0.0
-    total: float = 0.0
     since_s: float = 0.0
     due_s: float = math.inf
     first: float = -1.0
-    count: int = 0
 
     def follow(self, clock_s: float) -> None:
         """Up to this moment."""
@@ -180,19 +194,17 @@ class _Run:
         self._waits = list(tasks.waits)
         self._left_s = list(tasks.amounts)  # of computations
         self._delays: list[tuple[float, int]] = []  # ends of delays and of latencies
-        self._flowing: set[int] = set()  # transfers whose latency is over
         hosts = range(len(hardware.hosts))
         self._devices = [_Device(n, 1.0 / hardware.hosts[n].slowdown) for n in hosts]
         self._rates = {(each.source, each.target): each.bytes_per_s for each in hardware.links}
         self._links: dict[tuple[int, int], _Link] = {}
         self._resources: list[_Device | _Link] = [*self._devices]
         self._due: list[tuple[float, int]] = []  # also what is due no more at that time
-        # Busy links by their sender and by their receiver, and how many transfers are on them.
+        # Busy links by their sender and by their receiver.
         self._outgoing: list[dict[int, _Link]] = [{} for _ in hosts]
         self._incoming: list[dict[int, _Link]] = [{} for _ in hosts]
-        self._sending, self._receiving = [0] * len(hosts), [0] * len(hosts)
         self._sent, self._received = [0.0] * len(hosts), [0.0] * len(hosts)  # bytes per second
-        # What each transfer of a host would get if the other end allowed it.
+        # What each link of a host would get if the other end allowed it.
         self._send_shares, self._receive_shares = [0.0] * len(hosts), [0.0] * len(hosts)
         # Hosts at which a transfer has begun or ended now.
         self._senders: dict[int, None] = {}
@@ -226,8 +238,8 @@ class _Run:
                 stack += reversed(self._released(number))
             elif kind is Kind.COMPUTE:
                 self._enqueue(number)
-            elif kind is Kind.SEND and tasks.latencies[number] <= 0:
-                self._flow(number)
+            elif kind is Kind.SEND and amount > 0:
+                self._send(number)
             else:
                 wait_s = tasks.latencies[number] if kind is Kind.SEND else amount
                 heapq.heappush(self._delays, (clock_s + wait_s, number))
@@ -271,9 +283,9 @@ class _Run:
             self.begins_s[number] = self._clock_s
         self._set_due(device, device.left_s / device.speed)
 
-    def _flow(self, number: int) -> None:
-        """The first byte of a transfer goes."""
-        tasks = self._tasks
+    def _send(self, number: int) -> None:
+        """Let a transfer go behind those that have begun before."""
+        tasks, clock_s = self._tasks, self._clock_s
         source, target = tasks.hosts[number], tasks.targets[number]
         link = self._links.get((source, target))
         if link is None:
@@ -281,45 +293,33 @@ class _Run:
             link = _Link(len(self._resources), source, target, rate)
             self._links[source, target] = link
             self._resources.append(link)
-        if link.ends:
-            link.follow(self._clock_s)
-        else:
-            link.carried, link.share, link.since_s, link.first = 0.0, 0.0, self._clock_s, -1.0
+        if not link.batches:
+            link.carried, link.share, link.since_s, link.first = 0.0, 0.0, clock_s, -1.0
             self._outgoing[source][target] = self._incoming[target][source] = link
-        end = link.carried + tasks.amounts[number] * tasks.worth[number]
-        heapq.heappush(link.ends, (end, number))
-        self._count(link, 1)
-
-    def _count(self, link: _Link, more: int) -> None:
-        """So many more transfers are on a link."""
-        source, target = link.source, link.target
-        self._sending[source] += more
-        self._receiving[target] += more
+        if not link.batches or link.batches[-1].begin_s < clock_s - _NO_TIME_S:
+            link.batches.append(_Batch(clock_s, link.batches[-1].end if link.batches else 0.0))
+        batch = link.batches[-1]
+        batch.numbers.append(number)
+        batch.end += tasks.amounts[number] * tasks.worth[number]
         self._senders[source] = self._receivers[target] = None
 
     # Rates
 
     def _share(self) -> None:
-        """What the transfers get from now on whose hosts have begun or ended one."""
+        """What the links of these hosts get from now on."""
         clock_s, due = self._clock_s, self._due
         send_shares, receive_shares = self._send_shares, self._receive_shares
         sent, received = self._sent, self._received
         for number, link in self._concerned().items():
-            ends, count = link.ends, len(link.ends)
-            share, other = send_shares[link.source], receive_shares[link.target]
-            if other < share:
-                share = other
-            if link.rate < share * count:
-                share = link.rate / count
-            if share == link.share and ends[0][0] == link.first and count == link.count:
+            end = link.batches[0].end
+            share = min(send_shares[link.source], receive_shares[link.target], link.rate)
+            if share == link.share and end == link.first:
                 continue
             link.carried += (clock_s - link.since_s) * link.share  # as `follow` does
-            link.since_s, link.share, link.first, link.count = clock_s, share, ends[0][0], count
-            more = share * count - link.total
-            link.total += more
-            sent[link.source] += more
-            received[link.target] += more
-            left = ends[0][0] - link.carried
+            sent[link.source] += share - link.share
+            received[link.target] += share - link.share
+            link.since_s, link.share, link.first = clock_s, share, end
+            left = end - link.carried
             link.due_s = clock_s + left / share if left > 0.0 else clock_s
             heapq.heappush(due, (link.due_s, number))
         if self._hardware.cores is not None:
@@ -334,10 +334,11 @@ class _Run:
         links: dict[int, _Link] = {}
         for host in self._senders:
             links.update((link.number, link) for link in self._outgoing[host].values())
-            self._send_shares[host] = hosts[host].send_bytes_per_s / max(1, self._sending[host])
+            count = max(1, len(self._outgoing[host]))
+            self._send_shares[host] = hosts[host].send_bytes_per_s / count
         for host in self._receivers:
             links.update((link.number, link) for link in self._incoming[host].values())
-            count = max(1, self._receiving[host])
+            count = max(1, len(self._incoming[host]))
             self._receive_shares[host] = hosts[host].receive_bytes_per_s / count
         return links
 
@@ -368,7 +369,7 @@ class _Run:
         return min(first_s, self._delays[0][0]) if self._delays else first_s
 
     def _ended(self) -> list[int]:
-        """What has ended by now, which is nothing if only a latency is over."""
+        """What has ended by now, which is nothing if all of it has still to arrive."""
         limit_s = self._clock_s + _NO_TIME_S
         finished: list[int] = []
         while self._due and self._due[0][0] <= limit_s:
@@ -382,27 +383,29 @@ class _Run:
                 finished.append(resource.running)
                 self._compute_next(resource)
         while self._delays and self._delays[0][0] <= limit_s:
-            number = heapq.heappop(self._delays)[1]
-            if self._tasks.kinds[number] is Kind.SEND and number not in self._flowing:
-                self._flowing.add(number)
-                if self._tasks.amounts[number] > 0:
-                    self._flow(number)
-                    continue
-            finished.append(number)
+            finished.append(heapq.heappop(self._delays)[1])
         return sorted(finished)
 
     def _carried(self, link: _Link) -> list[int]:
-        """The transfers of a link that end now: the first one, and those that end with it."""
+        """The transfers of a link that end now; those that are still to arrive are put off."""
         link.follow(self._clock_s)
         link.due_s, link.first = math.inf, -1.0
         enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * _NO_TIME_S * link.share)
-        enough = max(enough, link.ends[0][0])
+        enough = max(enough, link.batches[0].end)
         finished = []
-        while link.ends and link.ends[0][0] <= enough:
-            finished.append(heapq.heappop(link.ends)[1])
-        self._count(link, -len(finished))
-        if not link.ends:
+        while link.batches and link.batches[0].end <= enough:
+            for number in link.batches.popleft().numbers:
+                latency_s = self._tasks.latencies[number]
+                if latency_s > 0:
+                    heapq.heappush(self._delays, (self._clock_s + latency_s, number))
+                else:
+                    finished.append(number)
+        self._senders[link.source] = self._receivers[link.target] = None
+        if not link.batches:
             self._rest(link)
+            return finished
+        for number in link.batches[0].numbers:
+            self.begins_s[number] = self._clock_s
         return finished
 
     def _rest(self, link: _Link) -> None:
@@ -411,7 +414,7 @@ class _Run:
         del self._outgoing[source][target]
         del self._incoming[target][source]
         # Nothing is left of rounding where a host is at rest.
-        self._sent[source] = self._sent[source] - link.total if self._sending[source] else 0.0
-        left = self._received[target] - link.total
-        self._received[target] = left if self._receiving[target] else 0.0
-        link.total = 0.0
+        self._sent[source] = self._sent[source] - link.share if self._outgoing[source] else 0.0
+        left = self._received[target] - link.share
+        self._received[target] = left if self._incoming[target] else 0.0
+        link.share = 0.0

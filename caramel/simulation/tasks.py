@@ -196,7 +196,8 @@ class _Writer:
     def transfer(self, group: Group) -> None:
         """A group: from its raw gradients to its arrival on every host."""
         size_bytes = sum(self._sizes[name].bytes for name in group.members)
-        copied = len(group.members) > 1
+        # What is deferred was laid side by side in its own step.
+        copied = len(group.members) > 1 and not group.deferred
         starts = []
         for host in range(self._hosts):
             after = [self.found.arrivals[name][host] for name in self._after.get(group.name, ())]
