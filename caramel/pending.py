@@ -116,11 +116,16 @@ class Pending:
             self._beside.end(_CLOSE_TIMEOUT_S)
 
     def _together(self, step: Call, moved: Call | None) -> list[Any]:
-        """Both parts at the same time; if one fails the other ends, and all tokens are there."""
+        """Both parts at the same time; if one fails the other ends, and all tokens are there.
+
+        The moved part is called first, so that its few ops do not queue behind the hundreds with
+        which a step begins: what they send is needed first.
+        """
         if moved is None or self._beside is None:
             return self._with_tokens(step)
-        is_over = threading.Event()
-        other = self._beside.submit(lambda: self._beside_step(moved, is_over))
+        has_begun, is_over = threading.Event(), threading.Event()
+        other = self._beside.submit(lambda: self._beside_step(moved, has_begun, is_over))
+        has_begun.wait()
         try:
             results = step()
         except tf.errors.OpError as error:
@@ -137,8 +142,11 @@ class Pending:
             raise failure
         return results
 
-    def _beside_step(self, moved: Call, step_is_over: threading.Event) -> None:
+    def _beside_step(
+        self, moved: Call, has_begun: threading.Event, step_is_over: threading.Event
+    ) -> None:
         """The moved part; if it fails, the step gets the tokens it waits for, and so ends."""
+        has_begun.set()
         try:
             moved()
         except tf.errors.OpError:
