@@ -1,11 +1,13 @@
 """Which transfer waits for which, so that they arrive in the planned order?
 
-Without gates all transfers share the bandwidth, and the first one that is needed arrives with the
-last. With one at a time each worker sends in one order, in every step; but the wire is idle from
-the arrival of a group until the next one starts. On a processor that also computes, this takes as
-long as the ops that run just then: ResNet-50 on two hosts of one core took 0.99 s with one group at
-a time, and 0.91 s with a few megabytes in flight. So by default a group starts when the group has
-arrived behind which the limit leaves room for it.
+Without gates messages from one worker to another go in the order in which they are ready, those that
+are ready together in any order, and the sums of a group behind all that other groups have sent
+before; so the first group that is needed may arrive with the last. With one at a time each worker
+sends in one order, in every step; but the wire is idle from the arrival of a group until the next
+one starts. On a processor that also computes, this takes as long as the ops that run just then:
+ResNet-50 on two hosts of one core took 0.99 s with one group at a time, and 0.91 s with a few
+megabytes in flight. So by default a group starts when the group has arrived behind which the limit
+leaves room for it.
 
 Deferred groups go first; those of the step follow behind them.
 
