@@ -1,7 +1,7 @@
 """Which transfer waits for which, so that they arrive in the planned order?
 
-Without gates messages from one worker to another go in the order in which they are ready, those that
-are ready together in any order, and the sums of a group behind all that other groups have sent
+Without gates messages from one worker to another go in the order in which they are ready, those
+that are ready together in any order, and the sums of a group behind all that other groups have sent
 before; so the first group that is needed may arrive with the last. With one at a time each worker
 sends in one order, in every step; but the wire is idle from the arrival of a group until the next
 one starts. On a processor that also computes, this takes as long as the ops that run just then:
