@@ -185,6 +185,7 @@ class Thing:
     urgency: tuple = ()
     share: float = 0.0
     ready_s: float | None = None
+    needed: int = 0
 
 
 @dataclass
@@ -302,12 +303,22 @@ class Reference:
                 left=size * hardware.excess.get(group.pattern, 1.0),
                 host=step.source,
                 target=step.target,
+                needed=self._needed(group),
             )
             if isinstance(step, Gather):
                 has[step.target, step.chunk] = event
             else:
                 apart[(step.target, step.chunk, step.source)] = event
         return [{has[w, c] for c in range(len(sizes))} for w in workers]
+
+    def _needed(self, group: Group) -> int:
+        """The first piece that waits for a deferred group; a large number if none does."""
+        chain, members = self.case.workload.chain, set(group.members)
+        written = {
+            v for u in self.case.workload.updates if u.moves_with & members for v in u.writes
+        }
+        waiting = [number for number, piece in enumerate(chain) if piece.needs & written]
+        return waiting[0] if waiting and group.deferred else 1000
 
     def _together(self, steps: Iterable[Send | Reduce | Gather], step: Send | Gather) -> list:
         """What the source hands over at the same time (`shuffle` and `ring` only)."""
@@ -336,9 +347,9 @@ class Reference:
             queue = [f for f in flows if (f.host, f.target) == (flow.host, flow.target)]
             first_s = min(f.ready_s for f in queue) + 1e-9
             together = [f for f in queue if f.ready_s <= first_s]
-            # So all that were ready together end together.
-            part = flow.left / sum(f.left for f in together)
-            flow.share = rate * part if flow in together else 0.0
+            latest = max(f.needed for f in together)
+            first = [f for f in together if f.needed == latest][-1]
+            flow.share = rate if flow is first else 0.0
         for host, each in enumerate(hardware.hosts):
             own = [t for t in ready if t.urgency and t.host == host and t.left > 0]
             sent = sum(f.share for f in flows if f.host == host)

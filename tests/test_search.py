@@ -79,13 +79,12 @@ def best_of_all(outlook, in_flight_bytes):
     return min(steps)
 
 
-def test_something_but_not_all_of_the_first_layer_is_deferred_where_the_wire_is_the_limit():
+def test_something_but_not_everything_is_deferred_where_the_wire_is_the_limit():
     outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
     found = search(outlook, [])
     whole = min((s for s in found.others if not s.candidate.parts), key=lambda s: s.step_s)
     assert found.best.step_s < whole.step_s < 0.9 * found.plain.step_s
-    assert whole.candidate.deferred
-    assert "p0" not in whole.candidate.deferred
+    assert 0 < len(whole.candidate.deferred) < 4
 
 
 def test_nothing_is_planned_where_nothing_is_gained():

@@ -81,14 +81,14 @@ def test_a_transfer_that_comes_later_goes_behind_those_before():
     assert times(graph) == [(0, 1), (2, 2.5), (0, 2)]
 
 
-def test_of_transfers_that_begin_together_none_is_known_to_arrive_before_the_others():
-    """Each waits for 100 + 50 bytes; what begins later goes behind both."""
+def test_of_transfers_that_begin_together_the_least_urgent_goes_first():
+    """And the last one of those that are as urgent. What begins later goes behind all of them."""
     graph = TaskGraph()
-    send(graph, 0, 1, 100)
     later = graph.add(DELAY, 0, 0.25)
-    send(graph, 0, 1, 50)
-    send(graph, 0, 1, 50, [later])
-    assert times(graph) == [(0, 1.5), (0, 0.25), (0, 1.5), (1.5, 2)]
+    send(graph, 0, 1, 50, [later], urgency=9)
+    for urgency in (1, 3, 3, 2):
+        send(graph, 0, 1, 50, urgency=urgency)
+    assert times(graph)[1:] == [(2, 2.5), (1.5, 2), (0.5, 1), (0, 0.5), (1, 1.5)]
 
 
 def test_connections_share_what_a_host_sends_and_each_goes_in_order():
@@ -195,11 +195,11 @@ def test_tasks_that_wait_for_each_other_are_noticed():
 
 
 def test_rounding_does_not_tell_apart_what_begins_together():
-    """Seven times 0.1 s, added up, is not quite 0.7 s; both wait for 200 bytes."""
+    """Seven times 0.1 s, added up, is not quite 0.7 s."""
     graph = TaskGraph()
     last = []
     for _ in range(7):
         last = [graph.add(DELAY, 0, 0.1, last)]
     send(graph, 0, 1, 100, last)
-    send(graph, 0, 1, 100, [graph.add(DELAY, 0, 0.7)])
-    assert [end for _, end in times(graph)[-3:]] == [2.7, 0.7, 2.7]
+    send(graph, 0, 1, 100, [graph.add(DELAY, 0, 0.7)], urgency=1)
+    assert [end for _, end in times(graph)[-3:]] == [2.7, 0.7, 1.7]

@@ -104,8 +104,8 @@ def test_two_workers(hardware):
 
 
 @pytest.mark.parametrize("hardware", [TWO, unfolded(TWO)])
-def test_two_groups_share_the_link(hardware):
-    """g_q's second round and g_p's first one both begin at 3 s, and take twice as long."""
+def test_two_groups_on_one_link(hardware):
+    """g_q's second round and g_p's first one both begin at 3 s, and may go in any order."""
     two = predicted(TWO_LAYERS, *BOTH, hardware=hardware)
     assert spans(two) == [
         ("compute", "f_p", 0.0, 0.5),
@@ -113,8 +113,8 @@ def test_two_groups_share_the_link(hardware):
         ("compute", "b_q", 1.0, 2.0),
         ("compute", "b_p", 2.0, 3.0),
         ("send", "g_q", 2.0, 3.0),
-        ("send", "g_p", 3.0, 5.0),
-        ("send", "g_q", 3.0, 5.0),
+        ("send", "g_p", 3.0, 4.0),
+        ("send", "g_q", 4.0, 5.0),
         ("compute", "u_q", 5.0, 5.5),
         ("send", "g_p", 5.0, 6.0),
         ("compute", "u_p", 6.0, 6.5),
@@ -228,7 +228,7 @@ def test_one_part_is_on_the_wire_while_another_is_added(hardware):
 
 
 def test_the_others_wait_for_a_slower_worker():
-    """Its values are there at 6 s. Those to be added, and the sum it has made, go out together."""
+    """Its values are there at 6 s. Those to be added go out behind the sum that it has made."""
     slow = replace(TWO, hosts=(Host(RATE, RATE), Host(RATE, RATE, slowdown=2.0)))
     two = predicted(ONE_LAYER, group("g", "p"), hardware=slow)
     assert spans(two, 0) == [
@@ -241,8 +241,8 @@ def test_the_others_wait_for_a_slower_worker():
     assert spans(two, 1) == [
         ("compute", "f", 0.0, 2.0),
         ("compute", "b", 2.0, 6.0),
-        ("send", "g", 6.0, 8.0),
-        ("send", "g", 6.0, 8.0),
+        ("send", "g", 6.0, 7.0),
+        ("send", "g", 7.0, 8.0),
         ("compute", "u_p", 9.0, 10.0),
     ]
     assert two.groups == {"g": GroupTimes(3.0, 9.0)}

@@ -3,10 +3,10 @@
 A fluid simulation: between two events every transfer and every computation goes on at a constant
 rate. A host computes one task at a time, the most urgent one. From one host to another transfers go
 one after the other, in the order in which they begin, as gRPC sends them over one connection. Those
-that begin together go in any order, so what waits for one of them is simulated as if it waited for
-all. The connections of a host share what its link carries in equal parts. Where a host's processor
-both computes and transfers, every byte on the wire slows its computation down. Ties go to the task
-that was added first, so the result is the same every time.
+that begin together may go in any order, and no plan should count on a good one: so the least urgent
+goes first. The connections of a host share what its link carries in equal parts. Where a host's
+processor both computes and transfers, every byte on the wire slows its computation down. Ties
+between computations go to the task that was added first, so the result is the same every time.
 
 What a connection gets depends on its two hosts only. So when one gets busy or idle, only those of
 its hosts are looked at, and every link and device keeps in mind up to when it has been followed.
@@ -48,7 +48,8 @@ class TaskGraph:
         amounts: seconds, or bytes of a transfer.
         worth: how many bytes on the wire each byte of a transfer takes the time of.
         latencies: seconds from the last byte of a transfer to its arrival.
-        urgencies: computations of the same host go in this order, the least first.
+        urgencies: computations of the same host go in this order, the least first; transfers that
+            begin together the other way round.
         waits: how many tasks each waits for.
         dependents: which tasks wait for each.
     """
@@ -100,18 +101,20 @@ class TaskGraph:
 
 
 @dataclass(slots=True)
-class _Batch:
-    """Transfers from one host to another that have begun together.
+class _Waiting:
+    """A transfer on a link.
 
     Attributes:
-        begin_s: when.
-        end: the `carried` of the link with which they end.
-        numbers: of the tasks.
+        number: of the task.
+        begin_s: when it has begun to wait.
+        size: in bytes on the wire.
+        end: the `carried` of the link with which it ends.
     """
 
+    number: int
     begin_s: float
-    end: float
-    numbers: list[int] = field(default_factory=list)
+    size: float
+    end: float = 0.0
 
 
 @dataclass(slots=True)
@@ -121,11 +124,11 @@ class _Link:
     Attributes:
         number: of the resource.
         rate: what the link carries, besides what its hosts send and receive.
-        batches: its transfers, in order.
+        waiting: its transfers, in order.
         carried: bytes since the link got busy.
         share: bytes per second.
         since_s: up to when that has been followed.
-        due_s: when the first batch ends.
+        due_s: when the first of them ends.
         first: with which `carried` that is.
     """
 
@@ -133,7 +136,7 @@ class _Link:
     source: int
     target: int
     rate: float
-    batches: deque[_Batch] = field(default_factory=deque)
+    waiting: deque[_Waiting] = field(default_factory=deque)
     carried: float = 0.0
     share: float = 0.0
     since_s: float = 0.0
@@ -293,14 +296,18 @@ class _Run:
             link = _Link(len(self._resources), source, target, rate)
             self._links[source, target] = link
             self._resources.append(link)
-        if not link.batches:
+        if not link.waiting:
             link.carried, link.share, link.since_s, link.first = 0.0, 0.0, clock_s, -1.0
             self._outgoing[source][target] = self._incoming[target][source] = link
-        if not link.batches or link.batches[-1].begin_s < clock_s - _NO_TIME_S:
-            link.batches.append(_Batch(clock_s, link.batches[-1].end if link.batches else 0.0))
-        batch = link.batches[-1]
-        batch.numbers.append(number)
-        batch.end += tasks.amounts[number] * tasks.worth[number]
+        own = [_Waiting(number, clock_s, tasks.amounts[number] * tasks.worth[number])]
+        while link.waiting and link.waiting[-1].begin_s >= clock_s - _NO_TIME_S:
+            own.append(link.waiting.pop())
+        end = link.waiting[-1].end if link.waiting else 0.0
+        urgencies = tasks.urgencies
+        for each in sorted(own, key=lambda w: (urgencies[w.number], w.number), reverse=True):
+            end += each.size
+            each.end = end
+            link.waiting.append(each)
         self._senders[source] = self._receivers[target] = None
 
     # Rates
@@ -311,7 +318,7 @@ class _Run:
         send_shares, receive_shares = self._send_shares, self._receive_shares
         sent, received = self._sent, self._received
         for number, link in self._concerned().items():
-            end = link.batches[0].end
+            end = link.waiting[0].end
             share = min(send_shares[link.source], receive_shares[link.target], link.rate)
             if share == link.share and end == link.first:
                 continue
@@ -391,21 +398,20 @@ class _Run:
         link.follow(self._clock_s)
         link.due_s, link.first = math.inf, -1.0
         enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * _NO_TIME_S * link.share)
-        enough = max(enough, link.batches[0].end)
+        enough = max(enough, link.waiting[0].end)
         finished = []
-        while link.batches and link.batches[0].end <= enough:
-            for number in link.batches.popleft().numbers:
-                latency_s = self._tasks.latencies[number]
-                if latency_s > 0:
-                    heapq.heappush(self._delays, (self._clock_s + latency_s, number))
-                else:
-                    finished.append(number)
+        while link.waiting and link.waiting[0].end <= enough:
+            number = link.waiting.popleft().number
+            latency_s = self._tasks.latencies[number]
+            if latency_s > 0:
+                heapq.heappush(self._delays, (self._clock_s + latency_s, number))
+            else:
+                finished.append(number)
         self._senders[link.source] = self._receivers[link.target] = None
-        if not link.batches:
+        if link.waiting:
+            self.begins_s[link.waiting[0].number] = self._clock_s
+        else:
             self._rest(link)
-            return finished
-        for number in link.batches[0].numbers:
-            self.begins_s[number] = self._clock_s
         return finished
 
     def _rest(self, link: _Link) -> None:

@@ -87,6 +87,7 @@ class _Writer:
             if part.parameter is not None:
                 joined = self._joined_bytes.get(part.parameter, 0)
                 self._joined_bytes[part.parameter] = joined + part.bytes
+        self._needed = self._first_needed()
         self.found = StepTasks(folded=hardware.is_uniform)
         self._tasks = self.found.graph
         self._hosts = 1 if self.found.folded else hardware.workers
@@ -95,6 +96,27 @@ class _Writer:
         self._after: dict[str, list[str]] = {}
         self._chain: list[list[int]] = []
         self._yielded: list[dict[str, int]] = []
+
+    def _first_needed(self) -> dict[str, int]:
+        """Of each parameter the first piece of the chain that needs what is updated with it."""
+        pieces: dict[str, int] = {}
+        for number, piece in enumerate(self._workload.chain):
+            for variable in piece.needs:
+                pieces.setdefault(variable, number)
+        last = len(self._workload.chain)
+        needed: dict[str, int] = {}
+        for update in self._workload.updates:
+            first = min((pieces.get(variable, last) for variable in update.writes), default=last)
+            for parameter in update.moves_with:
+                needed[parameter] = min(first, needed.get(parameter, last))
+        return needed
+
+    def _urgency(self, group: Group) -> int:
+        """Which piece of the chain waits for a group; what is not deferred is needed at the end."""
+        last = len(self._workload.chain)
+        if not group.deferred:
+            return last
+        return min(self._needed.get(name, last) for name in self._parameters(group))
 
     def _parameters(self, group: Group) -> list[str]:
         """The parameters to which the members of a group belong."""
@@ -258,7 +280,7 @@ class _Writer:
         A part goes in each round behind the part before it.
         """
         hardware = self._hardware
-        latency_s = hardware.latency_of(group.pattern)
+        latency_s, urgency = hardware.latency_of(group.pattern), self._urgency(group)
         ends: list[int] = []
         before: dict[int, int] = {}
         for chunks in self._chunks(group):
@@ -277,6 +299,7 @@ class _Writer:
                     target=0,
                     worth=self._worth(group, each.bytes, each.chunks, self._rate) * each.busiest,
                     latency_s=latency_s * each.count + self._handling_s(each.bytes * each.busiest),
+                    urgency=urgency,
                 )
                 if each.added:
                     last = self._add_up(group, 0, each.added, [last])
@@ -340,6 +363,7 @@ class _Writer:
             target=target,
             worth=self._worth(group, *size_and_chunks, rate),
             latency_s=latency_s + handling_s,
+            urgency=self._urgency(group),
         )
 
     def _worth(self, group: Group, size: float, chunks: float, bytes_per_s: float) -> float:
