@@ -102,7 +102,7 @@ def test_the_gap_to_the_best_of_all_choices(workers, capsys):
         sizes = [draw.randint(1, 40) * MB // 4 for _ in range(layers)]
         seconds = [draw.randint(1, 30) / 1000 for _ in range(layers)]
         outlook = outlook_of(sizes, seconds, workers=workers)
-        found = search(outlook, [])
+        found = search(outlook, [], options=Options(budget_tasks=100_000))
         assert found.best.step_s <= 1.005 * found.plain.step_s
         gaps.append(found.best.step_s / best_of_all(outlook, 12 * MB) - 1)
     with capsys.disabled():
@@ -199,8 +199,8 @@ def test_few_alike_layers_are_not_split_into_more_parts_than_help():
     outlook = outlook_of([4 * MB] * 6, [0.01] * 6, rate=119 * MB)
     with_messages = hardware_of(outlook.network, TimingTable({}))
     found = search(dataclasses.replace(outlook, hardware=with_messages), [])
-    assert any(each.candidate.parts for each in (found.best, *found.others))
-    assert found.tasks < Options().budget_tasks / 4
+    assert 0 < len(found.best.candidate.parts) <= 4 * 6
+    assert found.tasks < Options().budget_tasks
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ to some size; and some bytes may be in flight at a time. The best of them is imp
 one group at a time is put on the other side, joined with the next one, split, sent earlier, cut
 into another number of parts, or aggregated by another pattern, as long as that makes the predicted
 step shorter. Where one gradient dominates, all that is tried with it split, too, into as many parts
-as the family likes best.
+as the family likes best. As far as the budget lasts, the family with other bytes in flight is
+improved as well, since what is reached one change at a time depends on where one starts.
 
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
@@ -91,21 +92,30 @@ def search(
     given = [searcher(each.parts).score(each) for each in starts]
     shape, family = searcher().family()
     start = min([plain, *given, family], key=lambda each: each.step_s)
-    best = searcher(start.candidate.parts).improved(start)
-    found = [best]
+    found = [searcher(start.candidate.parts).improved(start)]
+    shapes: dict[tuple[Part, ...], _Shape] = {(): shape}
     cuts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
     may_split = options.scheduling and options.batching and not budget.is_over
-    if cuts and may_split and best.step_s > (1 + _SIMPLER) * outlook.least_s:
-        in_parts = [searcher(parts).family(shape)[1] for parts in cuts]
-        start = min(in_parts, key=lambda each: each.step_s)
+    if cuts and may_split and not _is_good(found, outlook):
+        in_parts = [searcher(parts).family(shape) for parts in cuts]
+        shape, start = min(in_parts, key=lambda each: each[1].step_s)
+        shapes[start.candidate.parts] = shape
         found.append(searcher(start.candidate.parts).improved(start))
-        if (1 + _SIMPLER) * found[-1].step_s < best.step_s:
-            best = found[-1]
+    others = [each for parts in shapes for each in searcher(parts).others_of(shapes[parts])]
+    for start in sorted(others, key=lambda each: each.step_s):
+        if not budget.is_over and not _is_good(found, outlook):
+            found.append(searcher(start.candidate.parts).improved(start))
+    best = min(found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
     for simpler in (*given, plain):
         if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
             best = simpler
-    others = [each for each in dict.fromkeys((*found, family, *given)) if each != best]
-    return Found(best, plain, tuple(sorted(others, key=lambda s: s.step_s)), budget.spent)
+    further = [each for each in dict.fromkeys((*found, family, *given)) if each != best]
+    return Found(best, plain, tuple(sorted(further, key=lambda s: s.step_s)), budget.spent)
+
+
+def _is_good(found: Iterable[Scored], outlook: Outlook) -> bool:
+    """Whether too little is left to be gained to go on."""
+    return min(each.step_s for each in found) <= (1 + _SIMPLER) * outlook.least_s
 
 
 @dataclass(slots=True)
@@ -318,6 +328,14 @@ class _Searcher:
             gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
         ordered = self._options.serialization
         return Candidate(name, named, gates, ordered, in_flight_bytes, self._parts)
+
+    def others_of(self, shape: _Shape) -> list[Scored]:
+        """The same with other bytes in flight."""
+        return [
+            self.score(self._of_shape(dataclasses.replace(shape, in_flight_bytes=limit)))
+            for limit in self._limits
+            if limit != shape.in_flight_bytes
+        ]
 
     # Improvement
 
