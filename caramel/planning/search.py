@@ -35,6 +35,7 @@ GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 IN_FLIGHT = (0, 1_000_000, 2_000_000, 4_000_000, 8_000_000, IN_FLIGHT_BYTES, 25_000_000)
 
 _FEW = 16  # groups
+_FURTHER = 3  # improved plans that are told of
 _WORTH = 1e-4  # of the step that a change must save to be made
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
 
@@ -109,6 +110,7 @@ def search(
     for simpler in (*given, plain):
         if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
             best = simpler
+    found = sorted(found, key=lambda each: each.step_s)[:_FURTHER]
     further = [each for each in dict.fromkeys((*found, family, *given)) if each != best]
     return Found(best, plain, tuple(sorted(further, key=lambda s: s.step_s)), budget.spent)
 
