@@ -79,6 +79,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
+        "tcp": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
         "python": platform.python_version(),
         "versions": versions,
     }
