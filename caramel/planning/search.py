@@ -6,8 +6,8 @@ to some size; and some bytes may be in flight at a time. The best of them is imp
 one group at a time is put on the other side, joined with the next one, split, sent earlier, cut
 into another number of parts, or aggregated by another pattern, as long as that makes the predicted
 step shorter. Where one gradient dominates, all that is tried with it split, too, into as many parts
-as the family likes best. As far as the budget lasts, the family with other bytes in flight is
-improved as well, since what is reached one change at a time depends on where one starts.
+as the family likes best. As far as the budget lasts, the next best of the family, with other bytes
+in flight, are improved as well: what is reached one change at a time depends on where one starts.
 
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from caramel.graph import dtype_bytes
 from caramel.patterns import PATTERNS
@@ -30,11 +29,13 @@ from caramel.planning.pattern import AUTO, pattern_of
 from caramel.planning.split import with_parts, worthwhile_parts
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 
-DEFERRED_SHARES = tuple(n / 20 for n in range(16))
+DEFERRED_SHARES = tuple(n / 10 for n in range(8))
+NEAR_SHARES = tuple(n / 50 for n in range(-4, 5))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 IN_FLIGHT = (0, 1_000_000, 2_000_000, 4_000_000, 8_000_000, IN_FLIGHT_BYTES, 25_000_000)
 
 _FEW = 16  # groups
+_STARTS = 3  # limits of what is in flight
 _FURTHER = 3  # improved plans that are told of
 _WORTH = 1e-4  # of the step that a change must save to be made
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
@@ -89,29 +90,31 @@ def search(
             searchers[parts] = _Searcher(outlook, parts, deferrable, options, budget)
         return searchers[parts]
 
+    def improved(start: Scored) -> Scored:
+        return searcher(start.candidate.parts).improved(start)
+
     plain = searcher().score(Candidate("plain", outlook.plain.groups, ordered=False))
     given = [searcher(each.parts).score(each) for each in starts]
-    shape, family = searcher().family()
-    start = min([plain, *given, family], key=lambda each: each.step_s)
-    found = [searcher(start.candidate.parts).improved(start)]
-    shapes: dict[tuple[Part, ...], _Shape] = {(): shape}
+    family = searcher().family()
+    shape, start = family[0]
+    found = [improved(min([plain, *given, start], key=lambda each: each.step_s))]
+    others = [each for _, each in family]
     cuts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
     may_split = options.scheduling and options.batching and not budget.is_over
     if cuts and may_split and not _is_good(found, outlook):
-        in_parts = [searcher(parts).family(shape) for parts in cuts]
-        shape, start = min(in_parts, key=lambda each: each[1].step_s)
-        shapes[start.candidate.parts] = shape
-        found.append(searcher(start.candidate.parts).improved(start))
-    others = [each for parts in shapes for each in searcher(parts).others_of(shapes[parts])]
-    for start in sorted(others, key=lambda each: each.step_s):
+        in_parts = [each for parts in cuts for _, each in searcher(parts).family(shape)]
+        best = min(in_parts, key=lambda each: each.step_s)
+        found.append(improved(best))
+        others += [each for each in in_parts if each.candidate.parts == best.candidate.parts]
+    for each in sorted(others, key=lambda each: each.step_s):
         if not budget.is_over and not _is_good(found, outlook):
-            found.append(searcher(start.candidate.parts).improved(start))
+            found.append(improved(each))
     best = min(found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
     for simpler in (*given, plain):
         if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
             best = simpler
     found = sorted(found, key=lambda each: each.step_s)[:_FURTHER]
-    further = [each for each in dict.fromkeys((*found, family, *given)) if each != best]
+    further = [e for e in dict.fromkeys((*found, start, *given)) if e not in (best, plain)]
     return Found(best, plain, tuple(sorted(further, key=lambda s: s.step_s)), budget.spent)
 
 
@@ -220,41 +223,56 @@ class _Searcher:
 
     # The family
 
-    def family(self, start: _Shape | None = None) -> tuple[_Shape, Scored]:
-        """The best of the family, one property after the other.
+    def family(self, start: _Shape | None = None) -> list[tuple[_Shape, Scored]]:
+        """The best of the family for several limits of what is in flight, the fastest first.
 
         Args:
             start: what was the best with other parts; the sizes of groups are those.
         """
-        best = start or _Shape(0.0, 0, 0, self._options.gated_bytes)
-        score = self.score(self._of_shape(best))
-
-        def take_the_best_of(shapes: Iterable[_Shape]) -> None:
-            nonlocal best, score
-            for shape in shapes:
-                if self._is_over:
-                    return
-                tried = self.score(self._of_shape(shape))
-                if tried.step_s < score.step_s * (1 - _WORTH):
-                    best, score = shape, tried
-
-        def changed(**changes: Any) -> _Shape:
-            return dataclasses.replace(best, **changes)
-
         options = self._options
-        if options.batching and start is None:
-            best = changed(deferred_bytes=2_000_000, in_step_bytes=1_000_000)
-            score = self.score(self._of_shape(best))
-        if options.scheduling:
-            take_the_best_of([changed(deferred_share=share) for share in DEFERRED_SHARES])
-        if options.batching and start is None:
-            take_the_best_of([changed(in_step_bytes=size) for size in GROUP_BYTES])
-            take_the_best_of([changed(deferred_bytes=size) for size in GROUP_BYTES])
-        take_the_best_of([changed(in_flight_bytes=size) for size in self._limits])
-        if options.scheduling:
-            around = [best.deferred_share + n / 100 for n in range(-4, 5)]
-            take_the_best_of([changed(deferred_share=share) for share in around])
-        return best, score
+        sizes = (2_000_000, 1_000_000) if options.batching else (0, 0)
+        first = start or _Shape(0.0, *sizes, options.gated_bytes)
+        if not options.scheduling:
+            return [self._fitted(self._best_of([first]), sized=start is None)]
+        by_limit: list[tuple[_Shape, Scored]] = []
+        for limit in self._limits:
+            shapes = [
+                dataclasses.replace(first, in_flight_bytes=limit, deferred_share=share)
+                for share in DEFERRED_SHARES
+            ]
+            if not (by_limit and self._is_over):
+                by_limit.append(self._best_of(shapes))
+        by_limit.sort(key=lambda each: each[1].step_s)
+        fitted = [self._fitted(each, sized=start is None) for each in by_limit[:_STARTS]]
+        return sorted(fitted, key=lambda each: each[1].step_s)
+
+    def _fitted(self, found: tuple[_Shape, Scored], *, sized: bool) -> tuple[_Shape, Scored]:
+        """A member of the family with the best sizes of groups, if asked for, and share."""
+        if self._options.batching and sized:
+            shape = found[0]
+            tried = [dataclasses.replace(shape, in_step_bytes=size) for size in GROUP_BYTES]
+            shape, _ = found = self._best_of(tried, found)
+            tried = [dataclasses.replace(shape, deferred_bytes=size) for size in GROUP_BYTES]
+            found = self._best_of(tried, found)
+        if self._options.scheduling:
+            shape = found[0]
+            shares = [shape.deferred_share + near for near in NEAR_SHARES]
+            tried = [dataclasses.replace(shape, deferred_share=share) for share in shares]
+            found = self._best_of(tried, found)
+        return found
+
+    def _best_of(
+        self, shapes: Iterable[_Shape], best: tuple[_Shape, Scored] | None = None
+    ) -> tuple[_Shape, Scored]:
+        """The best of some members of the family, and of the best so far."""
+        for shape in shapes:
+            if best is not None and self._is_over:
+                break
+            tried = self.score(self._of_shape(shape))
+            if best is None or tried.step_s < best[1].step_s * (1 - _WORTH):
+                best = shape, tried
+        assert best is not None
+        return best
 
     @property
     def _limits(self) -> tuple[int, ...]:
@@ -330,14 +348,6 @@ class _Searcher:
             gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
         ordered = self._options.serialization
         return Candidate(name, named, gates, ordered, in_flight_bytes, self._parts)
-
-    def others_of(self, shape: _Shape) -> list[Scored]:
-        """The same with other bytes in flight."""
-        return [
-            self.score(self._of_shape(dataclasses.replace(shape, in_flight_bytes=limit)))
-            for limit in self._limits
-            if limit != shape.in_flight_bytes
-        ]
 
     # Improvement
 
