@@ -299,10 +299,11 @@ class _Run:
         if not link.waiting:
             link.carried, link.share, link.since_s, link.first = 0.0, 0.0, clock_s, -1.0
             self._outgoing[source][target] = self._incoming[target][source] = link
+        link.follow(clock_s)
         own = [_Waiting(number, clock_s, tasks.amounts[number] * tasks.worth[number])]
         while link.waiting and link.waiting[-1].begin_s >= clock_s - _NO_TIME_S:
             own.append(link.waiting.pop())
-        end = link.waiting[-1].end if link.waiting else 0.0
+        end = link.waiting[-1].end if link.waiting else link.carried
         urgencies = tasks.urgencies
         for each in sorted(own, key=lambda w: (urgencies[w.number], w.number), reverse=True):
             end += each.size

@@ -61,7 +61,7 @@ class Hardware:
 
     Attributes:
         hosts: one for each worker.
-        latency_s: from when a tensor could be sent until its first byte arrives, by pattern.
+        latency_s: of a transfer, beside its bytes and behind those sent before it, by pattern.
         links: pairs of workers whose rate or latency is another than their hosts and `latency_s`
             say.
         excess: how many times the bytes of a pattern its transfers are worth: 1, or more where

@@ -24,7 +24,7 @@ def saved_by(
 
     * "computation": an infinitely fast device.
     * "wire": links that carry any amount at once. What a processor has to do for it stays.
-    * "latency": transfers whose first byte arrives at once.
+    * "latency": transfers that take no time beside their bytes.
     * "processor": copying, adding and handling what is sent takes nothing, of the device neither.
 
     Args:
