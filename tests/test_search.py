@@ -13,7 +13,7 @@ from caramel.graph import TensorSpec
 from caramel.names import TensorRef
 from caramel.network import assumed_network
 from caramel.plan import AggregatedGradient, Group, Plan
-from caramel.planning.gates import gates_of
+from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import Options
 from caramel.planning.search import Candidate, Outlook, search
 from caramel.planning.split import split_gradients
@@ -86,6 +86,13 @@ def test_something_but_not_everything_is_deferred_where_the_wire_is_the_limit():
     assert found.best.step_s < 0.9 * found.plain.step_s
     assert found.best.step_s < whole.step_s < found.plain.step_s
     assert 0 < len(whole.candidate.deferred) < 4
+
+
+def test_with_a_small_budget_only_the_usual_limit_of_what_is_in_flight_is_tried():
+    outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
+    found = search(outlook, [], options=Options(budget_tasks=200))
+    assert found.best.step_s < found.plain.step_s
+    assert found.best.candidate.in_flight_bytes == IN_FLIGHT_BYTES
 
 
 def test_nothing_is_planned_where_nothing_is_gained():

@@ -32,7 +32,8 @@ from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 DEFERRED_SHARES = tuple(n / 10 for n in range(8))
 NEAR_SHARES = tuple(n / 50 for n in range(-4, 5))
 GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
-IN_FLIGHT = (0, 1_000_000, 2_000_000, 4_000_000, 8_000_000, IN_FLIGHT_BYTES, 25_000_000)
+IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
+"""In this order, as far as the budget lasts."""
 
 _FEW = 16  # groups
 _STARTS = 3  # limits of what is in flight
