@@ -95,6 +95,19 @@ def test_with_a_small_budget_only_the_usual_limit_of_what_is_in_flight_is_tried(
     assert found.best.candidate.in_flight_bytes == IN_FLIGHT_BYTES
 
 
+def test_not_only_the_best_of_the_family_is_improved(monkeypatch):
+    """Which of them gets best cannot be known before: with ResNet-50 it is not the first."""
+    limits, improved = [], _Searcher.improved
+    monkeypatch.setattr(
+        _Searcher,
+        "improved",
+        lambda own, start: limits.append(start.candidate.in_flight_bytes) or improved(own, start),
+    )
+    outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
+    search(outlook, [], options=Options(batching=False))
+    assert len(set(limits)) > 1
+
+
 def test_nothing_is_planned_where_nothing_is_gained():
     outlook = outlook_of([4000, 4000], [0.1, 0.1], rate=1000 * MB)
     found = search(outlook, [])
