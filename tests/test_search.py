@@ -15,7 +15,7 @@ from caramel.network import assumed_network
 from caramel.plan import AggregatedGradient, Group, Plan
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate, Outlook, search
+from caramel.planning.search import Candidate, Outlook, _Searcher, search
 from caramel.planning.split import split_gradients
 from caramel.simulation.hardware import Hardware, Host, hardware_of
 from caramel.simulation.simulate import sizes_of
