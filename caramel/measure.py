@@ -76,7 +76,8 @@ def measure_network(
     with ExitStack() as stack:
 
         def series(context: Context, pattern: str) -> _Series:
-            session = ARModel(context, cluster, pattern=pattern).session(**options)
+            model = ARModel(context, cluster, pattern=pattern, planner="plain")
+            session = model.session(**options, trials=None)  # every step alike
             stack.enter_context(session)
             return _Series(lambda: session.step(fetches=[]))
 

@@ -20,6 +20,7 @@ from caramel.network import fit_network
 from caramel.patterns import PATTERNS
 from caramel.processes import free_ports
 from caramel.profile import Profile
+from caramel.session import Session
 
 SIZES = (64, 64 * 2**10)
 
@@ -67,6 +68,18 @@ def test_aggregations_and_pairs_are_measured(workers):
     assert set(model.costs) == set(PATTERNS)
     assert len(model.links) == workers * (workers - 1)
     assert model.bytes_per_s > 0.0
+
+
+def test_nothing_is_planned_while_it_is_measured(monkeypatch):
+    planning = []
+
+    def session(*given, **options):
+        planning.append((options["planning"], options["tried"]))
+        return Session(*given, **options)
+
+    monkeypatch.setattr("caramel.builder.Session", session)
+    measure_network(2, patterns=["ring"], sizes=(4, 8), repeats=1, pairs=False)
+    assert planning == [(None, None)] * 3
 
 
 def test_what_is_measured_can_be_chosen():
