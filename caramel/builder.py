@@ -44,7 +44,7 @@ from caramel.live_planning import (
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
-from caramel.planning.fit import DECIDED, check_fit
+from caramel.planning.fit import DECIDED, check_edges, check_fit, decides_alike
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
@@ -99,7 +99,8 @@ class ARModel:
         device_list: a device for each replica, in place of one replica on each worker; several
             may be on one task.
         plan: a plan to carry out in place of a new one, as `ARModel.plan` or `Plan.from_json` gave
-            it, perhaps with other groups, edges or gates; the options above are not looked at then.
+            it, perhaps with other groups, edges or gates; nothing is decided by the options above
+            then, and facts serve only to explain it.
         marks: let workers mark in each step how far each group has come, so that a session can say
             what a late step waits for (`Session.metrics`); it costs well below 1 % of usual steps.
         analyzers: functions from facts to a fact that replace or add to the built-in ones.
@@ -108,7 +109,7 @@ class ARModel:
 
     Attributes:
         plan: everything that will happen, as pure data.
-        decision: why the plan is what it is, and what else was looked at; None if it was given.
+        decision: why the plan is what it is, and what else was looked at.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         graph: the distributed `tf.Graph`.
         variants: by name, the plans that a session can change between: `plan`, called "own", and
@@ -192,17 +193,23 @@ class ARModel:
         )
         self.windows = known_windows(analysis)
         self._plain = own_plan
-        self.decision: Decision | None = None
+        self._is_given = plan is not None
         if plan is None:
-            self.decision = choose(own_plan, analysis, options, kept=self._kept_plan())
-            own_plan = self.decision.plan
-            self._watch.tell(f"the plan is {self.decision.source}")
-        self.plan: Plan = self._completed(plan, own_plan)
+            decision = choose(own_plan, analysis, options, kept=self._kept_plan())
+            self.plan: Plan = self._completed(None, decision.plan)
+        else:
+            self.plan = self._completed(plan, own_plan)
+            unplanned = dataclasses.replace(options, planner="plain")
+            decision = choose(own_plan, analysis, unplanned)  # what is known of the job
+            decision = dataclasses.replace(decision, plan=self.plan, source="given")
+        self.decision: Decision = decision
+        self._watch.tell(f"the plan is {decision.source}")
         self._watch.note("plan")
         self._assembly = Assembly(context, self._watch, check_graph if check else None)
         self.graph = self._assembly.graph
         self.traffic = self._assembly.add(self.plan, 0)
         self.variants: dict[str, Variant] = {OWN: Variant(OWN, 0, self.plan, self.traffic)}
+        self._has_own_variants = False  # whether the user has added any
         self._chosen: str | None = None  # what proved the fastest in a session
         self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
 
@@ -215,29 +222,48 @@ class ARModel:
 
         Args:
             measured: traced steps of a session (`Session.trace`), to be compared with what is
-                predicted.
+                predicted; the plan that did them is explained then.
             measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
 
         Raises:
-            PlanError: nothing is known of times; there was no profile, and no step was traced yet.
+            PlanError: nothing is known of times (there was no profile, and no step was traced yet),
+                there is one worker only, or the traced steps were done by different plans.
         """
-        if self.decision is None or self.decision.outlook is None:
+        if self._plain.workers == 1:
+            raise PlanError("there is nothing to explain: one worker aggregates nothing")
+        if self.decision.outlook is None:
             raise PlanError(
                 "nothing can be explained, because nothing is known of times: give "
                 "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
                 f"{ReplanSettings().first_after} steps of training with planner='search'"
             )
         return explain(
-            self.decision.plan,
+            self._plan_of(measured),
             self.decision.outlook,
             job=self.context.job.train_op,
-            planner=self._options.planner,
+            planner="none, the plan was given" if self._is_given else self._options.planner,
             deferrable=self.decision.deferrable,
             measured=measured,
             measured_step_s=measured_step_s,
         )
 
-    @held_back()
+    def _plan_of(self, measured: Sequence[Timeline]) -> Plan:
+        """The plan that did traced steps; the decided one if there are none."""
+        names = sorted({timeline.plan for timeline in measured if timeline.plan})
+        if not names:
+            return self.decision.plan
+        if len(names) > 1:
+            raise PlanError(
+                "the traced steps were done by different plans, "
+                + ", ".join(f"'{name}'" for name in names)
+                + "; explain those of one plan at a time"
+            )
+        if names[0] not in self.variants:
+            raise PlanError(
+                f"the traced steps were done by a plan '{names[0]}', which this model does not have"
+            )
+        return self.variants[names[0]].plan
+
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same job, for sessions to change to.
 
@@ -256,6 +282,12 @@ class ARModel:
         """
         if not name or name in self.variants:
             raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
+        self._has_own_variants = True
+        return self._add(plan, name)
+
+    @held_back()
+    def _add(self, plan: Plan, name: str) -> Plan:
+        """Add a plan; returns it as it is carried out."""
         self._watch.start()
         completed = self._completed(plan, self.plan)
         number = len(self.variants)
@@ -295,12 +327,24 @@ class ARModel:
         groups = [dataclasses.replace(group, deferred=False) for group in self.plan.groups]
         plan = dataclasses.replace(self.plan, groups=tuple(groups), gates=())
         name = self._new_name(UNDEFERRED)
-        self.add_variant(plan, name)
+        self._add(plan, name)
         return name
+
+    def _variant_of(self, plan: Plan, name: str) -> str:
+        """The name of a variant that does what a plan decides.
+
+        If there is none, one is added, under this name or a similar one.
+        """
+        for variant in self.variants.values():
+            if decides_alike(variant.plan, plan):
+                return variant.name
+        new = self._new_name(name)
+        self._add(plan, new)
+        return new
 
     def _planning(self, first: str) -> Planning | None:
         """How a session plans while it runs, from this plan on; None if it does not."""
-        if self.decision is None or not self._options.plans or self._plain.workers == 1:
+        if self._is_given or not self._options.plans or self._plain.workers == 1:
             return None
         searches = self._options.planner == "search"
         plan = self.variants[first].plan
@@ -314,12 +358,27 @@ class ARModel:
 
     def _forecast(self, plan: Plan) -> Forecast | None:
         """What is predicted of a plan's steps, if anything can be."""
-        return None if self.decision is None else forecast_of(plan, self.decision)
+        return forecast_of(plan, self.decision)
 
     def _plan_live(
-        self, traces: Sequence[Sequence[Any]], clock_offsets_s: Sequence[float]
+        self,
+        running: str,
+        traces: Sequence[Sequence[Any]],
+        clock_offsets_s: Sequence[float],
     ) -> tuple[list[str], float | None]:
-        """Plan from traced steps; names of the plans to try, and the step that is expected."""
+        """Plan from traced steps.
+
+        Where the plain plan runs and no plan is predicted to be faster, it goes on. Any other plan
+        has to compete with the plain one in any case: it may have become slower than that.
+
+        Args:
+            running: the plan that did them.
+            traces: for each step the `StepStats` protos of its calls.
+            clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+
+        Returns:
+            Names of the plans to try besides the one that runs, and the step that is expected.
+        """
         decision = plan_from_traces(
             traces,
             clock_offsets_s,
@@ -328,24 +387,23 @@ class ARModel:
             self.context.op_graph,
             self._options,
         )
-        found = decision.found
+        self._cache_key = None  # it stands for the facts of the profile, which hold no longer
+        found, run = decision.found, self.variants[running].plan
+        is_plain = decides_alike(run, decision.plain)
         if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:
-            if self.decision is not None:  # what is carried out stays, but more is known of it
-                decision = dataclasses.replace(decision, plan=self.decision.plan)
-            self.decision = decision
-            return [], expected_of(decision)
+            if is_plain:  # it stays, but more is known of it
+                self.decision = dataclasses.replace(decision, plan=run)
+                return [], expected_of(self.decision)
+            decision = dataclasses.replace(decision, plan=decision.plain)
         self.decision = decision
-        expected_s = expected_of(decision)
-        own_name = SEARCHED if found is not None else self._options.planner
-        plans = {own_name: decision.plan, **worth_a_trial(decision)}
-        names = []
-        for name, plan in plans.items():
-            if name == PLAIN and self.plan.groups == self._plain.groups:
-                continue  # it is what the job does already
-            names.append(self._new_name(name))
-            self.add_variant(plan, names[-1])
-        self._worth_a_trial = names
-        return names, expected_s
+        plans = {PLAIN: decision.plain, **worth_a_trial(decision)}
+        if not decides_alike(decision.plan, decision.plain):
+            name = SEARCHED if found is not None else self._options.planner
+            plans = {name: decision.plan, **plans}
+        names = dict.fromkeys(self._variant_of(plan, name) for name, plan in plans.items())
+        names.pop(running, None)
+        self._worth_a_trial = list(names)
+        return list(names), expected_of(decision)
 
     def _new_name(self, name: str) -> str:
         """A name that no variant has yet."""
@@ -358,8 +416,7 @@ class ARModel:
     def _keep(self, name: str) -> None:
         """Remember the plan that proved the fastest."""
         self._chosen = name
-        if self.decision is not None:
-            self.decision = dataclasses.replace(self.decision, plan=self.variants[name].plan)
+        self.decision = dataclasses.replace(self.decision, plan=self.variants[name].plan)
         if self._cache_key is not None:
             keep_plan(self._cache_key, self.variants[name].plan)
 
@@ -369,6 +426,7 @@ class ARModel:
         completed = complete(_decided(given, own), graph, job, self._access, self._frames)
         if given is not None:
             check_fit(given, completed)
+            check_edges(completed, graph, self._frames)
         return completed
 
     def session(
@@ -432,11 +490,10 @@ class ARModel:
     def _alternatives(self) -> list[str]:
         """Names of the plans that are to be tried beside the model's own; they are added once."""
         if self._worth_a_trial is None:
-            self._worth_a_trial = []
-            if self.decision is not None and len(self.variants) == 1:  # none by the user
-                for name, plan in worth_a_trial(self.decision).items():
-                    self._worth_a_trial.append(self._new_name(name))
-                    self.add_variant(plan, self._worth_a_trial[-1])
+            plans = {} if self._has_own_variants else worth_a_trial(self.decision)
+            names = dict.fromkeys(self._variant_of(plan, name) for name, plan in plans.items())
+            names.pop(OWN, None)
+            self._worth_a_trial = list(names)
         return self._worth_a_trial
 
 

@@ -219,6 +219,9 @@ def plan(
     ] = None,
 ) -> None:
     """Plan a job from measured facts, without running anything, and print the plan."""
+    for written in (save, page):
+        if written is not None:
+            _check_directory(written)
     with quiet_start():
         import tensorflow  # noqa: F401
     from rich.console import Console

@@ -16,6 +16,7 @@ from caramel.observed import observed_network, observed_timing
 from caramel.plan import Plan
 from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision, choose
+from caramel.planning.fit import decides_alike
 from caramel.planning.options import Options
 from caramel.stalls import Forecast
 
@@ -55,7 +56,7 @@ def worth_a_trial(decision: Decision) -> dict[str, Plan]:
     searched plans have few, and so does not share the errors of their predictions.
     """
     found = decision.found
-    if found is None or decision.plan.groups == decision.plain.groups:
+    if found is None or decides_alike(decision.plan, decision.plain):
         return {}
     plans = {PLAIN: decision.plain}
     others = [
@@ -89,7 +90,7 @@ def plan_from_traces(
     Raises:
         ProfileError: nothing can be learnt from the traces.
     """
-    timing = observed_timing(traces, graph, plain.workers)
+    timing = observed_timing(traces, graph, plain.devices)
     network = observed_network(traces, plain.devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
     return choose(plain, analysis_of([timing, network]), live)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from caramel.analyzers.windows import group_window
 from caramel.facts import TransferWindows
 from caramel.plan import Group, Plan
 
@@ -54,6 +55,5 @@ def _title(plan: Plan) -> str:
 
 def _window(plan: Plan, group: Group, windows: TransferWindows) -> tuple[str, str]:
     """When the last gradient of a group is ready and its first parameter is needed."""
-    own = [windows.windows[plan.parameter(member)] for member in group.members]
-    ready_s, needed_s = max(w.ready_s for w in own), min(w.needed_s for w in own)
-    return f"{ready_s * 1e3:.2f}", f"{needed_s * 1e3:.2f}"
+    window = group_window(windows, map(plan.parameter, group.members))
+    return f"{window.ready_s * 1e3:.2f}", f"{window.needed_s * 1e3:.2f}"

@@ -7,6 +7,7 @@ string keys, optional values, literals, strings, numbers and booleans.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import types
 import typing
 from collections.abc import Mapping
@@ -57,8 +58,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return _read_dataclass(kind, value, where)
     if hasattr(kind, "_fields"):
-        _expect(isinstance(value, list), value, "a list", where)
-        return kind(*value)
+        return _read_named_tuple(kind, value, where)
     if kind is float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return float(_expect(is_number, value, "a number", where))
@@ -70,6 +70,15 @@ def _read_optional(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
         return None
     kinds = [argument for argument in arguments if argument is not type(None)]
     return _read(kinds[0], value, where)
+
+
+def _read_named_tuple(kind: Any, value: Any, where: str) -> Any:
+    hints, fields = typing.get_type_hints(kind), inspect.signature(kind).parameters
+    least = sum(field.default is inspect.Parameter.empty for field in fields.values())
+    is_whole = isinstance(value, list) and least <= len(value) <= len(fields)
+    _expect(is_whole, value, f"a list of {', '.join(fields)}", where)
+    given = zip(fields, value, strict=False)  # the last ones may have defaults
+    return kind(*(_read(hints[name], item, f"{where}.{name}") for name, item in given))
 
 
 def _read_dataclass(kind: Any, value: Any, where: str) -> Any:

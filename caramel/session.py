@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -173,7 +174,8 @@ class Session:
             with self._runner.traced() as traces:
                 self._step(self._stepper.step_as_before, feed_dict)
             stats = [metadata.step_stats for metadata in traces]
-            timelines.append(timeline_of(stats, self._job.plan.devices, clock_offsets_s))
+            timeline = timeline_of(stats, self._job.plan.devices, clock_offsets_s)
+            timelines.append(dataclasses.replace(timeline, plan=self._stepper.program.name))
         return tuple(timelines)
 
     # Plans

@@ -35,9 +35,9 @@ class Planning:
     """How a running job plans.
 
     Attributes:
-        replan: adds plans to the job, from the `StepStats` protos of the calls of traced steps and
-            how far each worker's clock is ahead; returns their names, and the step that is expected
-            of the first of them.
+        replan: plans for the job, from the name of the plan that did some traced steps, the
+            `StepStats` protos of their calls, and how far each worker's clock is ahead; returns the
+            names of plans to try besides, and the step that is expected of the first of them.
         chosen: told the name of a plan that was kept after trials.
         settings: when.
         begins: whether nothing is known yet, so that the job is to measure itself.
@@ -45,7 +45,9 @@ class Planning:
         expected_s: the step that is expected of the first plan; None if not known.
     """
 
-    replan: Callable[[Sequence[Sequence[Any]], Sequence[float]], tuple[list[str], float | None]]
+    replan: Callable[
+        [str, Sequence[Sequence[Any]], Sequence[float]], tuple[list[str], float | None]
+    ]
     chosen: Callable[[str], None] = lambda name: None
     settings: ReplanSettings = field(default_factory=ReplanSettings)
     begins: bool = False
@@ -227,10 +229,16 @@ class Stepper:
         self._watch.expect(self._watch.usual_s)  # tells better than a prediction of the same steps
         _log.info("planning from %d traced steps", len(traces))
         try:
-            names, expected_s = self._planning.replan(traces, self._runner.clock_offsets_s())
+            offsets_s = self._runner.clock_offsets_s()
+            names, expected_s = self._planning.replan(self._program.name, traces, offsets_s)
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
             return
+        except Exception:  # the step itself was done
+            _log.warning("planning has failed; the job goes on without a new plan", exc_info=True)
+            return
+        if self._watchdog is not None:
+            self._watchdog.forget_forecasts()
         if names:
             self._watch.expected_s = expected_s
             self.try_plans([self._program.name, *names], TrialSettings())

@@ -60,9 +60,15 @@ class LinkPauses:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The spans of one step."""
+    """The spans of one step.
+
+    Attributes:
+        spans: in any order.
+        plan: the name of the plan that did the step, where a session traced it.
+    """
 
     spans: tuple[Span, ...] = ()
+    plan: str = ""
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -157,64 +163,6 @@ def wire_limit_s(size_bytes: float, bytes_per_s: float) -> float:
     if bytes_per_s <= 0:
         raise ValueError(f"a link carries more than {bytes_per_s} bytes per second")
     return size_bytes / bytes_per_s
-
-
-# Comparison -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Occurrence:
-    """When something first began and last ended, from the begin of its timeline, in seconds.
-
-    `busy_s` is how long it took without the pauses between.
-    """
-
-    begin_s: float
-    end_s: float
-    busy_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The same thing in two timelines; None where it does not occur."""
-
-    worker: int
-    resource: Resource
-    name: str
-    predicted: Occurrence | None
-    measured: Occurrence | None
-
-    @property
-    def late_s(self) -> float:
-        """How much later it ended than predicted; infinite if it is in one timeline only."""
-        if self.predicted is None or self.measured is None:
-            return math.inf
-        return self.measured.end_s - self.predicted.end_s
-
-
-def compare(predicted: Timeline, measured: Timeline) -> tuple[Difference, ...]:
-    """What two timelines have by the same name, the largest difference between their ends first.
-
-    Spans of one name on one resource of one worker (the chunks of a transfer, say) count as one.
-    """
-    first, second = _occurrences(predicted), _occurrences(measured)
-    found = [
-        Difference(*key, predicted=first.get(key), measured=second.get(key))
-        for key in sorted(first.keys() | second.keys())
-    ]
-    return tuple(sorted(found, key=lambda difference: -abs(difference.late_s)))
-
-
-def _occurrences(timeline: Timeline) -> dict[tuple[int, Resource, str], Occurrence]:
-    intervals: dict[tuple[int, Resource, str], list[tuple[float, float]]] = {}
-    for span in timeline.spans:
-        intervals.setdefault((span.worker, span.resource, span.name), []).append(
-            (span.begin_s - timeline.begin_s, span.end_s - timeline.begin_s)
-        )
-    return {
-        key: Occurrence(min(b for b, _ in own), max(e for _, e in own), _covered_s(own))
-        for key, own in intervals.items()
-    }
 
 
 def _covered_s(intervals: Iterable[tuple[float, float]]) -> float:

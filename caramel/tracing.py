@@ -105,7 +105,7 @@ def trace_job(
 
 def _predicted(model: ARModel) -> Timeline | None:
     """A step of the chosen plan as it was predicted."""
-    if model.decision is None or model.decision.outlook is None:
+    if model.decision.outlook is None:
         return None
     plan, outlook = model.decision.plan, model.decision.outlook
     return simulate(plan, outlook.workload(bool(plan.edges)), outlook.hardware).timeline

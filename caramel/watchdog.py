@@ -76,14 +76,6 @@ class _Step:
     is_told: bool = False  # that the whole step is late
 
 
-@dataclass(slots=True)
-class _Known:
-    """What is known of a plan."""
-
-    legs: tuple[Leg, ...]
-    forecast: Forecast | None
-
-
 class Watchdog:
     """Watches the steps of a session.
 
@@ -97,7 +89,8 @@ class Watchdog:
     def __init__(self, runner: Runner, cluster: Cluster, graph: OpGraph, watch: StallWatch) -> None:
         self._runner, self._cluster, self._graph, self._watch = runner, cluster, graph, watch
         self._settings = watch.settings
-        self._known: dict[str, _Known] = {}  # by the plan's name
+        self._legs: dict[str, tuple[Leg, ...]] = {}  # by the plan's name
+        self._forecasts: dict[str, Forecast] = {}  # likewise
         self._usual_s: dict[str, deque[float]] = {}
         self._thread: CallThread | None = None
         self._askers: dict[int, CallThread] = {}
@@ -135,6 +128,10 @@ class Watchdog:
     def record(self, plan: str, step_s: float) -> None:
         """A usual step of a plan has taken so long."""
         self._usual_s.setdefault(plan, deque(maxlen=_USUAL_STEPS)).append(step_s)
+
+    def forget_forecasts(self) -> None:
+        """More is known of the job than before: what was predicted of its plans is out of date."""
+        self._forecasts = {}
 
     def close(self) -> None:
         """End the threads, but for those whose workers do not answer."""
@@ -200,11 +197,11 @@ class Watchdog:
 
     def _course(self, step: _Step, done: Done) -> Course:
         name = step.program.name
-        known = self._known_of(step.program)
+        forecast = self._forecast(step.program)
         times_s = self._usual_s.get(name, ())
         found_s = [] if step.expected_s is None else [step.expected_s]
         found_s += [median(times_s)] if len(times_s) >= _LEAST_STEPS else []
-        usual_s, forecast = max(found_s, default=None), known.forecast
+        usual_s = max(found_s, default=None)
         if not step.is_usual:
             # It may take much longer, so nothing is expected of it in particular.
             forecast = None
@@ -213,18 +210,27 @@ class Watchdog:
         return course_of(
             step.number,
             name,
-            known.legs,
+            self._legs_of(step.program),
             forecast,
             usual_s,
             computes=done.does_step,
             pending=done.does_part,
         )
 
-    def _known_of(self, program: Program) -> _Known:
-        if program.name not in self._known:
-            legs = legs_of(program.plan, self._positions)
-            self._known[program.name] = _Known(legs, self._watch.forecast(program.plan))
-        return self._known[program.name]
+    def _legs_of(self, program: Program) -> tuple[Leg, ...]:
+        if program.name not in self._legs:
+            self._legs[program.name] = legs_of(program.plan, self._positions)
+        return self._legs[program.name]
+
+    def _forecast(self, program: Program) -> Forecast | None:
+        """What is predicted of a plan; if nothing is yet, it is asked for again in a later step."""
+        known = self._forecasts  # of now: another thread may put another one in its place
+        if program.name not in known:
+            forecast = self._watch.forecast(program.plan)
+            if forecast is None:
+                return None
+            known[program.name] = forecast
+        return known[program.name]
 
     @cached_property
     def _positions(self) -> dict[str, int]:

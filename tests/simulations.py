@@ -14,7 +14,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from caramel.facts import Link
-from caramel.patterns import Gather, Reduce, Send, chunk_sizes, schedule
+from caramel.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
 from caramel.plan import Gate, Group
 from caramel.planning.gates import gates_of
 from caramel.simulation.hardware import Hardware, Host
@@ -149,6 +149,8 @@ def costly(draw, of=None):
         excess=dict.fromkeys(PATTERNS, draw(st.sampled_from([1.0, 1.5]))),
         cores=draw(st.sampled_from([None, 1, 2])),
         processor_s_per_byte=5e-4,
+        processor_s_per_message=draw(st.sampled_from([0.0, 0.125])),
+        message_s=draw(st.sampled_from([0.0, 0.25])),
         op_s=draw(st.sampled_from([0.0, 0.25])),
         step_s=draw(st.sampled_from([0.0, 0.5])),
     )
@@ -157,12 +159,18 @@ def costly(draw, of=None):
 
 @st.composite
 def uneven(draw, of=None):
-    """Cases with hosts that differ."""
+    """Cases with hosts that differ, and perhaps with links that do."""
     case = draw(costly() if of is None else of)
     rates = st.sampled_from([500.0, 1000.0, 3000.0])
     slowdowns = st.sampled_from([1.0, 1.0, 1.5])
     own = [Host(draw(rates), draw(rates), draw(slowdowns)) for _ in case.hardware.hosts]
-    return replace(case, hardware=replace(case.hardware, hosts=tuple(own)))
+    links = ()
+    if draw(st.booleans()):
+        latency_s = max(case.hardware.latency_s.values())
+        workers = range(case.hardware.workers)
+        pairs = [(s, t) for s in workers for t in workers if s != t]
+        links = tuple(Link(s, t, draw(rates), latency_s) for s, t in pairs)
+    return replace(case, hardware=replace(case.hardware, hosts=tuple(own), links=links))
 
 
 # The second simulator ---------------------------------------------------------------------------
@@ -269,6 +277,15 @@ class Reference:
                 needs,
                 wait_s=hardware.copy_s_per_byte * size * copied,
             )
+            messages = [s for s in self._steps(group).steps if not isinstance(s, Reduce)]
+            own = sum(step.source == host for step in messages) * group.depth
+            self._add(
+                ("handled", group.name, host),
+                {("begun", group.name, host)},
+                left=hardware.processor_s_per_message * own,
+                host=host,
+                urgency=(-1, 0),
+            )
         ends = [self._part(group, part) for part in range(group.depth)]
         for host in range(hardware.workers):
             self._add(("arrived", group.name, host), {event for end in ends for event in end[host]})
@@ -276,7 +293,7 @@ class Reference:
     def _part(self, group: Group, part: int) -> list[set]:
         """What each host waits for: its value of each chunk."""
         hardware, workers = self.case.hardware, range(self.case.hardware.workers)
-        pattern = schedule(group.pattern, len(workers), shift=group.shift)
+        pattern = self._steps(group)
         elements = self.case.bytes(group) // FLOAT
         sizes = chunk_sizes(elements, pattern.chunks * group.depth, FLOAT)
         sizes = [n * FLOAT for n in sizes[part * pattern.chunks :][: pattern.chunks]]
@@ -300,7 +317,8 @@ class Reference:
                 needs,
                 wait_s=hardware.latency_s[group.pattern]
                 + hardware.handling_s_per_byte * sum(sizes[s.chunk] for s in together),
-                left=size * hardware.excess.get(group.pattern, 1.0),
+                left=size * hardware.excess.get(group.pattern, 1.0)
+                + hardware.message_s * self._rate(step.source, step.target),
                 host=step.source,
                 target=step.target,
                 needed=self._needed(group),
@@ -310,6 +328,15 @@ class Reference:
             else:
                 apart[(step.target, step.chunk, step.source)] = event
         return [{has[w, c] for c in range(len(sizes))} for w in workers]
+
+    def _steps(self, group: Group) -> Schedule:
+        return schedule(group.pattern, self.case.hardware.workers, shift=group.shift)
+
+    def _rate(self, source: int, target: int) -> float:
+        hardware = self.case.hardware
+        rates = [k.bytes_per_s for k in hardware.links if (k.source, k.target) == (source, target)]
+        own = hardware.hosts[source].send_bytes_per_s
+        return min(own, hardware.hosts[target].receive_bytes_per_s, *rates)
 
     def _needed(self, group: Group) -> int:
         """The first piece that waits for a deferred group; a large number if none does."""
@@ -343,6 +370,7 @@ class Reference:
             rate = min(
                 own / sum(source == flow.host for source, _ in links),
                 others / sum(target == flow.target for _, target in links),
+                self._rate(flow.host, flow.target),
             )
             queue = [f for f in flows if (f.host, f.target) == (flow.host, flow.target)]
             first_s = min(f.ready_s for f in queue) + 1e-9

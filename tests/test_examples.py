@@ -15,9 +15,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from caramel.processes import free_ports
 
@@ -119,14 +122,52 @@ def test_a_golden_file_accepts(actual):
     assert differences("loss {loss: 0.1..0.3}, {part of all: -1..5}%", actual) == []
 
 
+def imported(name: str) -> ModuleType:
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
+    example = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
+
+
+@pytest.mark.parametrize(
+    ("words", "changed"),
+    [
+        ([], {}),
+        (["--no-serialization"], {"serialization": False}),
+        (["--no-batching"], {"batching": False}),
+        (["--no-scheduling"], {"scheduling": False}),
+        (["--no-adaptive-depth"], {"adaptive_depth": False}),
+        (["--planner", "paper"], {"planner": "paper"}),
+        (["--pattern", "ring", "--profile", "p.json"], {"pattern": "ring", "profile": "p.json"}),
+    ],
+)
+def test_the_flags_of_the_training_script_are_those_of_the_model(words, changed, monkeypatch):
+    given = {}
+
+    class EnoughError(Exception):
+        pass
+
+    def model(context, workers, **options):
+        given.update(options)
+        raise EnoughError
+
+    example = imported("train_resnet")
+    monkeypatch.setattr(example.caramel, "ARModel", model)
+    app = typer.Typer()
+    app.command()(example.main)
+    assert isinstance(CliRunner().invoke(app, words).exception, EnoughError)
+    flags = ("serialization", "batching", "scheduling", "adaptive_depth")
+    usual = {"pattern": "auto", "profile": None, "planner": "search"} | dict.fromkeys(flags, True)
+    assert given == usual | changed
+
+
 def test_the_saved_network_is_as_good_on_a_single_device(tmp_path):
     result = run(python(str(ROOT / "examples/train_resnet.py"), "--epochs", "3"), tmp_path)
     printed = re.search(r"test accuracy ([\d.]+)%", result.stdout)
     assert printed, result.stdout
 
-    spec = importlib.util.spec_from_file_location("resnet", ROOT / "examples/train_resnet.py")
-    example = sys.modules["resnet"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = imported("train_resnet")
     import tensorflow as tf
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:

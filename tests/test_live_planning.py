@@ -16,10 +16,15 @@ from caramel.facts import TimingTable
 from caramel.fingerprint import graph_hash, this_machine
 from caramel.live_planning import worth_a_trial
 from caramel.network import assumed_network
+from caramel.plan import Gate
 from caramel.planning.candidate import Candidate
+from caramel.planning.fit import decides_alike
+from caramel.planning.options import Options
 from caramel.planning.search import Found, Scored
 from caramel.profile import Profile
 from caramel.replanning import ReplanSettings, Watch
+from caramel.timeline import Span, Timeline
+from caramel.trials import TrialSettings
 from tests.networks import (
     CLASSES,
     FEATURES,
@@ -173,6 +178,12 @@ def test_without_trials_nothing_is_planned_while_the_job_runs(caplog):
     assert list(model.variants) == ["own"]
 
 
+@pytest.fixture(name="quickly")
+def fixture_quickly(monkeypatch):
+    """Variations are searched with a small budget."""
+    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+
+
 def slow_facts(workers):
     def timing(graph: caramel.graph.OpGraph) -> TimingTable:
         return TimingTable(dict.fromkeys(graph.ops, 0.001))
@@ -228,6 +239,41 @@ def test_the_next_session_begins_with_the_plan_that_was_chosen():
     assert metrics.plan == "plain" != variants[0]
     assert metrics.trials is None
     assert list(model.variants) == variants
+
+
+def test_the_end_of_trials_decides_for_the_next_session():
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    settings = TrialSettings()
+    steps = settings.rounds * (settings.steps + settings.skipped) * 3 + 1
+    with model.session() as session:
+        train(session, job, steps)
+        metrics = session.metrics()
+    assert metrics.trials.is_over
+    with model.session() as session:
+        assert session.metrics().plan == metrics.plan
+        assert session.metrics().trials is None
+
+
+def test_what_the_user_added_is_left_to_the_user():
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    model._undeferred()  # for a fetch in an earlier session
+    (plain, *_) = model._alternatives()
+    assert decides_alike(model.variants[plain].plan, model.decision.plain)
+    other = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    other.add_variant(other.plan, "mine")
+    assert other._alternatives() == []
+
+
+def test_a_plan_that_does_what_the_plain_one_does_is_not_tried_against_it():
+    context = network("adam", model=wide, dtype=tf.float32).context()
+    decision = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
+    groups = [dataclasses.replace(g, reason="because") for g in decision.plain.groups]
+    alike = dataclasses.replace(decision.plain, groups=tuple(groups))
+    assert worth_a_trial(dataclasses.replace(decision, plan=alike)) == {}
+    gated = dataclasses.replace(alike, gates=(Gate("group_1", "group_0"),))
+    assert "plain" in worth_a_trial(dataclasses.replace(decision, plan=gated))
 
 
 @pytest.mark.parametrize(("paper_s", "second"), [(1.14, "paper"), (1.16, "family")])
@@ -295,7 +341,7 @@ def test_a_kept_plan_is_only_that_of_the_same_training_op(tmp_path, monkeypatch)
     assert "earlier run" not in other.decision.source
 
 
-def test_a_plan_can_be_explained():
+def test_a_plan_can_be_explained(quickly):
     job = network("gradient_descent", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
     explanation = model.explain()
@@ -309,9 +355,39 @@ def test_nothing_is_explained_without_facts():
     job = network("gradient_descent", model=wide, dtype=tf.float32)
     with pytest.raises(PlanError, match="caramel profile"):
         caramel.ARModel(job.context(), 2).explain()
+    with pytest.raises(PlanError, match="one worker aggregates nothing"):
+        caramel.ARModel(job.context(), 1).explain()
 
 
-def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
+def test_a_plan_that_was_given_can_be_explained(quickly):
+    context = network("gradient_descent", model=wide, dtype=tf.float32).context()
+    first = caramel.ARModel(context, 2, analyzers=slow_facts(2))
+    model = caramel.ARModel(context, 2, analyzers=slow_facts(2), plan=first.plan)
+    assert model.plan == first.plan
+    assert (model.decision.source, model.decision.found) == ("given", None)
+    explanation = model.explain()
+    assert explanation.step_s == first.explain().step_s
+    assert explanation.planner == "none, the plan was given"
+    assert model._planning("own") is None  # it stays
+
+
+def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):
+    context = network("gradient_descent", model=wide, dtype=tf.float32).context()
+    model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
+    model.add_variant(model.decision.plain, "plain")
+
+    def traced(plan):
+        return Timeline((Span("send", "group_0", 0.0, 1.0),), plan=plan)
+
+    own, plain = (model.explain([traced(name)]) for name in ("own", "plain"))
+    assert own.step_s == model.explain().step_s < plain.step_s == plain.plain_step_s
+    with pytest.raises(PlanError, match="by different plans, 'own', 'plain'"):
+        model.explain([traced("plain"), traced("own")])
+    with pytest.raises(PlanError, match="by a plan 'mine', which this model does not have"):
+        model.explain([traced("mine")])
+
+
+def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch, quickly):
     monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 0.0)
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
@@ -330,16 +406,59 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
     assert not any(group.deferred for group in model.explain().groups)
 
 
-def test_the_planner_of_the_paper_can_plan_again_while_the_job_runs():
+def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(monkeypatch):
+    """A plan that was fast may have become slower than the plain one."""
+    context = network("adam", model=wide, dtype=tf.float32).context()
+    model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
+    decision, kept = model.decision, []
+    monkeypatch.setattr("caramel.builder.plan_from_traces", lambda *_: decision)
+    monkeypatch.setattr("caramel.builder.keep_plan", lambda *what: kept.append(what))
+    model._cache_key = "of the profile"
+    names, expected_s = model._plan_live("own", [], [])
+    assert "plain" in names
+    assert "own" not in names
+    assert expected_s == decision.found.best.step_s
+    variants = list(model.variants)
+    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 0.0)  # no plan is predicted to be better
+    assert model._plan_live("own", [], []) == (["plain"], decision.found.plain.step_s)
+    assert model._plan_live("plain", [], []) == ([], decision.found.plain.step_s)
+    assert list(model.variants) == variants
+    model._keep("plain")
+    assert kept == []  # under the old facts it would be found by the next run
+
+
+def test_what_goes_wrong_in_planning_costs_no_step(caplog, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr("caramel.builder.plan_from_traces", fail)
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2)
+    with (
+        caplog.at_level(logging.WARNING, "caramel"),
+        model.session(replanning=AT_ONCE) as session,
+    ):
+        train(session, job, 6)
+        assert session.metrics().steps == 6
+        session.variables()
+    assert [m for m in caplog.messages if "planning has failed" in m]
+
+
+def test_the_planner_of_the_paper_can_plan_again_while_the_job_runs(caplog):
     job = network("gradient_descent", model=large, dtype=tf.float32)
     slow = caramel.ARModel(
         job.context(), 2, analyzers=slow_facts(2), planner="paper", replan="auto"
     )
     drifting = dataclasses.replace(AT_ONCE, window=2, drift=1.0001, lasting_s=0.0)
-    with slow.session(replanning=drifting) as session:
+    with (
+        caplog.at_level(logging.WARNING, "caramel"),
+        slow.session(replanning=drifting) as session,
+    ):
         session._stepper._watch.expected_s = 1e-9
         train(session, job, 8)
-    assert "paper" in slow.variants
+    (told,) = [m for m in caplog.messages if "times as long as expected (0.0000 s)" in m]
+    assert told.endswith("planning again from fresh measurements")
+    assert "plain" in slow.variants  # a new plan of the paper's rules, too, if it is another one
 
 
 # Kept plans -------------------------------------------------------------------------------------

@@ -1,9 +1,11 @@
-"""In which order the parts of a step are called."""
+"""In which order the parts of a step are called, and what is pending when one of them fails."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import pytest
+import tensorflow as tf
 from networks import network
 
 import caramel
@@ -16,6 +18,7 @@ class Called:
 
     def __init__(self, plan):
         self.parts, self._moved = [], moved_ops(plan)
+        self.fails = None  # the part that does
 
     def run(self, tensors, targets, fed, what):
         return []
@@ -24,24 +27,33 @@ class Called:
         return function()
 
     def compile(self, tensors, targets, fed):
-        part = "moved" if list(targets) == self._moved else "step"
+        part = "moved" if list(targets) == self._moved else "step" if targets else "counts"
 
         def call():
+            if part == "counts":  # of tokens, as if all were there
+                return [1] * len(tensors)
             self.parts.append(part)
+            if part == self.fails:
+                raise tf.errors.InvalidArgumentError(None, None, f"the {part} part failed")
             return []
 
         return call
 
 
-def test_what_is_pending_is_called_before_the_step_beside_it():
-    """What it sends is needed first. Threads promise no order, so that of most steps counts."""
+@pytest.fixture(name="plan", scope="module")
+def fixture_plan():
+    """One that defers everything."""
     plan = caramel.ARModel(network("adam").context(), 2).plan
     groups = tuple(dataclasses.replace(group, deferred=True) for group in plan.groups)
-    model = caramel.ARModel(
+    return caramel.ARModel(
         network("adam").context(), 2, plan=dataclasses.replace(plan, groups=groups)
-    )
-    called = Called(model.plan)
-    pending = Pending(called, model.plan)
+    ).plan
+
+
+def test_what_is_pending_is_called_before_the_step_beside_it(plan):
+    """What it sends is needed first. Threads promise no order, so that of most steps counts."""
+    called = Called(plan)
+    pending = Pending(called, plan)
     for _ in range(101):
         pending.step([], ["train"], {}, "a step")
     pending.close()
@@ -49,3 +61,19 @@ def test_what_is_pending_is_called_before_the_step_beside_it():
     pairs = list(zip(called.parts[1::2], called.parts[2::2], strict=True))
     assert len(pairs) == 100
     assert sum(pair == ("moved", "step") for pair in pairs) >= 90
+
+
+@pytest.mark.parametrize(("fails", "rest"), [("moved", ["moved"]), ("step", [])])
+def test_a_step_that_was_done_is_done_whole(fails, rest, plan):
+    """If only the part of the step before has failed, the step's own part is still to come."""
+    called = Called(plan)
+    pending = Pending(called, plan)
+    pending.step([], ["train"], {}, "a step")
+    called.fails = fails
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"the {fails} part failed"):
+        pending.step([], ["train"], {}, "a step")
+    assert sorted(called.parts[1:]) == ["moved", "step"]
+    called.fails, called.parts = None, []
+    pending.flush("the rest")
+    pending.close()
+    assert called.parts == rest

@@ -93,6 +93,15 @@ def test_a_plan_that_makes_no_sense_is_refused(gradients, groups, message):
             r"groups\[0\].depth: expected a int",
         ),
         (lambda value: value.update(reduction="max"), "expected one of"),
+        (
+            lambda value: value["gradients"][0].update(values=["w", 0, 1]),
+            r"gradients\[0\].values: expected a list of op, index",
+        ),
+        (lambda value: value["gradients"][0].update(values=[]), "expected a list of op, index"),
+        (
+            lambda value: value["gradients"][0].update(values=[5, 0]),
+            r"gradients\[0\].values.op: expected a str",
+        ),
     ],
 )
 def test_json_that_is_no_plan_is_refused_with_the_place(change, message):

@@ -129,6 +129,15 @@ def test_without_facts_the_plan_is_plain():
     assert model_of(context, 2, **off).plan == caramel.ARModel(context, 2, pattern="shuffle").plan
 
 
+def test_everything_off_is_the_plain_plan_with_facts_and_defaults_too():
+    context = network(model=wide).context()
+    off = dict.fromkeys(FLAGS, False)
+    model = model_of(context, 3, pattern="auto", planner="search", in_flight_bytes=None, **off)
+    assert model.decision.outlook is not None
+    assert model.plan == caramel.ARModel(context, 3, planner="plain").plan
+    assert model._planning("own") is None
+
+
 def test_a_plan_can_be_saved_edited_and_carried_out():
     job = network("momentum", model=wide)
     context = job.context()

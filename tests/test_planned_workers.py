@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
-from networks import network, tf, wide
+from networks import FLOAT64_ONLY, OPTIMIZERS, PROCESSES, network, tf, wide
 from test_planned_model import FLAGS, every_op_takes_a_millisecond, slow_network
 from test_split_gradients import SOME, split_plan
 from test_workers import worker_pid
@@ -66,11 +67,46 @@ def test_worker_processes_give_the_bits_of_plain_training(workers):
     expected = plain_values(job, context, workers)
     with caramel.Cluster.local(workers) as cluster:
         for flags in COMBINATIONS:
-            with planned(context, cluster, **flags).session() as session:
+            model = planned(context, cluster, **flags)
+            assert bool(model.plan.gates) == flags["scheduling"]
+            with model.session() as session:
                 for step in range(STEPS):
                     session.step(batch(job, step))
                 for worker in range(workers):
                     assert_equal(session.variables(worker=worker), expected, flags)
+
+
+@pytest.fixture(name="processes", scope="module")
+def fixture_processes():
+    """Clusters of worker processes by their number, started when they are first asked for."""
+    clusters = {}
+    with ExitStack() as stack:
+
+        def of(workers):
+            if workers not in clusters:
+                clusters[workers] = stack.enter_context(caramel.Cluster.local(workers))
+            return clusters[workers]
+
+        yield of
+
+
+@pytest.mark.parametrize("number", range(max(len(OPTIMIZERS), len(PROCESSES))))
+def test_every_optimizer_and_clipping_gives_the_same_bits_on_worker_processes(number, processes):
+    """Each optimizer with one of the clippings, on two workers or on three."""
+    workers = 2 + number % 2
+    optimizer = list(OPTIMIZERS)[number % len(OPTIMIZERS)]
+    process = list(PROCESSES)[number % len(PROCESSES)]
+    dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32
+    job = network(optimizer, process, model=wide, dtype=dtype)
+    context = job.context()
+    expected = plain_values(job, context, workers)
+    flags = [each for each in COMBINATIONS if each["scheduling"]]
+    model = planned(context, processes(workers), **flags[number % len(flags)])
+    with model.session() as session:
+        for step in range(STEPS):
+            session.step(batch(job, step))
+        for worker in range(workers):
+            assert_equal(session.variables(worker=worker), expected, f"{optimizer}, {process}")
 
 
 def test_worker_processes_give_the_bits_of_plain_training_while_plans_change():

@@ -40,16 +40,22 @@ def test_of_a_links_rate_a_share_is_payload_and_tensorflow_takes_its_time():
 
 
 def test_a_measured_network_says_what_transfers_take_besides():
-    costs = {"shuffle": TransferCost(0.004, 3e-8), "ring": TransferCost(0.006, 2e-8)}
+    costs = {"shuffle": TransferCost(0.004, 3e-8), "ring": TransferCost(0.0009, 2e-8)}
     networks = [NetworkModel(n, costs, 5e7, 1, empty_s=n / 1000) for n in (4, 2)]
     timing = TimingTable({"a": 1.0}, cores=2, step_s=1.5)
     four = hardware(4, latency_s=0.5, timing=timing, networks=networks)
     # The ring has six rounds, of a chunk each.
-    latencies = dict.fromkeys(PATTERNS, 0.5 + 0.001 - MESSAGE_S)
+    latencies = dict.fromkeys(PATTERNS, 0.5 + 0.00015 - MESSAGE_S)
     assert four.latency_s == pytest.approx(latencies)
     assert four.excess["ring"] == 1.0 < four.excess["shuffle"]
     assert (four.step_s, four.cores, four.hosts[0].slowdown) == (0.004, 2, 1.5)
     assert hardware(2, networks=networks).excess == {}
+
+
+def test_the_latency_of_the_network_that_was_measured_is_not_that_of_another_one():
+    far = NetworkModel(2, {"shuffle": TransferCost(0.03, 2e-8)}, 5e7, 1)
+    near = hardware(2, latency_s=0.001, networks=[far])
+    assert set(near.latency_s.values()) == {TRANSFER_S + 0.001}
 
 
 @pytest.mark.parametrize("name", ["send_bits_per_s", "receive_bits_per_s", "slowdown"])

@@ -476,3 +476,25 @@ def test_edges_that_do_not_fit_the_graph_are_refused(edge, message):
     plan = dataclasses.replace(caramel.ARModel(job.context(), workers=2).plan, edges=(edge,))
     with pytest.raises(PlanError, match=message):
         caramel.ARModel(job.context(), workers=2, plan=plan)
+
+
+def test_edges_across_the_border_of_a_loop_are_refused():
+    with networks.control_flow_version("v1"):
+        context = networks.network("momentum", model=loop).context()
+    model = caramel.ARModel(context, workers=2)
+    graph, frames = context.op_graph, Analysis([context.op_graph], ANALYZERS).get(LoopFrames).frame
+    outside = "w/Read/ReadVariableOp"
+    inside = next(op.name for op in graph if op.kind == "Tanh" and frames[op.name])
+    enters = next(op.name for op in graph if op.kind == "Enter" and frames[inside] == op.name)
+    leaves = next(op.name for op in graph if op.kind == "Exit" and not frames[op.name])
+
+    def with_edge(before, after):
+        plan = dataclasses.replace(model.plan, edges=(Edge(before, after),))
+        return caramel.ARModel(context, workers=2, plan=plan)
+
+    assert not frames[outside]
+    for before, after in ((outside, inside), (inside, outside), (inside, enters)):
+        with pytest.raises(PlanError, match=f"'{before}' -> '{after}', crosses the border"):
+            with_edge(before, after)
+    with_edge(outside, enters)
+    with_edge(leaves, next(g.consumers[0] for g in model.plan.gradients))

@@ -17,6 +17,8 @@ from caramel.plan import Group
 from caramel.simulation.hardware import (
     HANDLING_S_PER_BYTE,
     REDUCE_S_PER_BYTE,
+    Hardware,
+    Host,
     hardware_of,
     network_of,
 )
@@ -198,10 +200,23 @@ def test_without_latency_slow_links_are_as_slow():
     assert set(free.latency_s.values()) == {0.0}
 
 
+def test_the_wire_limit_is_that_of_the_worker_whose_best_link_is_the_slowest():
+    """One slow link of three workers can be gone round; a worker all of whose links are slow can
+    not."""
+    rates = {(0, 1): 100.0, (1, 0): 90.0, (0, 2): 70.0, (2, 0): 60.0, (1, 2): 50.0, (2, 1): 10.0}
+    links = tuple(Link(*pair, rate, 0.0) for pair, rate in rates.items())
+    hardware = Hardware((Host(100.0, 100.0),) * 3, {"shuffle": 0.0}, links)
+    # Sends: 100, 90, 60. Receives: 90, 100, 70.
+    assert hardware.bytes_per_s == 60.0
+    assert hardware.with_rates(2.0).bytes_per_s == 120.0
+    assert hardware.with_rates(2.0).links[-1] == Link(2, 1, 20.0, 0.0)
+    narrow = replace(hardware, hosts=(Host(100.0, 100.0), Host(100.0, 30.0), Host(100.0, 100.0)))
+    assert narrow.bytes_per_s == 30.0
+
+
 def test_the_same_hardware_with_something_else():
     hardware = hardware_of(NetworkModel(4, COSTS, 1e8, 1), TimingTable({}))
-    assert hardware.with_rate(5.0).bytes_per_s == 5.0
-    assert hardware.with_workers(9).workers == 9
+    assert hardware.with_rates(5.0).bytes_per_s == pytest.approx(5.0 * hardware.bytes_per_s)
     assert hardware.with_latency(0.5).latency_of("ring") == 0.5
     assert hardware.latency_of("ring") == pytest.approx(0.012 / 6 - 40e-6)
     assert hardware.latency_of("all_gather") == hardware.latency_of("ring")

@@ -1,4 +1,4 @@
-"""What a timeline says of a step: times, ratios, and how far a prediction was off."""
+"""What a timeline says of a step: times and ratios."""
 
 from __future__ import annotations
 
@@ -8,15 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.timeline import (
-    Difference,
-    LinkPauses,
-    Occurrence,
-    Span,
-    Timeline,
-    compare,
-    wire_limit_s,
-)
+from caramel.timeline import LinkPauses, Span, Timeline, wire_limit_s
 
 # Worker 0 computes for 6 s, worker 1 for 5 s; transfers overlap with it from 4 s on.
 STEP = Timeline(
@@ -115,34 +107,3 @@ def test_the_wire_limit_is_bytes_over_rate():
     assert wire_limit_s(102_000_000, 118_750_000) == pytest.approx(0.859, abs=1e-3)
     with pytest.raises(ValueError, match="more than 0 bytes"):
         wire_limit_s(1, 0)
-
-
-# Comparison -------------------------------------------------------------------------------------
-
-
-def test_two_timelines_are_compared_by_name_from_their_own_begin():
-    predicted = Timeline(
-        (
-            Span("compute", "a", 0.0, 1.0),
-            Span("send", "g", 1.0, 2.0),
-            Span("send", "g", 3.0, 4.0),
-            Span("compute", "only predicted", 1.0, 2.0),
-        )
-    )
-    measured = Timeline(
-        (
-            Span("compute", "a", 10.0, 11.5),
-            Span("send", "g", 11.5, 16.0),
-            Span("compute", "a", 10.0, 10.25, worker=1),
-        )
-    )
-    assert compare(predicted, measured) == (
-        Difference(0, "compute", "only predicted", Occurrence(1.0, 2.0, 1.0), None),
-        Difference(1, "compute", "a", None, Occurrence(0.0, 0.25, 0.25)),
-        Difference(0, "send", "g", Occurrence(1.0, 4.0, 2.0), Occurrence(1.5, 6.0, 4.5)),
-        Difference(0, "compute", "a", Occurrence(0.0, 1.0, 1.0), Occurrence(0.0, 1.5, 1.5)),
-    )
-
-
-def test_a_timeline_does_not_differ_from_itself():
-    assert {difference.late_s for difference in compare(STEP, STEP)} == {0.0}

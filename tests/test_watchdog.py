@@ -33,7 +33,7 @@ from benchmarks import testbed
 from caramel.builder import OWN
 from caramel.errors import StepTimeoutError
 from caramel.stalls import Forecast, StallSettings
-from caramel.watchdog import Watchdog
+from caramel.watchdog import StallWatch, Watchdog
 
 SOON = StallSettings(least_s=0.1)
 PATIENCE_S = 60.0
@@ -240,6 +240,20 @@ def test_a_group_that_is_later_than_predicted_is_named_in_a_step_that_is_not(mon
     (stall,) = session.metrics().stalls
     assert (stall.group, stall.workers, stall.cause) == (first, (1,), "producer")
     assert "(expected after 0.01 s)" in stall.text
+
+
+def test_what_is_predicted_is_asked_for_until_it_is_known_and_when_plans_are_made():
+    """A job that plans while it runs knows nothing at first, and more after that."""
+    model = caramel.ARModel(network("adam").context(), 2, planner="plain")
+    found = [None, None, Forecast(1.0, {}), Forecast(2.0, {})]
+    watch = StallWatch(forecast=lambda plan: found.pop(0))
+    with model.session(trials=None, stalls=None) as session:
+        program = session._stepper.program
+        watchdog = Watchdog(session._runner, model.cluster, model.context.op_graph, watch)
+        assert [watchdog._forecast(program) for _ in range(2)] == [None, None]
+        assert {watchdog._forecast(program).step_s for _ in range(3)} == {1.0}
+        watchdog.forget_forecasts()
+        assert watchdog._forecast(program).step_s == 2.0
 
 
 def test_what_goes_wrong_in_looking_does_not_disturb_training(monkeypatch, caplog):

@@ -103,7 +103,7 @@ def main() -> None:
     gradients = job.gradients if emulated else None
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
-    model, varied_s = _model(rank, context, cluster)
+    model = _model(rank, context, cluster)
     is_live = rank.setting.get("planner") == "live"
     session = model.session(config=graph.config(rank.case), trials="auto" if is_live else None)
     session.run(job.assign, job.fed)
@@ -129,7 +129,7 @@ def main() -> None:
             "gates": len(plan.gates),
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
-            "predicted_s": expected_of(model.decision) if model.decision else varied_s,
+            "predicted_s": expected_of(model.decision),
             "timing_error": _timing_error(rank),
             "plan": session.metrics().plan,
             "trials": _medians(session.metrics().trials),
@@ -155,31 +155,27 @@ def _medians(trials: Any) -> dict[str, float | None]:
     return {} if trials is None else {each.name: each.median_s for each in trials.plans}
 
 
-def _model(rank: Rank, context: Any, cluster: Any) -> tuple[Any, float | None]:
-    """The model that the setting asks for; what is predicted of a varied plan."""
+def _model(rank: Rank, context: Any, cluster: Any) -> Any:
+    """The model that the setting asks for."""
     import caramel
     from benchmarks.peers.varied import varied
-    from caramel.live_planning import forecast_of
 
     setting = rank.setting
     if setting.get("planner") == "live":
-        return caramel.ARModel(context, cluster), None
+        return caramel.ARModel(context, cluster)
     if set(setting) == {"pattern"}:
-        return caramel.ARModel(context, cluster, pattern=setting["pattern"], planner="plain"), None
+        return caramel.ARModel(context, cluster, pattern=setting["pattern"], planner="plain")
     profile = _profile(rank, context, cluster)
     if "varied" in setting:
         decision = caramel.ARModel(context, cluster, profile=profile, planner="paper").decision
-        assert decision is not None
         plan = varied(decision, setting["varied"])
-        forecast = forecast_of(plan, decision)
-        assert forecast is not None
-        return caramel.ARModel(context, cluster, plan=plan), forecast.step_s
+        return caramel.ARModel(context, cluster, plan=plan, profile=profile)
     options = {"profile": profile, "planner": setting.get("planner", "paper")}
     if "uses" in setting:
         used = setting["uses"].split("+")
         options |= {flag: word in used for word, flag in OPTIMIZATIONS.items()}
         options["pattern"] = setting["pattern"]
-    return caramel.ARModel(context, cluster, **options), None
+    return caramel.ARModel(context, cluster, **options)
 
 
 def _timing_error(rank: Rank) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from caramel.analysis import Analysis
@@ -19,7 +19,7 @@ from caramel.facts import (
     TransferWindows,
 )
 from caramel.graph import OpGraph
-from caramel.plan import ALL_GATHER, Edge, Plan
+from caramel.plan import ALL_GATHER, Edge, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
@@ -27,10 +27,12 @@ from caramel.planning.fit import DECIDED
 from caramel.planning.gates import split_between_all
 from caramel.planning.options import Options
 from caramel.planning.paper import paper_plan
-from caramel.planning.search import Found, search
+from caramel.planning.search import Found, other_sides, search
 from caramel.planning.serialize import serialize
 from caramel.simulation.hardware import hardware_of
 from caramel.simulation.workload import workload_of
+
+_NO_DIFFERENCE_MS = 0.05
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,15 @@ def choose(
         deferrable=deferrals.reason_against,
         options=options,
     )
+    sides = _Sides(
+        found.best.step_s,
+        other_sides(
+            found.best.candidate, outlook, deferrable=deferrals.reason_against, options=options
+        ),
+        deferrals.reason_against,
+    )
     return Decision(
-        _planned(plain, found.best.candidate, edges, outlook),
+        _planned(plain, found.best.candidate, edges, outlook, sides),
         f"'{found.best.candidate.name}', {source}",
         plain,
         outlook,
@@ -127,8 +136,44 @@ def choose(
     )
 
 
-def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...], outlook: Outlook) -> Plan:
-    """The plan of a candidate, with what is predicted of each group as its reason."""
+@dataclass(frozen=True)
+class _Sides:
+    """Why each group of a plan is on its side: in its step, or deferred.
+
+    Attributes:
+        step_s: the plan's.
+        other_s: by the name of a group the step if it was on the other side.
+        deferrable: why gradients cannot be deferred together, or None.
+    """
+
+    step_s: float
+    other_s: Mapping[str, float]
+    deferrable: Callable[[frozenset[str]], str | None]
+
+    def reason(self, group: Group, parameters: Iterable[str]) -> str:
+        """What would be if it was on the other side; nothing if that is not known."""
+        against = None
+        if not group.deferred:
+            against = self.deferrable(frozenset(parameters))
+        if against is not None:
+            return f"; it cannot be deferred: {against}"
+        if group.name not in self.other_s:
+            return ""
+        side = "in its step" if group.deferred else "deferred"
+        longer_ms = (self.other_s[group.name] - self.step_s) * 1e3
+        if longer_ms < _NO_DIFFERENCE_MS:
+            return f"; {side} it would make no difference"
+        return f"; {side} it would make the step {longer_ms:.1f} ms longer"
+
+
+def _planned(
+    plain: Plan,
+    candidate: Candidate,
+    edges: tuple[Edge, ...],
+    outlook: Outlook,
+    sides: _Sides | None = None,
+) -> Plan:
+    """The plan of a candidate; the reason of each group is what is predicted of it."""
     times = outlook.predict(candidate).groups
     workload = outlook.workload(candidate.ordered)
     ready, needed, end_s = workload.ready_s, workload.needed_s, workload.computation_s
@@ -152,6 +197,8 @@ def _planned(plain: Plan, candidate: Candidate, edges: tuple[Edge, ...], outlook
             f"ready at {ready_s:.4f} s, goes in {place}: predicted from {own.begin_s:.4f} to "
             f"{own.end_s:.4f} s"
         )
+        if sides is not None:
+            reason += sides.reason(group, parameters)
         groups.append(dataclasses.replace(group, reason=reason))
     return dataclasses.replace(plan, groups=tuple(groups))
 

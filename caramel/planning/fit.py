@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from caramel.errors import PlanError
+from caramel.facts import LoopFrames
+from caramel.graph import OpGraph
 from caramel.plan import Plan
 
 DECIDED = ("parts", "groups", "edges", "gates")
@@ -12,6 +14,17 @@ DECIDED = ("parts", "groups", "edges", "gates")
 
 # Follow from what is decided and need not be given.
 _DERIVED = ("deferral", "input_reads", "held", "evaluation", "marks")
+
+
+def decides_alike(plan: Plan, other: Plan) -> bool:
+    """Whether two plans for the same job do the same, whatever reasons they give."""
+    return all(_decided(plan, name) == _decided(other, name) for name in DECIDED)
+
+
+def _decided(plan: Plan, name: str) -> object:
+    if name == "groups":
+        return [dataclasses.replace(group, reason="") for group in plan.groups]
+    return tuple(getattr(plan, name))
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:
@@ -29,6 +42,33 @@ def check_fit(plan: Plan, expected: Plan) -> None:
             raise PlanError(
                 f"the plan does not fit the job: its {field.name} are {_difference(given, wanted)}"
             )
+
+
+def check_edges(plan: Plan, graph: OpGraph, frames: LoopFrames) -> None:
+    """Raise if a control edge crosses the border of a loop; TensorFlow would not run such a graph.
+
+    Args:
+        graph: the single-device graph. Edges between ops that it does not have are left alone.
+        frames: in which loop each of its ops is.
+
+    Raises:
+        PlanError: says which edge.
+    """
+    for edge in plan.edges:
+        if edge.before not in graph or edge.after not in graph:
+            continue
+        # An op waits in the loop of what it reads, which for `Enter` and `Exit` is not their own.
+        around = [frames.frame.get(source, "") for source in graph[edge.after].sources]
+        waits_in, begins_in = max(around, key=len, default=""), frames.frame.get(edge.before, "")
+        if waits_in != begins_in:
+            raise PlanError(
+                f"an edge of the plan, '{edge.before}' -> '{edge.after}', crosses the border of a "
+                f"loop: it begins {_in_loop(begins_in)} and ends {_in_loop(waits_in)}"
+            )
+
+
+def _in_loop(frame: str) -> str:
+    return f"inside that of '{frame}'" if frame else "outside"
 
 
 def _difference(given: object, wanted: object) -> str:

@@ -58,9 +58,9 @@ class Options:
 
     @property
     def plans(self) -> bool:
-        """Whether anything is planned at all."""
+        """Whether anything is planned; with every optimization off the plan is the plain one."""
         flags = (self.serialization, self.batching, self.scheduling, self.adaptive_depth)
-        return self.planner != "plain" and (any(flags) or self.pattern == AUTO)
+        return self.planner != "plain" and any(flags)
 
 
 DEFAULT = Options()

@@ -119,6 +119,25 @@ def search(
     return Found(best, plain, tuple(sorted(further, key=lambda s: s.step_s)), budget.spent)
 
 
+def other_sides(
+    candidate: Candidate,
+    outlook: Outlook,
+    *,
+    deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None,
+    options: Options = DEFAULT,
+) -> dict[str, float]:
+    """What the step would be, by the name of each group, if it was not deferred, or was.
+
+    Groups that cannot be on the other side are left out, and all if the candidate was not searched.
+
+    Args:
+        candidate: what a search has found.
+        outlook, deferrable, options: as of that search.
+    """
+    searcher = _Searcher(outlook, candidate.parts, deferrable, options, _Budget(0))
+    return searcher.other_sides(candidate)
+
+
 def _is_good(found: Iterable[Scored], outlook: Outlook) -> bool:
     """Whether too little is left to be gained to go on."""
     return min(each.step_s for each in found) <= (1 + _SIMPLER) * outlook.least_s
@@ -414,6 +433,17 @@ class _Searcher:
         if changed.deferred and not self._can_defer(deferred):
             return
         yield self._inserted(rest, changed)
+
+    def other_sides(self, candidate: Candidate) -> dict[str, float]:
+        """The step with each group on the other side; those whose side is fixed are left out."""
+        if candidate.in_flight_bytes is None or not self._options.scheduling:
+            return {}
+        steps_s = {}
+        for number, group in enumerate(candidate.groups):
+            for groups in self._other_side(list(candidate.groups), number):
+                changed = self._candidate("changed", groups, candidate.in_flight_bytes)
+                steps_s[group.name] = self.score(changed).step_s
+        return steps_s
 
     def _exchange(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
         """Defer it in place of another one, or the other way round; only where there are few."""

@@ -20,8 +20,8 @@ PAYLOAD_SHARE = 0.94
 """Of what Ethernet carries: 1448 of 1538 bytes, which a full frame and its gap take."""
 
 TRANSFER_S = 0.2e-3
-"""What TensorFlow takes for a transfer of next to nothing, if no network was measured: half of what
-two workers take to aggregate 64 bytes, without the client's call
+"""What TensorFlow takes for a transfer of next to nothing, if no faster one was measured: half of
+what two workers take to aggregate 64 bytes, without the client's call
 (`benchmarks/results/allreduce.json`, `benchmarks/results/overhead.json`)."""
 
 
@@ -57,14 +57,15 @@ def assumed_hardware(
         hosts: the workers.
         latency_s: of the network, one way; what TensorFlow takes for a transfer comes on top.
         timing: knows what computes.
-        networks: what was measured elsewhere, for what TensorFlow takes, and for how many times
-            more a pattern's transfers take than their bytes: of the most workers counts.
+        networks: what was measured elsewhere, for what TensorFlow takes at most (the latency of
+            that network is part of it), and for how many times more a pattern's transfers take than
+            their bytes: of the most workers counts.
     """
     transfer_s, excess, empty_s = TRANSFER_S, {}, 0.0
     if networks:
         most = max(networks, key=lambda network: network.workers)
         measured = hardware_of(most, timing)
-        transfer_s, empty_s = min(measured.latency_s.values()), most.empty_s
+        transfer_s, empty_s = min(TRANSFER_S, *measured.latency_s.values()), most.empty_s
         # Between two workers there is one sender to each receiver, whatever the pattern.
         excess = dict(measured.excess) if most.workers > 2 and len(hosts) > 2 else {}
     return Hardware(

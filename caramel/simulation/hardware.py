@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -106,25 +107,51 @@ class Hardware:
 
     @property
     def bytes_per_s(self) -> float:
-        """What the slowest link carries."""
-        return min(min(h.send_bytes_per_s, h.receive_bytes_per_s) for h in self.hosts)
+        """What the worker with the slowest links carries over the fastest of them.
+
+        No worker can send, or receive, all that it must in less than its bytes at this rate.
+        """
+        if not self.links:
+            return min(min(h.send_bytes_per_s, h.receive_bytes_per_s) for h in self.hosts)
+        rates, workers = self._rates(), range(self.workers)
+        pairs = [(one, [other for other in workers if other != one]) for one in workers]
+        send = min(max(rates[one, other] for other in others) for one, others in pairs)
+        receive = min(max(rates[other, one] for other in others) for one, others in pairs)
+        return min(send, receive)
+
+    def _rates(self) -> dict[tuple[int, int], float]:
+        """What each link carries, by its source and its target."""
+        own = {(link.source, link.target): link.bytes_per_s for link in self.links}
+        return {
+            (source, target): min(
+                host.send_bytes_per_s,
+                other.receive_bytes_per_s,
+                own.get((source, target), math.inf),
+            )
+            for source, host in enumerate(self.hosts)
+            for target, other in enumerate(self.hosts)
+            if source != target
+        }
 
     def latency_of(self, pattern: str) -> float:
         """Latency of one transfer of a pattern; of one that is unknown, the largest known."""
         known = self.latency_s.get(pattern)
         return max(self.latency_s.values(), default=0.0) if known is None else known
 
-    def with_rate(self, bytes_per_s: float) -> Hardware:
-        """The same with links of another rate."""
+    def with_rates(self, factor: float) -> Hardware:
+        """The same with every link so many times faster."""
         hosts = [
-            dataclasses.replace(h, send_bytes_per_s=bytes_per_s, receive_bytes_per_s=bytes_per_s)
-            for h in self.hosts
+            dataclasses.replace(
+                host,
+                send_bytes_per_s=factor * host.send_bytes_per_s,
+                receive_bytes_per_s=factor * host.receive_bytes_per_s,
+            )
+            for host in self.hosts
         ]
-        return dataclasses.replace(self, hosts=tuple(hosts), links=())
-
-    def with_workers(self, workers: int) -> Hardware:
-        """The same with another number of workers like the first one."""
-        return dataclasses.replace(self, hosts=(self.hosts[0],) * workers, links=())
+        links = [
+            dataclasses.replace(link, bytes_per_s=factor * link.bytes_per_s) for link in self.links
+        ]
+        return dataclasses.replace(self, hosts=tuple(hosts), links=tuple(links))
 
     def with_latency(self, latency_s: float) -> Hardware:
         """The same with another latency, for every pattern and link."""

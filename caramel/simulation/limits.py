@@ -60,7 +60,7 @@ def _slower(hardware: Hardware, factor: float, plus: float = 0.0) -> Hardware:
 def _with_any_rate(hardware: Hardware, computation_s: float, sent_bytes: float) -> Hardware:
     """Where transfers take no time, they cannot slow down what is computed meanwhile; it is slower
     all the time instead."""
-    wide = hardware.with_rate(hardware.bytes_per_s * PLENTY)
+    wide = hardware.with_rates(PLENTY)
     if hardware.cores is None or not computation_s:
         return wide
     transferring_s = hardware.processor_s_per_byte * sent_bytes / hardware.cores

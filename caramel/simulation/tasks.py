@@ -92,7 +92,7 @@ class _Writer:
         self._tasks = self.found.graph
         self._hosts = 1 if self.found.folded else hardware.workers
         self._rate = hardware.bytes_per_s
-        self._latency = {(each.source, each.target): each.latency_s for each in hardware.links}
+        self._links = {(each.source, each.target): each for each in hardware.links}
         self._after: dict[str, list[str]] = {}
         self._chain: list[list[int]] = []
         self._yielded: list[dict[str, int]] = []
@@ -351,9 +351,10 @@ class _Writer:
         hosts = self._hardware.hosts
         rate = min(hosts[source].send_bytes_per_s, hosts[target].receive_bytes_per_s)
         size = size_and_chunks[0]
-        latency_s = self._latency.get((source, target))
-        if latency_s is None:
-            latency_s = self._hardware.latency_of(group.pattern)
+        latency_s = self._hardware.latency_of(group.pattern)
+        link = self._links.get((source, target))
+        if link is not None:
+            rate, latency_s = min(rate, link.bytes_per_s), link.latency_s
         return self._tasks.add(
             Kind.SEND,
             source,
