@@ -268,7 +268,8 @@ def _built_table(rows: Sequence[Row], name: str) -> Table:
     table = Table(title=f"{name}: the distributed graph against the number of workers", **COMPACT)
     for column in ("network", "workers", "nodes", "per worker", "MB", "build s", "per worker"):
         table.add_column(column, justify="right")
-    table.add_column("peak GB", justify="right")
+    for column in ("peak GB", "simulation ms"):
+        table.add_column(column, justify="right")
     for row in rows:
         facts, first = row.facts, (row.what["network"], str(row.what["workers"]))
         if not facts:
@@ -282,6 +283,7 @@ def _built_table(rows: Sequence[Row], name: str) -> Table:
             f"{facts['build_s']:.2f}",
             f"{facts['build_s_per_worker']:.3f}",
             f"{facts['built_bytes'] / GB:.2f}",
+            f"{facts['simulate_s'] * 1e3:.0f}" if "simulate_s" in facts else "",
         )
     return table
 

@@ -11,6 +11,7 @@ import io
 import json
 import pstats
 import re
+import statistics
 import sys
 import time
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from benchmarks import networks
 from benchmarks.emulate.flops import flops_times
 from caramel.facts import NetworkModel, TimingTable
 from caramel.network import assumed_network
+from caramel.planning.candidate import Candidate
 
 TIMEOUT_S = 300
 BYTES_PER_S, LATENCY_S = 1.2e8, 3e-4  # of the network that a plan is made for
@@ -72,6 +74,8 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
         "nodes_before": len(context.graph_def.node),
         **size(model),
     }
+    if case["planned"]:
+        measured["simulate_s"] = simulate_s(model)
     if case["steps"]:
         measured |= run(model, job, case["steps"])
     if profile:
@@ -97,6 +101,18 @@ def size(model: caramel.ARModel) -> dict[str, int]:
     """Nodes and bytes of the distributed graph, as a session sends it."""
     graph_def = model.graph.as_graph_def()
     return {"nodes": len(graph_def.node), "graph_bytes": graph_def.ByteSize()}
+
+
+def simulate_s(model: caramel.ARModel) -> float:
+    """The median time of a simulation of the plan."""
+    outlook = model.decision.outlook
+    assert outlook is not None
+    candidate, seconds = Candidate.of(model.plan, "chosen"), []
+    for _ in range(5):
+        begin = time.perf_counter()
+        outlook.predict(candidate)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)
 
 
 def run(model: caramel.ARModel, job: networks.Job, steps: int) -> dict[str, Any]:

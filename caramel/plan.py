@@ -211,7 +211,7 @@ class Plan:
             the others' are made once and broadcast.
         gradients: what is aggregated.
         parts: into what some of them are split, those of one gradient in order. Each begins at a
-            multiple of 64 bytes, so that cutting the gradient copies nothing.
+            multiple of 64 bytes, so that cutting the gradient copies at most the last one.
         groups: how; every gradient is in exactly one group, or if it is split every part of it.
         edges: control edges that are added to every replica.
         gates: in which order transfers go, and how many at a time.

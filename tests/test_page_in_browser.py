@@ -7,7 +7,12 @@ import re
 import browser
 import pytest
 from explanations import resnet, trained
+from networks import network, tf
+from networks import wide as fully_connected
+from test_live_planning import slow_facts
 
+import caramel
+from caramel.planning.options import Options
 from caramel.report.page import html_page
 from caramel.report.units import bytes_text
 
@@ -169,3 +174,31 @@ def test_without_javascript_everything_is_there_but_what_needs_it(file):
         assert plain.text(".controls") == ""
         assert plain.text(".zoom") == ""
         assert plain.messages() == []
+
+
+def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
+    """Nothing is made up here: the plan, its explanation and the traced steps are the product's."""
+    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+    job = network("adam", "clip_by_global_norm", model=fully_connected, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
+    with model.session(trials=None) as session:
+        for _ in range(3):
+            session.step(job.feed)
+        explanation = model.explain(session.trace(3, job.feed), measured_step_s=0.01)
+    file = tmp_path / "explanation.html"
+    file.write_text(html_page(explanation), encoding="utf-8")
+    wide.messages(), wide.requests()
+    wide.open(file)
+    assert wide.text("h1") == f"{job.train_op.name} on 2 workers"
+    assert wide.text(".lead").startswith("Limited by the wire. ")
+    assert sorted(wide.texts(NAMES)) == sorted(group.name for group in model.plan.groups)
+    assert wide.texts("#misses tbody th") == [g.name for g in explanation.misses[:10]]
+    (clipping, *_) = [
+        text for text in wide.texts("#limits tbody tr") if text.startswith("every update waits")
+    ]
+    assert "global-norm clipping" in clipping
+    first, second = wide.texts("#what-if tbody tr")[:2]
+    assert first.startswith("twice the bandwidth\t")
+    assert second.startswith("ten times the bandwidth\t")
+    assert wide.messages() == []
+    assert wide.requests() == [file.as_uri()]

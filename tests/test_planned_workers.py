@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from contextlib import ExitStack
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,14 +133,18 @@ def test_worker_processes_give_the_bits_of_plain_training_while_plans_change():
             assert_equal(session.variables(worker=1), expected, "trials")
 
 
-@pytest.mark.parametrize("make_model", [planned, in_parts])
-def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_path, make_model):
+@pytest.mark.parametrize(
+    ("make_model", "kills"), [(planned, [(1, 1), (0, 5), (1, 12)]), (in_parts, [(1, 5)])]
+)
+def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(
+    tmp_path, make_model, kills
+):
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     start = tmp_path / "start"
     expected = plain_values(job, context, 2, start)
     checkpoint, done = str(start), 0
-    for victim, kill_after in ((1, 1), (0, 5), (1, 12), (None, STEPS)):
+    for victim, kill_after in (*kills, (None, STEPS)):
         with caramel.Cluster.local(2) as cluster:
             model = make_model(context, cluster)
             assert model.plan.deferral.moved
@@ -152,3 +160,60 @@ def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(tmp_
                 os.kill(worker_pid(cluster, victim), signal.SIGKILL)
                 with pytest.raises(WorkerLostError):
                     session.step(batch(job, kill_after))
+
+
+CLIENT = """
+import json, pathlib, sys
+import numpy as np
+import caramel
+from test_planned_workers import STEPS, batch, network, planned, tf, wide
+
+directory = pathlib.Path(sys.argv[1])
+job = network("adam", model=wide, dtype=tf.float32)
+model = planned(job.context(), caramel.Cluster.embedded(2))
+assert model.plan.deferral.moved
+with model.session() as session:
+    saved = json.loads((directory / "saved.json").read_text())
+    session.restore(saved["checkpoint"])
+    for step in range(saved["steps"], STEPS):
+        session.step(batch(job, step))
+        if (step + 1) % 3 == 0:
+            checkpoint = session.save(directory / "saved")
+            saved = {"checkpoint": str(checkpoint), "steps": step + 1}
+            (directory / "saved.json").write_text(json.dumps(saved))
+        print(step + 1, flush=True)
+        sys.stdin.readline()
+    np.savez(directory / "values.npz", **session.variables())
+"""
+
+
+def test_a_client_killed_between_steps_and_restarted_ends_as_if_undisturbed(tmp_path):
+    """Its workers are in its own process: all of it is gone at once."""
+    job = network("adam", model=wide, dtype=tf.float32)
+    start = tmp_path / "start"
+    expected = plain_values(job, job.context(), 2, start)
+    (tmp_path / "saved.json").write_text(json.dumps({"checkpoint": str(start), "steps": 0}))
+    begun = []
+    for kill_after in (1, 8, None):
+        with subprocess.Popen(
+            [sys.executable, "-c", CLIENT, str(tmp_path)],
+            cwd=Path(__file__).parent,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as client:
+            done = int(client.stdout.readline())
+            begun.append(done)
+            while done != kill_after:
+                client.stdin.write("\n")
+                client.stdin.flush()
+                line = client.stdout.readline()
+                if not line:
+                    break
+                done = int(line)
+            if kill_after is not None:
+                client.kill()
+        assert client.returncode == (0 if kill_after is None else -signal.SIGKILL)
+    assert begun == [1, 1, 7]
+    with np.load(tmp_path / "values.npz") as values:
+        assert_equal(values, expected, "in the end")

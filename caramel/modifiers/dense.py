@@ -2,8 +2,10 @@
 
 Every worker lays the members of a group side by side in one flat tensor, splits it into chunks,
 carries out the steps of the group's pattern (`caramel.patterns`), joins the chunks and takes the
-members out again. Slices that begin aligned share their buffer, so splitting copies nothing. A part
-of a gradient that is a group of its own is left in chunks, for `split` to join all parts at once.
+members out again. Slices that begin and end aligned share their buffer. Copied are the last chunk
+where the group does not end aligned, and members that are no multiple of 64 bytes; the others are
+laid down first, so that they all begin and end aligned. A part of a gradient that is a group of its
+own is left in chunks, for `split` to join all parts at once.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from caramel.graph import TensorSpec, dtype_bytes
 from caramel.modifiers.desk import Desk
 from caramel.modifiers.weigh import uneven
 from caramel.names import TensorRef, in_group, is_added, kept_flat
-from caramel.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
+from caramel.patterns import (
+    CHUNK_ALIGNMENT_BYTES,
+    Gather,
+    Reduce,
+    Schedule,
+    Send,
+    chunk_sizes,
+    schedule,
+)
 from caramel.plan import Group, Plan
 
 # Sums of these overflow or lose digits, so every worker's part is scaled before it is added.
@@ -52,8 +62,12 @@ class DenseSum:
         """The aggregated tensors on each worker, from the tensors of each worker."""
         if not any(spec.elements for spec in specs):
             return [list(tensors) for tensors in parts]
-        values, sizes = self._summed(parts, specs)
-        return [self._join(worker, values[worker], sizes, specs) for worker in range(len(parts))]
+        order = _aligned_first(specs)
+        laid = [specs[number] for number in order]
+        values, sizes = self._summed([[own[n] for n in order] for own in parts], laid)
+        joined = [self._join(worker, values[worker], sizes, laid) for worker in range(len(parts))]
+        places = [order.index(number) for number in range(len(specs))]
+        return [[own[place] for place in places] for own in joined]
 
     def chunks_of(self, tensors: Sequence[TensorRef], spec: TensorSpec) -> list[list[TensorRef]]:
         """The aggregated chunks on each worker of one vector, from the vector of each worker."""
@@ -271,6 +285,12 @@ class DenseSum:
 
     def _name(self, worker: int, *parts: str) -> str:
         return in_group(self._group.name, worker, *self._scope, *parts)
+
+
+def _aligned_first(specs: Sequence[TensorSpec]) -> list[int]:
+    """The numbers of some tensors, those first after which another one begins aligned."""
+    unit = CHUNK_ALIGNMENT_BYTES // (dtype_bytes(specs[0].dtype) or 1)
+    return sorted(range(len(specs)), key=lambda number: (specs[number].elements or 0) % unit > 0)
 
 
 def _forwarded(steps: Schedule) -> frozenset[tuple[int, int]]:

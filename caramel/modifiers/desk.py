@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from caramel.graph import TensorSpec, dtype_number
+from caramel.graph import TensorSpec, dtype_bytes, dtype_number
 from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import SHARE_DTYPE, share
 from caramel.names import TensorRef, added, arrived, control_string, token_taken
+from caramel.patterns import CHUNK_ALIGNMENT_BYTES
 from caramel.plan import Group, Plan
 
 
@@ -73,9 +75,32 @@ class Desk:
     def slices(
         self, name: str, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
     ) -> list[TensorRef]:
-        """A vector cut into pieces of the given lengths."""
+        """A vector cut into pieces of the given lengths.
+
+        A piece that begins and ends aligned shares the vector's memory; any other is copied.
+        `SplitV` copies all pieces if one of them has to be copied, so those behind the last border
+        that is aligned are cut off one by one.
+        """
         if len(sizes) == 1:
             return [flat]
+        unit = CHUNK_ALIGNMENT_BYTES // (dtype_bytes(dtype) or 1)
+        ends = list(itertools.accumulate(sizes))
+        count = next((n for n, end in enumerate(ends) if end % unit), len(sizes))
+        if count == len(sizes):
+            return self._split(name, worker, flat, sizes, dtype)
+        pieces: list[TensorRef] = []
+        if count:
+            first = self._slice(f"{name}/aligned", worker, flat, 0, ends[count - 1], dtype)
+            aligned = sizes[:count]
+            pieces = [first] if count == 1 else self._split(name, worker, first, aligned, dtype)
+        for number in range(count, len(sizes)):
+            begin, size = ends[number] - sizes[number], sizes[number]
+            pieces.append(self._slice(f"{name}/{number}", worker, flat, begin, size, dtype))
+        return pieces
+
+    def _split(
+        self, name: str, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
+    ) -> list[TensorRef]:
         split = self.add(
             name,
             worker,
@@ -87,6 +112,13 @@ class Desk:
             num_split=len(sizes),
         )
         return [TensorRef(split.op, number) for number in range(len(sizes))]
+
+    def _slice(
+        self, name: str, worker: int, flat: TensorRef, begin: int, size: int, dtype: str
+    ) -> TensorRef:
+        ends = [self.constant(worker, [number], "int64") for number in (begin, size)]
+        spec = TensorSpec(dtype, (size,))
+        return self.add(name, worker, "Slice", [flat, *ends], [spec], T=dtype, Index="int64")
 
     def reshaped(self, name: str, worker: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
         """The tensor in the shape of `spec`."""

@@ -1,8 +1,9 @@
 """Gradients that are split into parts: taken apart, and joined when all parts are aggregated.
 
-A worker flattens its raw gradient and cuts it into the parts. These are slices of it, so nothing is
-copied. What was aggregated of a part comes in *pieces*, and the pieces of all parts are joined at
-once: to join those of each part first would copy everything twice.
+A worker flattens its raw gradient and cuts it into the parts. These are slices of it that begin and
+end aligned, all but perhaps the last one, so no other is copied. What was aggregated of a part
+comes in *pieces*, and the pieces of all parts are joined at once: to join those of each part first
+would copy everything twice.
 
 The update of a gradient moves into the next step if any of its parts is deferred. Then the pieces
 of the other parts, which were aggregated in their step, are kept for it.

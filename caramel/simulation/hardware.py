@@ -33,7 +33,7 @@ times differ between plans of few and of many groups (ResNet-50, Inception v1 an
 computation, `benchmarks/results/ablation-real-2.json`)."""
 
 COPY_S_PER_BYTE = 0.25e-9
-"""Laying tensors side by side; taking them apart again copies nothing."""
+"""Laying tensors side by side; taking them apart again copies only what is not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
