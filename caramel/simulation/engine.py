@@ -337,7 +337,11 @@ class _Run:
         self._receivers.clear()
 
     def _concerned(self) -> dict[int, _Link]:
-        """The busy links of these hosts, whose own shares are worked out in passing."""
+        """The busy links of these hosts, whose own shares are worked out in passing.
+
+        A host's busy links have equal shares of its rate. What one of them leaves of that, because
+        its other end gives less, goes to none of the others.
+        """
         hosts = self._hardware.hosts
         links: dict[int, _Link] = {}
         for host in self._senders:
