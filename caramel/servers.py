@@ -25,7 +25,7 @@ from caramel.errors import ClusterError, WorkerStartError
 
 LEAST_INTER_OP_THREADS = 2
 """With one thread, TensorFlow's executor takes up the op that got ready last: what is to be sent
-waits behind all computation (a step of ResNet-50 on two hosts of one core: 1.24 s, else 1.00 s)."""
+waits behind all computation (a step of ResNet-50 on two hosts of one core: 1.15 s, else 1.02 s)."""
 
 _PORT_RACES = 5  # how often `embedded_servers` tries again with other ports
 _started: dict[object, tuple[Servers, list[tf.distribute.Server]]] = {}

@@ -14,13 +14,14 @@ from benchmarks.step.headline import draw, markdown, standings
 FAST, SLOW = (System("horovod", (("fusion_mib", size),)) for size in (4.0, 64.0))
 
 
-def row(system, seconds, *, invalid=None, predicted_s=None):
+def row(system, seconds, *, invalid=None, predicted_s=None, plain_s=1.2):
     what = {"cell": "toy, batch 4", "network": "toy", "system": str(system)}
     facts = {
         "peer": system.peer,
         "computation_s": 0.5,
         "wire_limit_s": 0.8,
         "rho": 1.6,
+        "plain_samples_s": [plain_s] * 6,
         "reported": {"predicted_s": predicted_s} if predicted_s else {},
     }
     return asdict(Row(what, (seconds,) * 6 if seconds else (), facts, invalid))
@@ -60,6 +61,14 @@ def test_the_table_has_what_others_take_over_what_caramel_takes(file):
     assert "| Horovod | 1.25 (1.25-1.25) |" in lines
     assert "| PyTorch |  |" in lines
     assert "| predicted ÷ measured | 0.90 |" in lines
+
+
+def test_what_came_in_another_lot_is_compared_by_way_of_the_plain_plan(file):
+    """All of that lot was 1.5 times slower, as its plain plan shows."""
+    content = json.loads(file.read_text())
+    other_lot = row(System("parameter_servers"), 1.65, plain_s=1.8)
+    file.write_text(json.dumps({**content, "rows": [*content["rows"], other_lot]}))
+    assert "| parameter servers | 1.10 (1.10-1.10) |" in markdown([file]).splitlines()
 
 
 def test_the_picture_is_drawn(file, tmp_path):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.results import Row, ratio_of_medians
-from benchmarks.step.cells import ALONE, SEARCHED
+from benchmarks.results import Row, ratio_across_lots, ratio_of_medians
+from benchmarks.step.cells import ALONE, PLAIN, SEARCHED
 from benchmarks.step.show import bound_s
 
 NAMES = {
@@ -54,7 +55,7 @@ def standings(paths: Sequence[Path]) -> list[Standing]:
             for row in valid:
                 peer = row.facts["peer"]
                 if row is not own and row.what["system"] != str(ALONE):
-                    best[peer] = min(best.get(peer, row), row, key=lambda each: each.median_s)
+                    best[peer] = min(best.get(peer, row), row, key=_over_plain)
             network = own.what["network"]
             found.append(Standing(network, batches[network], own, best))
     return found
@@ -80,6 +81,11 @@ def markdown(paths: Sequence[Path]) -> str:
     )
 
 
+def _over_plain(row: Row) -> float:
+    """The step over that of the plain plan in the same lot."""
+    return row.median_s / statistics.median(row.facts["plain_samples_s"])
+
+
 def _line(head: str, texts: Sequence[str]) -> str:
     return f"| {head} | {' | '.join(texts)} |"
 
@@ -89,10 +95,17 @@ def _over_bound(row: Row) -> float:
 
 
 def _against(standing: Standing, peer: str) -> str:
-    row = standing.peers.get(peer)
+    """The ratio, by way of the plain plan if both did not take turns but came in different lots."""
+    row, own = standing.peers.get(peer), standing.own
     if row is None:
         return ""
-    return str(ratio_of_medians(row.samples_s, standing.own.samples_s))
+    own_plain_s = own.facts["plain_samples_s"]
+    if peer == PLAIN.peer:
+        return str(ratio_of_medians(own_plain_s, own.samples_s))
+    plain_s = row.facts["plain_samples_s"]
+    if plain_s == own_plain_s:
+        return str(ratio_of_medians(row.samples_s, own.samples_s))
+    return str(ratio_across_lots((row.samples_s, plain_s), (own.samples_s, own_plain_s)))
 
 
 def _prediction(row: Row) -> str:
