@@ -282,8 +282,9 @@ class ARModel:
         """
         if not name or name in self.variants:
             raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
+        completed = self._add(plan, name)
         self._has_own_variants = True
-        return self._add(plan, name)
+        return completed
 
     @held_back()
     def _add(self, plan: Plan, name: str) -> Plan:
@@ -395,14 +396,13 @@ class ARModel:
                 self.decision = dataclasses.replace(decision, plan=run)
                 return [], expected_of(self.decision)
             decision = dataclasses.replace(decision, plan=decision.plain)
-        self.decision = decision
         plans = {PLAIN: decision.plain, **worth_a_trial(decision)}
         if not decides_alike(decision.plan, decision.plain):
             name = SEARCHED if found is not None else self._options.planner
             plans = {name: decision.plan, **plans}
         names = dict.fromkeys(self._variant_of(plan, name) for name, plan in plans.items())
         names.pop(running, None)
-        self._worth_a_trial = list(names)
+        self.decision, self._worth_a_trial = decision, list(names)
         return list(names), expected_of(decision)
 
     def _new_name(self, name: str) -> str:

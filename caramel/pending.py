@@ -71,8 +71,9 @@ class Pending:
         Raises:
             tf.errors.OpError: an op failed; if one of each part, that of the step before. If it was
                 one of the step, the updates of the step before are done; of this one nothing is
-                pending. If it was one of the step before only, this one was done and the rest of it
-                is pending.
+                pending. If it was one of the step before only, the step was done, but for its own
+                deferred part: that is dropped, since it was computed from what should have been
+                updated.
         """
         if not self._moved:
             with self.marks.during(step=True, moved=False):
@@ -82,11 +83,9 @@ class Pending:
 
         def both() -> list[Any]:  # keeps account itself: whoever called may have been interrupted
             self._is_pending, self._is_kept = False, True
-            results, failure = self._together(step, moved)
-            self._is_pending = True
-            if failure is not None:
-                raise failure
+            results = self._together(step, moved)
             self._parts_done += moved is not None
+            self._is_pending = True
             return results
 
         with self.marks.during(step=True, moved=moved is not None):
@@ -118,15 +117,14 @@ class Pending:
         if self._beside is not None:
             self._beside.end(_CLOSE_TIMEOUT_S)
 
-    def _together(self, step: Call, moved: Call | None) -> tuple[list[Any], BaseException | None]:
+    def _together(self, step: Call, moved: Call | None) -> list[Any]:
         """Both parts at the same time; if one fails the other ends, and all tokens are there.
 
-        Returns the step's results, and why the moved part failed, if it did. The moved part is
-        called first, so that its few ops do not queue behind the hundreds with which a step begins:
-        what they send is needed first.
+        The moved part is called first, so that its few ops do not queue behind the hundreds with
+        which a step begins: what they send is needed first.
         """
         if moved is None or self._beside is None:
-            return self._with_tokens(step), None
+            return self._with_tokens(step)
         has_begun, is_over = threading.Event(), threading.Event()
         other = self._beside.submit(lambda: self._beside_step(moved, has_begun, is_over))
         has_begun.wait()
@@ -141,10 +139,10 @@ class Pending:
             raise
         finally:
             is_over.set()
-        failure = other.exception()
-        if failure is not None:
+        if failure := other.exception():
             self._mend()
-        return results, failure
+            raise failure
+        return results
 
     def _beside_step(
         self, moved: Call, has_begun: threading.Event, step_is_over: threading.Event

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 from networks import CLASSES, FEATURES, Network, cross_entropy, inputs, parameter, tf, tf1
 
@@ -68,3 +69,18 @@ def test_only_what_is_not_aligned_is_copied_when_a_group_is_taken_apart(deferred
             name = in_group(group.name, worker, pieces)
             own = [p for op, places in outputs.items() if op.startswith(name) for p in places]
             assert sorted(size for size, memory in own if memory == size) == sorted(expected)
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_each_gradient_of_a_group_is_its_own_whatever_the_order_of_the_members(deferred, tmp_path):
+    model, feed = joined(deferred)
+    plain = caramel.ARModel(model.context, 2, planner="plain", pattern="shuffle")
+    fetches = [str(model.plan.gradient(f"w{number}").values) for number in range(len(WIDTHS))]
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "start"))
+        for _ in range(3):
+            pairs = zip(session.step(feed, fetches), expected.step(feed, fetches), strict=True)
+            for gradient, other in pairs:
+                np.testing.assert_array_equal(gradient, other)
+        for name, value in expected.variables().items():
+            np.testing.assert_array_equal(session.variables()[name], value, err_msg=name)

@@ -14,7 +14,7 @@ from caramel.cache import keep_plan, kept_plan
 from caramel.errors import PlanError
 from caramel.facts import TimingTable
 from caramel.fingerprint import graph_hash, this_machine
-from caramel.live_planning import worth_a_trial
+from caramel.live_planning import plan_from_traces, worth_a_trial
 from caramel.network import assumed_network
 from caramel.plan import Gate
 from caramel.planning.candidate import Candidate
@@ -128,12 +128,19 @@ def train(session, job, steps):
 
 
 def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog, monkeypatch):
-    monkeypatch.setattr(
-        "caramel.builder.WORTH_PLANNING", 10.0
-    )  # whatever is predicted, it is tried
+    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 10.0)
     job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
-    with caramel.ARModel(context, 2, pattern="shuffle", planner="plain").session() as session:
+    plain = caramel.ARModel(context, 2, pattern="shuffle", planner="plain")
+    groups = [dataclasses.replace(group, deferred=True) for group in plain.plan.groups]
+    other = dataclasses.replace(plain.plan, groups=tuple(groups))
+
+    def planned(*given):
+        """Whatever is predicted from the traces, something else than the plain plan is tried."""
+        return dataclasses.replace(plan_from_traces(*given), plan=other)
+
+    monkeypatch.setattr("caramel.builder.plan_from_traces", planned)
+    with plain.session() as session:
         train(session, job, 30)
         expected = session.variables()
     model = caramel.ARModel(context, 2, pattern="shuffle")

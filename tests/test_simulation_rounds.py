@@ -200,15 +200,15 @@ def test_without_latency_slow_links_are_as_slow():
     assert set(free.latency_s.values()) == {0.0}
 
 
-def test_the_wire_limit_is_that_of_the_worker_whose_best_link_is_the_slowest():
+def test_the_wire_limit_is_that_of_the_worker_whose_links_carry_the_least_together():
     """One slow link of three workers can be gone round; a worker all of whose links are slow can
     not."""
     rates = {(0, 1): 100.0, (1, 0): 90.0, (0, 2): 70.0, (2, 0): 60.0, (1, 2): 50.0, (2, 1): 10.0}
     links = tuple(Link(*pair, rate, 0.0) for pair, rate in rates.items())
     hardware = Hardware((Host(100.0, 100.0),) * 3, {"shuffle": 0.0}, links)
-    # Sends: 100, 90, 60. Receives: 90, 100, 70.
-    assert hardware.bytes_per_s == 60.0
-    assert hardware.with_rates(2.0).bytes_per_s == 120.0
+    # Sends 170, 140, 70 and receives 150, 110, 120, of which its host carries 100.
+    assert hardware.bytes_per_s == 70.0
+    assert hardware.with_rates(2.0).bytes_per_s == 140.0
     assert hardware.with_rates(2.0).links[-1] == Link(2, 1, 20.0, 0.0)
     narrow = replace(hardware, hosts=(Host(100.0, 100.0), Host(100.0, 30.0), Host(100.0, 100.0)))
     assert narrow.bytes_per_s == 30.0

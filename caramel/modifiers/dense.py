@@ -65,9 +65,9 @@ class DenseSum:
         order = _aligned_first(specs)
         laid = [specs[number] for number in order]
         values, sizes = self._summed([[own[n] for n in order] for own in parts], laid)
-        joined = [self._join(worker, values[worker], sizes, laid) for worker in range(len(parts))]
-        places = [order.index(number) for number in range(len(specs))]
-        return [[own[place] for place in places] for own in joined]
+        return [
+            self._join(worker, values[worker], sizes, specs, order) for worker in range(len(parts))
+        ]
 
     def chunks_of(self, tensors: Sequence[TensorRef], spec: TensorSpec) -> list[list[TensorRef]]:
         """The aggregated chunks on each worker of one vector, from the vector of each worker."""
@@ -256,17 +256,21 @@ class DenseSum:
         chunks: Sequence[TensorRef | None],
         sizes: Sequence[int],
         specs: Sequence[TensorSpec],
+        order: Sequence[int],
     ) -> list[TensorRef]:
-        """The members, taken out of the aggregated chunks."""
+        """The members, taken out of the aggregated chunks, in which they are in this order."""
         desk, dtype = self._desk, specs[0].dtype
         filled = [_present(c) for c, size in zip(chunks, sizes, strict=True) if size]
         whole = TensorSpec(dtype, (sum(sizes),))
         flat = desk.concatenated(self._name(worker, "joined"), worker, filled, whole)
-        lengths = [spec.elements or 0 for spec in specs]
+        lengths = [specs[number].elements or 0 for number in order]
         parts = desk.slices(self._name(worker, "members"), worker, flat, lengths, dtype)
+        part_of = dict(zip(order, parts, strict=True))
         return [
-            desk.reshaped(self._name(worker, "aggregated", str(number)), worker, part, spec)
-            for number, (part, spec) in enumerate(zip(parts, specs, strict=True))
+            desk.reshaped(
+                self._name(worker, "aggregated", str(number)), worker, part_of[number], spec
+            )
+            for number, spec in enumerate(specs)
         ]
 
     # Nodes

@@ -161,9 +161,10 @@ class _Sides:
             return ""
         side = "in its step" if group.deferred else "deferred"
         longer_ms = (self.other_s[group.name] - self.step_s) * 1e3
-        if longer_ms < _NO_DIFFERENCE_MS:
+        if abs(longer_ms) < _NO_DIFFERENCE_MS:
             return f"; {side} it would make no difference"
-        return f"; {side} it would make the step {longer_ms:.1f} ms longer"
+        text = "longer" if longer_ms > 0 else "shorter"  # which the search had no budget to try
+        return f"; {side} it would make the step {abs(longer_ms):.1f} ms {text}"
 
 
 def _planned(

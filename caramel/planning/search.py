@@ -132,10 +132,12 @@ def other_sides(
 
     Args:
         candidate: what a search has found.
-        outlook, deferrable, options: as of that search.
+        outlook, deferrable: as of that search.
+        options: likewise; of the budget a tenth is spent, and groups that it is not enough for are
+            left out.
     """
-    searcher = _Searcher(outlook, candidate.parts, deferrable, options, _Budget(0))
-    return searcher.other_sides(candidate)
+    budget = _Budget(options.budget_tasks // 10)
+    return _Searcher(outlook, candidate.parts, deferrable, options, budget).other_sides(candidate)
 
 
 def _is_good(found: Iterable[Scored], outlook: Outlook) -> bool:
@@ -440,6 +442,8 @@ class _Searcher:
             return {}
         steps_s = {}
         for number, group in enumerate(candidate.groups):
+            if self._is_over:
+                break
             for groups in self._other_side(list(candidate.groups), number):
                 changed = self._candidate("changed", groups, candidate.in_flight_bytes)
                 steps_s[group.name] = self.score(changed).step_s

@@ -107,17 +107,18 @@ class Hardware:
 
     @property
     def bytes_per_s(self) -> float:
-        """What the worker with the slowest links carries over the fastest of them.
+        """What the slowest worker sends or receives at most, over all its links together.
 
-        No worker can send, or receive, all that it must in less than its bytes at this rate.
+        No step is shorter than what a worker must send at this rate.
         """
         if not self.links:
             return min(min(h.send_bytes_per_s, h.receive_bytes_per_s) for h in self.hosts)
-        rates, workers = self._rates(), range(self.workers)
-        pairs = [(one, [other for other in workers if other != one]) for one in workers]
-        send = min(max(rates[one, other] for other in others) for one, others in pairs)
-        receive = min(max(rates[other, one] for other in others) for one, others in pairs)
-        return min(send, receive)
+        rates, found = self._rates(), []
+        for worker, host in enumerate(self.hosts):
+            sent = sum(rate for (source, _), rate in rates.items() if source == worker)
+            received = sum(rate for (_, target), rate in rates.items() if target == worker)
+            found += [min(host.send_bytes_per_s, sent), min(host.receive_bytes_per_s, received)]
+        return min(found)
 
     def _rates(self) -> dict[tuple[int, int], float]:
         """What each link carries, by its source and its target."""
