@@ -188,6 +188,11 @@ def part_name(parameter: str, begin: int, end: int) -> str:
     return f"{parameter}[{begin}:{end}]"
 
 
+def sliced(name: str, part: int | str) -> str:
+    """A slice of what the node of this name is about. No scope: a parameter may be called so."""
+    return f"{name}-slice-{part}"
+
+
 def flattened(worker: int, parameter: str) -> str:
     """The raw gradient of a parameter as a vector, to be split."""
     return added(worker, "flattened", parameter)

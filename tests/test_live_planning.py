@@ -210,6 +210,9 @@ def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
     assert model.decision.found.best.step_s < model.decision.found.plain.step_s
     assert model.plan.deferral.moved
+    reasons = {group.deferred: group.reason for group in model.plan.groups}
+    assert "; in its step it would" in reasons[True]
+    assert "; deferred it would" in reasons[False]
     with model.session() as session:
         assert list(model.variants)[:2] == ["own", "plain"]
         train(session, job, 30)

@@ -7,6 +7,7 @@ import itertools
 import random
 
 import pytest
+from simulations import hosts
 
 from caramel.facts import TimingTable, Variable
 from caramel.graph import TensorSpec
@@ -15,7 +16,7 @@ from caramel.network import assumed_network
 from caramel.plan import AggregatedGradient, Group, Plan
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate, Outlook, _Searcher, search
+from caramel.planning.search import Candidate, Outlook, _Searcher, other_sides, search
 from caramel.planning.split import split_gradients
 from caramel.simulation.hardware import Hardware, Host, hardware_of
 from caramel.simulation.simulate import sizes_of
@@ -106,6 +107,22 @@ def test_not_only_the_best_of_the_family_is_improved(monkeypatch):
     outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
     search(outlook, [], options=Options(batching=False))
     assert len(set(limits)) > 1
+
+
+def test_what_the_other_side_would_cost_is_told_for_each_group():
+    """p0 is sent in no time; p1 takes 3 s, and beside the forward pass f1 waits for it for 2 s."""
+    plain, workload = plain_of([4, 12_000]), layered([1.0, 1.0])
+    outlook = Outlook(plain, assumed_network(2, 4000.0, 0.0), hosts(2, 4000.0), workload, workload)
+    groups = (Group("group_0", ("p1",), "shuffle"), Group("group_1", ("p0",), "shuffle"))
+    in_step = Candidate("found", groups, in_flight_bytes=0)
+    assert outlook.predict(in_step).step_s == pytest.approx(7.0, abs=0.01)
+    others = other_sides(in_step, outlook)
+    assert others == {
+        "group_0": pytest.approx(8.0, abs=0.01),
+        "group_1": pytest.approx(7.0, abs=0.01),
+    }
+    assert other_sides(Candidate("given", groups), outlook) == {}
+    assert other_sides(in_step, outlook, deferrable=lambda names: "it may not") == {}
 
 
 def test_nothing_is_planned_where_nothing_is_gained():

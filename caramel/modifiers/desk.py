@@ -14,7 +14,7 @@ from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import SHARE_DTYPE, share
-from caramel.names import TensorRef, added, arrived, control_string, token_taken
+from caramel.names import TensorRef, added, arrived, control_string, sliced, token_taken
 from caramel.patterns import CHUNK_ALIGNMENT_BYTES
 from caramel.plan import Group, Plan
 
@@ -90,12 +90,12 @@ class Desk:
             return self._split(name, worker, flat, sizes, dtype)
         pieces: list[TensorRef] = []
         if count:
-            first = self._slice(f"{name}/aligned", worker, flat, 0, ends[count - 1], dtype)
+            first = self._slice(sliced(name, "aligned"), worker, flat, 0, ends[count - 1], dtype)
             aligned = sizes[:count]
             pieces = [first] if count == 1 else self._split(name, worker, first, aligned, dtype)
         for number in range(count, len(sizes)):
             begin, size = ends[number] - sizes[number], sizes[number]
-            pieces.append(self._slice(f"{name}/{number}", worker, flat, begin, size, dtype))
+            pieces.append(self._slice(sliced(name, number), worker, flat, begin, size, dtype))
         return pieces
 
     def _split(
