@@ -218,6 +218,11 @@ def _moved(step: Step, workers: int, shift: int, offset: int) -> Step:
             )
 
 
+def aligned_elements(element_bytes: int) -> int:
+    """After so many elements, and each multiple, memory is aligned as ops of TensorFlow want it."""
+    return max(1, CHUNK_ALIGNMENT_BYTES // element_bytes)
+
+
 def chunk_sizes(
     elements: int, chunks: int, element_bytes: int, *, smallest_bytes: int = CHUNK_ALIGNMENT_BYTES
 ) -> tuple[int, ...]:
@@ -227,7 +232,7 @@ def chunk_sizes(
     than `smallest_bytes` fills only the first chunks, and the others are empty: nothing is sent
     for those.
     """
-    unit = max(1, CHUNK_ALIGNMENT_BYTES // element_bytes)
+    unit = aligned_elements(element_bytes)
     units = -(-elements // unit)
     filled = max(1, min(chunks, elements * element_bytes // smallest_bytes))
     bounds = [min(elements, unit * -(-units * chunk // filled)) for chunk in range(filled + 1)]

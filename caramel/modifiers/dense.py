@@ -18,11 +18,11 @@ from caramel.modifiers.desk import Desk
 from caramel.modifiers.weigh import uneven
 from caramel.names import TensorRef, in_group, is_added, kept_flat
 from caramel.patterns import (
-    CHUNK_ALIGNMENT_BYTES,
     Gather,
     Reduce,
     Schedule,
     Send,
+    aligned_elements,
     chunk_sizes,
     schedule,
 )
@@ -293,7 +293,7 @@ class DenseSum:
 
 def _aligned_first(specs: Sequence[TensorSpec]) -> list[int]:
     """The numbers of some tensors, those first after which another one begins aligned."""
-    unit = CHUNK_ALIGNMENT_BYTES // (dtype_bytes(specs[0].dtype) or 1)
+    unit = aligned_elements(dtype_bytes(specs[0].dtype) or 1)
     return sorted(range(len(specs)), key=lambda number: (specs[number].elements or 0) % unit > 0)
 
 

@@ -15,7 +15,7 @@ from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
 from caramel.modifiers.weigh import SHARE_DTYPE, share
 from caramel.names import TensorRef, added, arrived, control_string, sliced, token_taken
-from caramel.patterns import CHUNK_ALIGNMENT_BYTES
+from caramel.patterns import aligned_elements
 from caramel.plan import Group, Plan
 
 
@@ -83,7 +83,7 @@ class Desk:
         """
         if len(sizes) == 1:
             return [flat]
-        unit = CHUNK_ALIGNMENT_BYTES // (dtype_bytes(dtype) or 1)
+        unit = aligned_elements(dtype_bytes(dtype) or 1)
         ends = list(itertools.accumulate(sizes))
         count = next((n for n, end in enumerate(ends) if end % unit), len(sizes))
         if count == len(sizes):
