@@ -30,7 +30,7 @@ from caramel.facts import (
 )
 from caramel.fingerprint import digest, graph_hash
 from caramel.graph import OpGraph
-from caramel.job import Job, Variant
+from caramel.job import Job
 from caramel.kinds import PYTHON_CALLS
 from caramel.live_planning import (
     PLAIN,
@@ -58,11 +58,12 @@ from caramel.stepper import Planning
 from caramel.stopwatch import Stopwatch
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
+from caramel.variants import Variants
 from caramel.version import __version__
 from caramel.watchdog import StallWatch
 
-OWN, UNDEFERRED = "own", "undeferred"
-"""The names of the plan that a model is made with, and of one like it that defers nothing."""
+OWN = "own"
+"""The name of the plan that a model is made with."""
 
 _log = logging.getLogger(__name__)
 
@@ -205,10 +206,11 @@ class ARModel:
         self.decision: Decision = decision
         self._watch.tell(f"the plan is {decision.source}")
         self._watch.note("plan")
-        self._assembly = Assembly(context, self._watch, check_graph if check else None)
-        self.graph = self._assembly.graph
-        self.traffic = self._assembly.add(self.plan, 0)
-        self.variants: dict[str, Variant] = {OWN: Variant(OWN, 0, self.plan, self.traffic)}
+        assembly = Assembly(context, self._watch, check_graph if check else None)
+        self.graph = assembly.graph
+        own = self.plan
+        self.variants = Variants(assembly, lambda each: self._completed(each, own), OWN, own)
+        self.traffic = self.variants[OWN].traffic
         self._has_own_variants = False  # whether the user has added any
         self._chosen: str | None = None  # what proved the fastest in a session
         self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
@@ -282,18 +284,8 @@ class ARModel:
         """
         if not name or name in self.variants:
             raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
-        completed = self._add(plan, name)
+        completed = self.variants.add(plan, name)
         self._has_own_variants = True
-        return completed
-
-    @held_back()
-    def _add(self, plan: Plan, name: str) -> Plan:
-        """Add a plan; returns it as it is carried out."""
-        self._watch.start()
-        completed = self._completed(plan, self.plan)
-        number = len(self.variants)
-        traffic = self._assembly.add(completed, number)
-        self.variants[name] = Variant(name, number, completed, traffic)
         return completed
 
     def _analysis(self, facts: Sequence[Any]) -> Analysis:
@@ -315,33 +307,6 @@ class ARModel:
         except PlanError:
             return None
         return kept
-
-    def _undeferred(self) -> str:
-        """The name of a plan that defers nothing.
-
-        If there is none, one is added that has the groups of the model's own plan, and so computes
-        the same bits with every pattern.
-        """
-        for variant in self.variants.values():
-            if not variant.plan.deferral.moved:
-                return variant.name
-        groups = [dataclasses.replace(group, deferred=False) for group in self.plan.groups]
-        plan = dataclasses.replace(self.plan, groups=tuple(groups), gates=())
-        name = self._new_name(UNDEFERRED)
-        self._add(plan, name)
-        return name
-
-    def _variant_of(self, plan: Plan, name: str) -> str:
-        """The name of a variant that does what a plan decides.
-
-        If there is none, one is added, under this name or a similar one.
-        """
-        for variant in self.variants.values():
-            if decides_alike(variant.plan, plan):
-                return variant.name
-        new = self._new_name(name)
-        self._add(plan, new)
-        return new
 
     def _planning(self, first: str) -> Planning | None:
         """How a session plans while it runs, from this plan on; None if it does not."""
@@ -400,18 +365,10 @@ class ARModel:
         if not decides_alike(decision.plan, decision.plain):
             name = SEARCHED if found is not None else self._options.planner
             plans = {name: decision.plan, **plans}
-        names = dict.fromkeys(self._variant_of(plan, name) for name, plan in plans.items())
+        names = dict.fromkeys(self.variants.like(plan, name) for name, plan in plans.items())
         names.pop(running, None)
         self.decision, self._worth_a_trial = decision, list(names)
         return list(names), expected_of(decision)
-
-    def _new_name(self, name: str) -> str:
-        """A name that no variant has yet."""
-        number, new = 1, name
-        while new in self.variants:
-            number += 1
-            new = f"{name} {number}"
-        return new
 
     def _keep(self, name: str) -> None:
         """Remember the plan that proved the fastest."""
@@ -471,7 +428,7 @@ class ARModel:
             self._state,
             self._access,
             self._pipelines,
-            self._undeferred,
+            self.variants.undeferred,
         )
         return Session(
             job,
@@ -491,7 +448,7 @@ class ARModel:
         """Names of the plans that are to be tried beside the model's own; they are added once."""
         if self._worth_a_trial is None:
             plans = {} if self._has_own_variants else worth_a_trial(self.decision)
-            names = dict.fromkeys(self._variant_of(plan, name) for name, plan in plans.items())
+            names = dict.fromkeys(self.variants.like(plan, name) for name, plan in plans.items())
             names.pop(OWN, None)
             self._worth_a_trial = list(names)
         return self._worth_a_trial

@@ -13,10 +13,6 @@ class Stopwatch:
         self._verbose = verbose
         self._last = time.perf_counter()
 
-    def start(self) -> None:
-        """The next part begins now."""
-        self._last = time.perf_counter()
-
     def note(self, part: str) -> None:
         """A part ends now; it began when the one before ended."""
         now = time.perf_counter()

@@ -49,7 +49,7 @@ LAYERS = {
     },
     4: {
         *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure", "observed"),
-        *("plan_table", "profiling", "report.", "simulating", "tracing", "user_job"),
+        *("plan_table", "profiling", "report.", "simulating", "tracing", "user_job", "variants"),
     },
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}

@@ -268,7 +268,7 @@ def test_the_end_of_trials_decides_for_the_next_session():
 def test_what_the_user_added_is_left_to_the_user():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    model._undeferred()  # for a fetch in an earlier session
+    model.variants.undeferred()  # for a fetch in an earlier session
     (plain, *_) = model._alternatives()
     assert decides_alike(model.variants[plain].plan, model.decision.plain)
     other = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))

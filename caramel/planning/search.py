@@ -15,19 +15,17 @@ The budget counts simulated tasks, not time, so that the same facts give the sam
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from caramel.graph import dtype_bytes
-from caramel.patterns import PATTERNS
-from caramel.plan import ALL_GATHER, Gate, Group, Part
+from caramel.plan import Part
 from caramel.planning.candidate import Candidate, Outlook
-from caramel.planning.depth import LARGEST_DEPTH, depth_of
-from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
+from caramel.planning.gates import IN_FLIGHT_BYTES
+from caramel.planning.grouping import Grouping, Shape
+from caramel.planning.neighbours import Neighbours
 from caramel.planning.options import DEFAULT, Options
-from caramel.planning.pattern import AUTO, pattern_of
-from caramel.planning.split import with_parts, worthwhile_parts
-from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
+from caramel.planning.split import worthwhile_parts
+from caramel.simulation.simulate import Prediction, simulate_groups
 
 DEFERRED_SHARES = tuple(n / 10 for n in range(8))
 NEAR_SHARES = tuple(n / 50 for n in range(-4, 5))
@@ -35,7 +33,6 @@ GROUP_BYTES = (0, 250_000, 500_000, 1_000_000, 2_000_000, 4_000_000, 8_000_000)
 IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
 """In this order, as far as the budget lasts."""
 
-_FEW = 16  # groups
 _STARTS = 3  # limits of what is in flight
 _FURTHER = 3  # improved plans that are told of
 _WORTH = 1e-4  # of the step that a change must save to be made
@@ -158,16 +155,6 @@ class _Budget:
         return self.spent >= self.tasks
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """A member of the family: the share of bytes that is deferred, sizes, bytes in flight."""
-
-    deferred_share: float
-    deferred_bytes: int
-    in_step_bytes: int
-    in_flight_bytes: int
-
-
 class _Searcher:
     """Searches among plans with the same parts of gradients."""
 
@@ -179,37 +166,10 @@ class _Searcher:
         options: Options,
         budget: _Budget,
     ) -> None:
-        self._outlook, self._deferrable, self._options = outlook, deferrable, options
-        self._parts, self._budget = parts, budget
-        self._pattern = options.pattern
-        plain = with_parts(outlook.plain, parts)
-        self._sizes = sizes_of(plain)
-        self._plain = {n: group for group in plain.groups for n in group.members}
-        self._parameter = {name: plain.parameter(name) for name in self._plain}
-        self._dtype = {name: plain.spec(name).dtype for name in self._plain}
-        # Parts are large; whatever is joined is copied.
-        self._alone = {part.name for part in parts} | {
-            g.parameter
-            for g in plain.gradients
-            if g.indices is not None or not g.elements or dtype_bytes(g.spec.dtype) is None
-        }
-        ready = outlook.ordered.ready_s
-        self._order = sorted(self._plain, key=lambda n: ready.get(self._parameter[n], 0.0))
-        self._needed = self._needed_s()
-        self._may_defer: dict[frozenset[str], bool] = {}
+        self._outlook, self._options, self._budget = outlook, options, budget
+        self._grouping = Grouping(outlook, parts, deferrable, options)
+        self._neighbours = Neighbours(self._grouping, options, outlook.network.costs)
         self._known: dict[tuple[object, ...], float] = {}
-
-    def _needed_s(self) -> dict[str, float]:
-        """When the forward pass needs what is updated with each gradient."""
-        workload = self._outlook.ordered
-        needed = workload.needed_s
-        end_s = workload.computation_s
-        first: dict[str, float] = {}
-        for update in workload.updates:
-            first_s = min((needed.get(v, end_s) for v in update.writes), default=end_s)
-            for parameter in update.moves_with:
-                first[parameter] = min(first.get(parameter, end_s), first_s)
-        return {name: first.get(self._parameter[name], end_s) for name in self._plain}
 
     # Scores
 
@@ -225,7 +185,7 @@ class _Searcher:
         prediction = simulate_groups(
             candidate.groups,
             candidate.gates,
-            self._sizes,
+            self._grouping.sizes,
             self._outlook.workload(candidate.ordered),
             self._outlook.hardware,
         )
@@ -236,16 +196,9 @@ class _Searcher:
     def _is_over(self) -> bool:
         return self._budget.is_over
 
-    def _can_defer(self, names: Sequence[str]) -> bool:
-        parameters = frozenset(self._parameter[name] for name in names)
-        if parameters not in self._may_defer:
-            gathered = any(self._plain[name].pattern == ALL_GATHER for name in names)
-            self._may_defer[parameters] = not gathered and self._deferrable(parameters) is None
-        return self._may_defer[parameters]
-
     # The family
 
-    def family(self, start: _Shape | None = None) -> list[tuple[_Shape, Scored]]:
+    def family(self, start: Shape | None = None) -> list[tuple[Shape, Scored]]:
         """The best of the family for several limits of what is in flight, the fastest first.
 
         Args:
@@ -253,10 +206,10 @@ class _Searcher:
         """
         options = self._options
         sizes = (2_000_000, 1_000_000) if options.batching else (0, 0)
-        first = start or _Shape(0.0, *sizes, options.gated_bytes)
+        first = start or Shape(0.0, *sizes, options.gated_bytes)
         if not options.scheduling:
             return [self._fitted(self._best_of([first]), sized=start is None)]
-        by_limit: list[tuple[_Shape, Scored]] = []
+        by_limit: list[tuple[Shape, Scored]] = []
         for limit in self._limits:
             shapes = [
                 dataclasses.replace(first, in_flight_bytes=limit, deferred_share=share)
@@ -268,7 +221,7 @@ class _Searcher:
         fitted = [self._fitted(each, sized=start is None) for each in by_limit[:_STARTS]]
         return sorted(fitted, key=lambda each: each[1].step_s)
 
-    def _fitted(self, found: tuple[_Shape, Scored], *, sized: bool) -> tuple[_Shape, Scored]:
+    def _fitted(self, found: tuple[Shape, Scored], *, sized: bool) -> tuple[Shape, Scored]:
         """A member of the family with the best sizes of groups, if asked for, and share."""
         if self._options.batching and sized:
             shape = found[0]
@@ -284,13 +237,13 @@ class _Searcher:
         return found
 
     def _best_of(
-        self, shapes: Iterable[_Shape], best: tuple[_Shape, Scored] | None = None
-    ) -> tuple[_Shape, Scored]:
+        self, shapes: Iterable[Shape], best: tuple[Shape, Scored] | None = None
+    ) -> tuple[Shape, Scored]:
         """The best of some members of the family, and of the best so far."""
         for shape in shapes:
             if best is not None and self._is_over:
                 break
-            tried = self.score(self._of_shape(shape))
+            tried = self.score(self._grouping.shaped(shape))
             if best is None or tried.step_s < best[1].step_s * (1 - _WORTH):
                 best = shape, tried
         assert best is not None
@@ -302,75 +255,6 @@ class _Searcher:
         given = self._options.in_flight_bytes
         return IN_FLIGHT if given is None else (given,)
 
-    def _of_shape(self, shape: _Shape) -> Candidate:
-        total = sum(self._sizes[name].bytes for name in self._order)
-        left = shape.deferred_share * total
-        deferred: list[str] = []
-        for name in self._order:
-            size = self._sizes[name].bytes
-            if size <= left and self._can_defer([name]):
-                deferred.append(name)
-                left -= size
-        if deferred and not self._can_defer(deferred):
-            deferred = []
-        moved = frozenset(deferred)
-        deferred.sort(key=lambda name: self._needed[name])
-        rest = [name for name in self._order if name not in moved]
-        joined = [(members, True) for members in self._joined(deferred, shape.deferred_bytes)]
-        joined += [(members, False) for members in self._joined(rest, shape.in_step_bytes)]
-        groups = [
-            self._group(members, deferred=is_deferred, in_flight=shape.in_flight_bytes)
-            for members, is_deferred in joined
-        ]
-        return self._candidate("family", groups, shape.in_flight_bytes)
-
-    def _joined(self, names: Sequence[str], most_bytes: int) -> Iterator[tuple[str, ...]]:
-        """Neighbours joined as long as they are not larger than `most_bytes` together."""
-        members: list[str] = []
-        for name in names:
-            size = sum(self._sizes[n].bytes for n in (*members, name))
-            if members and (size > most_bytes or not self._may_join(members, [name])):
-                yield tuple(members)
-                members = []
-            members.append(name)
-        if members:
-            yield tuple(members)
-
-    def _may_join(self, one: Sequence[str], other: Sequence[str]) -> bool:
-        names = [*one, *other]
-        return self._alone.isdisjoint(names) and len({self._dtype[n] for n in names}) == 1
-
-    def _group(self, members: tuple[str, ...], *, deferred: bool, in_flight: int) -> Group:
-        plain = self._plain[members[0]]
-        size = self._bytes(members)
-        if plain.pattern == ALL_GATHER:
-            return dataclasses.replace(plain, members=members, deferred=deferred)
-        return dataclasses.replace(
-            plain,
-            members=members,
-            deferred=deferred,
-            pattern=pattern_of(size, self._outlook.network, self._pattern),
-            depth=depth_of(size, self._outlook.network, beside_bytes=in_flight)
-            if self._options.adaptive_depth
-            else 1,
-        )
-
-    def _bytes(self, members: Iterable[str]) -> int:
-        return sum(self._sizes[name].bytes for name in members)
-
-    def _candidate(self, name: str, groups: Sequence[Group], in_flight_bytes: int) -> Candidate:
-        """Groups with their names and gates."""
-        named = tuple(
-            dataclasses.replace(group, name=f"group_{number}")
-            for number, group in enumerate(groups)
-        )
-        sized = [(group.name, self._bytes(group.members)) for group in named]
-        gates: tuple[Gate, ...] = ()
-        if self._options.scheduling:
-            gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
-        ordered = self._options.serialization
-        return Candidate(name, named, gates, ordered, in_flight_bytes, self._parts)
-
     # Improvement
 
     def improved(self, start: Scored) -> Scored:
@@ -378,7 +262,7 @@ class _Searcher:
         if start.candidate.in_flight_bytes is None:  # gates that were given, or none
             in_flight = self._options.gated_bytes
             groups = start.candidate.groups
-            gated = self.score(self._candidate("improved", groups, in_flight))
+            gated = self.score(self._grouping.candidate("improved", groups, in_flight))
             if gated.step_s > start.step_s:
                 return start
             start = gated
@@ -398,43 +282,21 @@ class _Searcher:
         assert in_flight is not None
         number = 0
         while number < len(best.candidate.groups) and not self._is_over:
-            for change in self._changes:
+            for change in self._neighbours.changes:
                 groups = list(best.candidate.groups)
                 if number >= len(groups):
                     break
                 for changed in change(groups, number):
-                    tried = self.score(self._candidate("improved", changed, in_flight))
+                    tried = self.score(self._grouping.candidate("improved", changed, in_flight))
                     if tried.step_s < best.step_s * (1 - _WORTH):
                         best = tried
                         break
             number += 1
         for value in self._limits:
-            tried = self.score(self._candidate("improved", best.candidate.groups, value))
+            tried = self.score(self._grouping.candidate("improved", best.candidate.groups, value))
             if tried.step_s < best.step_s * (1 - _WORTH):
                 best = tried
         return best
-
-    @property
-    def _changes(self) -> tuple[Callable[[list[Group], int], Iterator[list[Group]]], ...]:
-        options = self._options
-        changes: list[Callable[[list[Group], int], Iterator[list[Group]]]] = []
-        if options.scheduling:
-            changes += [self._other_side, self._exchange, self._earlier]
-        if options.batching:
-            changes += [self._join, self._split]
-        if options.adaptive_depth:
-            changes.append(self._cut)
-        return (*changes, self._by)
-
-    def _other_side(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Defer it, or do not."""
-        group = groups[number]
-        rest = [*groups[:number], *groups[number + 1 :]]
-        deferred = [n for g in (group, *rest) if g.deferred or g is group for n in g.members]
-        changed = dataclasses.replace(group, deferred=not group.deferred)
-        if changed.deferred and not self._can_defer(deferred):
-            return
-        yield self._inserted(rest, changed)
 
     def other_sides(self, candidate: Candidate) -> dict[str, float]:
         """The step with each group on the other side; those whose side is fixed are left out."""
@@ -444,90 +306,7 @@ class _Searcher:
         for number, group in enumerate(candidate.groups):
             if self._is_over:
                 break
-            for groups in self._other_side(list(candidate.groups), number):
-                changed = self._candidate("changed", groups, candidate.in_flight_bytes)
+            for groups in self._neighbours.other_side(list(candidate.groups), number):
+                changed = self._grouping.candidate("changed", groups, candidate.in_flight_bytes)
                 steps_s[group.name] = self.score(changed).step_s
         return steps_s
-
-    def _exchange(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Defer it in place of another one, or the other way round; only where there are few."""
-        if len(groups) > _FEW:
-            return
-        for other in range(number + 1, len(groups)):
-            if groups[other].deferred != groups[number].deferred:
-                for once in self._other_side(groups, number):
-                    position = next(
-                        n for n, g in enumerate(once) if g.members == groups[other].members
-                    )
-                    yield from self._other_side(once, position)
-
-    def _inserted(self, groups: list[Group], group: Group) -> list[Group]:
-        """A group at its place among those of its side."""
-        place = self._needed if group.deferred else self._ready
-        own_s = self._place(group, place)
-        for number, other in enumerate(groups):
-            if other.deferred and not group.deferred:
-                continue
-            if other.deferred != group.deferred or self._place(other, place) > own_s:
-                return [*groups[:number], group, *groups[number:]]
-        return [*groups, group]
-
-    @property
-    def _ready(self) -> Mapping[str, float]:
-        return {name: float(number) for number, name in enumerate(self._order)}
-
-    def _place(self, group: Group, place: Mapping[str, float]) -> float:
-        values = [place[name] for name in group.members]
-        return min(values) if group.deferred else max(values)
-
-    def _join(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Join it with the next one."""
-        if number + 1 >= len(groups):
-            return
-        first, second = groups[number], groups[number + 1]
-        if first.deferred == second.deferred and self._may_join(first.members, second.members):
-            joined = dataclasses.replace(first, members=first.members + second.members)
-            yield [*groups[:number], joined, *groups[number + 2 :]]
-
-    def _split(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Split it where the halves are nearest to each other in size."""
-        group = groups[number]
-        if len(group.members) < 2:
-            return
-        half, total, at = self._bytes(group.members) / 2, 0, 1
-        for position, name in enumerate(group.members[:-1]):
-            total += self._sizes[name].bytes
-            at = position + 1
-            if total >= half:
-                break
-        first = dataclasses.replace(group, members=group.members[:at])
-        second = dataclasses.replace(
-            group, members=group.members[at:], shift=self._plain[group.members[at]].shift
-        )
-        yield [*groups[:number], first, second, *groups[number + 1 :]]
-
-    def _earlier(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Send it before the one before."""
-        if number and groups[number - 1].deferred == groups[number].deferred:
-            swapped = [groups[number], groups[number - 1]]
-            yield [*groups[: number - 1], *swapped, *groups[number + 1 :]]
-
-    def _cut(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Cut it into twice or half as many parts."""
-        group = groups[number]
-        if group.pattern == ALL_GATHER:
-            return
-        for depth in (group.depth * 2, group.depth // 2):
-            if 1 <= depth <= LARGEST_DEPTH:
-                changed = dataclasses.replace(group, depth=depth)
-                yield [*groups[:number], changed, *groups[number + 1 :]]
-
-    def _by(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
-        """Aggregate it by another pattern."""
-        group = groups[number]
-        if self._pattern != AUTO or group.pattern == ALL_GATHER:
-            return
-        for pattern in PATTERNS:
-            if pattern != group.pattern and pattern in self._outlook.network.costs:
-                changed = dataclasses.replace(group, pattern=pattern)
-                yield [*groups[:number], changed, *groups[number + 1 :]]
