@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from caramel.cluster import Cluster
+from caramel.collector import held_back
 from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.files import write_whole
 from caramel.planning.options import Planner
@@ -92,7 +93,8 @@ def worker(
         signal.signal(each, lambda *_: os._exit(0))
     os.environ.setdefault(*WITHOUT_KERAS)
     with quiet_start() as restore_errors:
-        from caramel.servers import serve
+        with held_back():  # a sixth of the processor time of an import
+            from caramel.servers import serve
 
         def ready() -> None:
             restore_errors()

@@ -199,13 +199,8 @@ def planned_systems(cell: Cell) -> list[System]:
 
 
 def quick_systems(cell: Cell) -> list[System]:
-    """Those that need no environment of their own."""
-    return [
-        ALONE,
-        PLAIN,
-        System("mirrored", (("bytes_per_pack", 4 * 2**20),)),
-        System("parameter_servers", (("servers", "all"),)),
-    ]
+    """One peer of those that need no environment of their own."""
+    return [ALONE, PLAIN, System("mirrored", (("bytes_per_pack", 4 * 2**20),))]
 
 
 REAL = (
