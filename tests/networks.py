@@ -236,11 +236,11 @@ def run_distributed(
     sparse: Any = "gather",
     **options: Any,
 ) -> Run:
-    """Train on workers inside this process."""
+    """Train on workers inside this process, by one plan however slow the machine is."""
     model = caramel.ARModel(
         job.context(**options), workers=workers, pattern=pattern, sparse=sparse, check=True
     )
-    with model.session() as session:
+    with model.session(trials=None) as session:
         initial = session.variables()
         losses = [session.step(job.feed) for _ in range(steps)]
         replicas = [session.variables(worker=worker) for worker in range(workers)]

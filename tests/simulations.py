@@ -208,6 +208,9 @@ class Reference:
             self._compute(host)
         for group in self.case.travelling:
             self._transfer(group)
+        for group in self.case.groups:
+            if group.deferred:
+                self._keep(group)
         clock_s, happened = 0.0, set()
         waiting = list(self.things)
         while waiting:
@@ -265,18 +268,11 @@ class Reference:
                 for g in case.gates
                 if g.group == group.name and g.after in sent
             }
-            if not group.deferred:
-                needs |= {
-                    ("piece", number, host)
-                    for number, piece in enumerate(case.workload.chain)
-                    if set(piece.yields) & set(group.members)
-                }
             copied = len(group.members) > 1 and not group.deferred
-            self._add(
-                ("begun", group.name, host),
-                needs,
-                wait_s=hardware.copy_s_per_byte * size * copied,
-            )
+            if not group.deferred:
+                needs |= self._yields(group, host)
+            seconds = hardware.copy_s_per_byte * size * copied
+            self._work(("begun", group.name, host), needs, seconds, host)
             messages = [s for s in self._steps(group).steps if not isinstance(s, Reduce)]
             own = sum(step.source == host for step in messages) * group.depth
             self._add(
@@ -289,6 +285,26 @@ class Reference:
         ends = [self._part(group, part) for part in range(group.depth)]
         for host in range(hardware.workers):
             self._add(("arrived", group.name, host), {event for end in ends for event in end[host]})
+
+    def _keep(self, group: Group) -> None:
+        """What is deferred is laid side by side before its step ends."""
+        copied = self.case.bytes(group) if len(group.members) > 1 else 0
+        for host in range(self.case.hardware.workers):
+            seconds = self.case.hardware.copy_s_per_byte * copied
+            self._work(("kept", group.name, host), self._yields(group, host), seconds, host)
+
+    def _yields(self, group: Group, host: int) -> set:
+        chain = enumerate(self.case.workload.chain)
+        own = set(group.members)
+        return {("piece", number, host) for number, piece in chain if own & set(piece.yields)}
+
+    def _work(self, event: tuple, needs: set, seconds: float, host: int) -> None:
+        """Something done beside the computation, by a core that computes otherwise."""
+        self._add(event, needs, wait_s=seconds)
+        cores = self.case.hardware.cores
+        if cores:
+            busy = seconds / cores
+            self._add((*event, "core"), needs, left=busy, host=host, urgency=(-1, 0))
 
     def _part(self, group: Group, part: int) -> list[set]:
         """What each host waits for: its value of each chunk."""
@@ -305,7 +321,7 @@ class Reference:
                 own = (step.worker, step.chunk)
                 needs = {has[own] if w == step.worker else apart[(*own, w)] for w in step.order}
                 seconds = hardware.reduce_s_per_byte * size * (len(step.order) - 1)
-                self._add(event, needs, wait_s=seconds)
+                self._work(event, needs, seconds, step.worker)
                 has[own] = event
                 continue
             needs = {has[step.source, step.chunk]}

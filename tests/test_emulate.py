@@ -141,7 +141,12 @@ def test_kernels_of_different_devices_overlap():
 
 def test_the_order_of_ready_kernels_is_left_open():
     context = emulate(branches(8), {f"product_{n}": 0.002 for n in range(8)})
-    orders = {tuple(name for name, _, _ in spans) for spans in kernel_spans(context, steps=60)}
+    orders = set()
+    for _ in range(10):  # on a busy machine it may stay the same for a while
+        steps = kernel_spans(context, steps=60)
+        orders |= {tuple(name for name, _, _ in spans) for spans in steps}
+        if len(orders) > 1:
+            break
     assert len(orders) > 1
 
 
@@ -273,9 +278,9 @@ def test_parameters_reach_their_kernels_as_data():
 # Training ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("updates", ["real", "none"])
-def test_an_emulated_job_trains_on_two_workers(updates):
-    job = papers.build("resnet_v2_50", batch=4, image=8)
+@pytest.mark.parametrize(("name", "updates"), [("resnet_v2_50", "real"), ("inception_v1", "none")])
+def test_an_emulated_job_trains_on_two_workers(name, updates):
+    job = papers.build(name, batch=4, image=16)
     context = emulate(job.context(), 0.1, updates=updates)
     model = caramel.ARModel(context, workers=2, check=True)
     gradient = job.gradients[0][0].name

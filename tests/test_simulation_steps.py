@@ -277,6 +277,44 @@ def test_a_processor_does_not_compute_while_it_handles_messages(unfold):
     assert spans(two, 0, ("send",)) == [("send", "g", 0.0, 1.0), ("send", "g", 1.0, 2.0)]
 
 
+COPYING = hosts(2, RATE, cores=1, processor_s_per_byte=0.0, copy_s_per_byte=0.25 / 2048)
+TWO_AND_MORE = Workload(
+    (Piece("f", 1.0), Piece("b", 1.0, yields=("p", "q")), Piece("rest", 2.0)),
+    (update("p", 0.0), update("q", 0.0)),
+)
+
+
+@pytest.mark.parametrize("hardware", [COPYING, unfolded(COPYING)])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_processor_does_not_compute_while_it_lays_gradients_side_by_side(hardware, deferred):
+    """It copies 4096 bytes in 0.5 s, also in the step before the one in which they go."""
+    two = predicted(TWO_AND_MORE, group("g", "q", "p", deferred=deferred), hardware=hardware)
+    assert computed(two) == {"f": [0.0, 1.0], "b": [1.0, 2.0], "rest": [2.5, 4.5]}
+    begin_s = 0.0 if deferred else 2.5
+    assert two.groups == {"g": GroupTimes(begin_s, begin_s + 4.0)}
+
+
+def test_a_device_computes_while_gradients_are_laid_side_by_side():
+    two = predicted(TWO_AND_MORE, group("g", "q", "p"), hardware=replace(COPYING, cores=None))
+    assert computed(two) == {"f": [0.0, 1.0], "b": [1.0, 2.0], "rest": [2.0, 4.0]}
+    assert two.groups == {"g": GroupTimes(2.5, 6.5)}
+
+
+@pytest.mark.parametrize(("cores", "taken_s"), [(None, 0.0), (2, 0.25), (1, 0.5)])
+@pytest.mark.parametrize("unfold", [False, True])
+def test_what_a_core_adds_it_does_not_compute(unfold, cores, taken_s):
+    """The sum is made from 1 s to 1.5 s, while "f" is computed for 3 s."""
+    workload = Workload((Piece("f", 3.0), Piece("b", 0.0, yields=("p",))), (update("p", 0.0),))
+    hardware = replace(ADDING, cores=cores, processor_s_per_byte=0.0)
+    two = predicted(
+        workload,
+        group("g", "p", deferred=True),
+        hardware=unfolded(hardware) if unfold else hardware,
+    )
+    assert computed(two) == {"f": [0.0, 3.0 + taken_s]}
+    assert two.groups == {"g": GroupTimes(0.0, 2.5)}
+
+
 @pytest.mark.parametrize(
     "cost",
     [

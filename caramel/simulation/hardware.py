@@ -17,6 +17,9 @@ from caramel.simulation.rounds import rounds_of
 REDUCE_S_PER_BYTE = 0.25e-9
 """Adding two tensors of so many bytes, on one core: 64 MB take 12 to 18 ms."""
 
+SENDING_S_PER_BYTE = PROCESSOR_S_PER_BYTE - REDUCE_S_PER_BYTE / 2
+"""What each byte that is sent costs a processor without the additions, which are half as many."""
+
 HANDLING_S_PER_BYTE = 0.4e-9
 """From the last byte of a tensor that arrives until it can be used, and before the first one goes:
 what one aggregation of 16 or 64 MB between two workers takes longer than the wire and the additions
@@ -69,12 +72,13 @@ class Hardware:
             several senders to one receiver make segments be sent again.
         cores: how many cores of a processor both compute and transfer; None if an accelerator
             computes.
-        processor_s_per_byte: time of one core for each byte that a worker sends, receiving as many.
+        processor_s_per_byte: time of one core for each byte that a worker sends, receiving as many,
+            without the additions.
         processor_s_per_message: what a host's processor cannot compute for each chunk that it
             sends, receiving as many; nothing if an accelerator computes.
-        reduce_s_per_byte: adding two tensors of so many bytes.
+        reduce_s_per_byte: adding two tensors of so many bytes, on one core.
         handling_s_per_byte: what every transfer takes besides, while others may be on the wire.
-        copy_s_per_byte: laying members of a group side by side, or keeping them for the next step.
+        copy_s_per_byte: laying members of a group side by side, on one core.
         message_s: what every chunk that a worker sends takes, one after the other, beside its
             bytes. In what was measured between so many workers it is part of the latency.
         op_s: what the runtime takes for each op beside the op's own time.
@@ -86,7 +90,7 @@ class Hardware:
     links: tuple[Link, ...] = ()
     excess: Mapping[str, float] = field(default_factory=dict)
     cores: int | None = None
-    processor_s_per_byte: float = PROCESSOR_S_PER_BYTE
+    processor_s_per_byte: float = SENDING_S_PER_BYTE
     processor_s_per_message: float = 0.0
     reduce_s_per_byte: float = REDUCE_S_PER_BYTE
     handling_s_per_byte: float = HANDLING_S_PER_BYTE

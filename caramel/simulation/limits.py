@@ -64,4 +64,5 @@ def _with_any_rate(hardware: Hardware, computation_s: float, sent_bytes: float) 
     if hardware.cores is None or not computation_s:
         return wide
     transferring_s = hardware.processor_s_per_byte * sent_bytes / hardware.cores
-    return dataclasses.replace(_slower(wide, 1.0, transferring_s / computation_s), cores=None)
+    slower = _slower(wide, 1.0, transferring_s / computation_s)
+    return dataclasses.replace(slower, processor_s_per_byte=0.0)

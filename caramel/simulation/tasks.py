@@ -2,7 +2,8 @@
 
 On each host a chain of computation; for each group the laying side by side of its members, the
 transfers and additions of its pattern, and what waits for its arrival: gates, updates, and parts
-of the forward pass. Where all workers are alike, one host stands for all, and sends to itself.
+of the forward pass. Where a processor computes, what it copies and adds takes a core from that.
+Where all workers are alike, one host stands for all, and sends to itself.
 """
 
 from __future__ import annotations
@@ -56,6 +57,9 @@ def tasks_of(
     """
     writer = _Writer(groups, sizes, workload, hardware, pending)
     writer.compute()
+    for group in groups:
+        if group.deferred:
+            writer.keep(group)
     for group in writer.order(gates):
         writer.transfer(group)
     writer.update()
@@ -193,7 +197,7 @@ class _Writer:
         joined = self._joined_bytes.get(parameter)
         if joined is None:
             return own
-        return [self._tasks.add(Kind.DELAY, host, self._hardware.copy_s_per_byte * joined, own)]
+        return [self._work(host, self._hardware.copy_s_per_byte * joined, own)]
 
     # Transfers
 
@@ -215,20 +219,21 @@ class _Writer:
                 ordered[stack.pop()] = known[name]
         return list(ordered.values())
 
+    def keep(self, group: Group) -> None:
+        """A group is laid side by side for the next step."""
+        for host in range(self._hosts):
+            self._work(host, self._copy_s(group), self._ready(group, host))
+
     def transfer(self, group: Group) -> None:
         """A group: from its raw gradients to its arrival on every host."""
-        size_bytes = sum(self._sizes[name].bytes for name in group.members)
-        # What is deferred was laid side by side in its own step.
-        copied = len(group.members) > 1 and not group.deferred
+        size_bytes = self._bytes(group)
         starts = []
         for host in range(self._hosts):
             after = [self.found.arrivals[name][host] for name in self._after.get(group.name, ())]
             if not group.deferred:
-                yielded = self._yielded[host]
-                own = self._parameters(group)
-                after += sorted({yielded[name] for name in own if name in yielded})
-            copy_s = self._hardware.copy_s_per_byte * size_bytes if copied else 0.0
-            starts.append(self._tasks.add(Kind.DELAY, host, copy_s, after))
+                after += self._ready(group, host)
+            copy_s = 0.0 if group.deferred else self._copy_s(group)
+            starts.append(self._work(host, copy_s, after))
         self.found.begins[group.name] = starts
         self._handle_messages(group, starts)
         if self._hardware.workers == 1 or (size_bytes == 0 and group.pattern != ALL_GATHER):
@@ -239,6 +244,27 @@ class _Writer:
             self.found.arrivals[group.name] = self._in_rounds(group, starts)
         else:
             self.found.arrivals[group.name] = self._in_exchanges(group, starts)
+
+    def _bytes(self, group: Group) -> int:
+        return sum(self._sizes[name].bytes for name in group.members)
+
+    def _copy_s(self, group: Group) -> float:
+        """What it takes to lay the members of a group side by side."""
+        if len(group.members) < 2:
+            return 0.0
+        return self._hardware.copy_s_per_byte * self._bytes(group)
+
+    def _ready(self, group: Group, host: int) -> list[int]:
+        """The tasks that bring the raw gradients of a group."""
+        yielded = self._yielded[host]
+        return sorted({yielded[name] for name in self._parameters(group) if name in yielded})
+
+    def _work(self, host: int, seconds: float, after: Sequence[int], *, name: str = "") -> int:
+        """Copy or add. Where a processor computes, one of its cores does not compute meanwhile."""
+        if self._hardware.cores and seconds:
+            taken_s = seconds / self._hardware.cores
+            self._tasks.add(Kind.COMPUTE, host, taken_s, after, urgency=_URGENT)
+        return self._tasks.add(Kind.DELAY, host, seconds, after, name=name)
 
     def _handle_messages(self, group: Group, starts: Sequence[int]) -> None:
         """Keep processors that also compute busy with a group's messages, which do not wait for it:
@@ -378,7 +404,7 @@ class _Writer:
 
     def _add_up(self, group: Group, host: int, added: float, after: Sequence[int]) -> int:
         seconds = self._hardware.reduce_s_per_byte * added
-        return self._tasks.add(Kind.DELAY, host, seconds, after, name=group.name)
+        return self._work(host, seconds, after, name=group.name)
 
 
 class _Values:
