@@ -16,7 +16,7 @@ def network(threshold_bytes, workers=4):
 
 @pytest.mark.parametrize(
     ("size_bytes", "depth"),
-    [(0, 1), (1599, 1), (1600, 2), (3199, 2), (3200, 4), (10**9, 4)],
+    [(0, 1), (1599, 1), (1600, 2), (3199, 2), (3200, 4), (51_199, 4), (51_200, 8), (10**9, 8)],
 )
 def test_depth_is_the_number_of_eight_thresholds_in_the_size_as_a_power_of_two(size_bytes, depth):
     assert depth_of(size_bytes, network(100)) == depth
@@ -24,10 +24,10 @@ def test_depth_is_the_number_of_eight_thresholds_in_the_size_as_a_power_of_two(s
 
 @pytest.mark.parametrize(
     ("threshold_bytes", "depths"),
-    [(65_000, [1, 1, 1, 2, 4, 4]), (270_000, [1, 1, 1, 1, 1, 4])],
+    [(65_000, [1, 1, 1, 2, 4, 4, 8]), (270_000, [1, 1, 1, 1, 1, 4, 4])],
 )
 def test_64_kb_are_never_split_and_16_mb_always(threshold_bytes, depths):
-    sizes = [64, 4096, 65536, 1 << 20, 4 << 20, 16 << 20]
+    sizes = [64, 4096, 65536, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
     assert [depth_of(size, network(threshold_bytes)) for size in sizes] == depths
 
 
@@ -35,7 +35,7 @@ def test_64_kb_are_never_split_and_16_mb_always(threshold_bytes, depths):
 def test_depth_grows_with_the_size_and_no_part_is_below_the_threshold(one, other, threshold_bytes):
     small, large = sorted((one, other))
     model = network(threshold_bytes)
-    assert 1 <= depth_of(small, model) <= depth_of(large, model) <= 4
+    assert 1 <= depth_of(small, model) <= depth_of(large, model) <= 8
     assert depth_of(large, model) == 1 or large / depth_of(large, model) >= threshold_bytes
 
 
@@ -46,4 +46,5 @@ def test_a_group_is_not_split_where_others_fill_its_pauses():
 
 def test_two_workers_split_only_what_is_very_large():
     assert depth_of(100_000_000, network(100, workers=2)) == 1
-    assert depth_of(128_000_000, network(100, workers=2)) == 4
+    assert depth_of(128_000_000, network(1_000_000, workers=2)) == 4
+    assert depth_of(128_000_000, network(250_000, workers=2)) == 8
