@@ -178,7 +178,7 @@ def headline(results: Results = RESULTS) -> None:
 @app.command()
 def tables(
     files: Annotated[
-        list[Path], typer.Argument(help="Result files of step, ablation and allreduce.")
+        list[Path], typer.Argument(help="Result files of step, ablation, ranking and allreduce.")
     ],
     full: Annotated[bool, typer.Option(help="A table for each cell, with all numbers.")] = False,
 ) -> None:
@@ -186,6 +186,8 @@ def tables(
     for file in files:
         if file.name.startswith("allreduce"):
             print(allreduce_markdown(file))
+        elif not file.name.startswith(("step", "ablation", "ranking")):
+            raise typer.BadParameter(f"{file} is no result of step, ablation, ranking or allreduce")
         else:
             print(markdown(file) if full else overview(file))
             rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
+from benchmarks.__main__ import app
 from benchmarks.results import Row, ratio_of_medians, write
 
 
@@ -30,3 +32,9 @@ def test_a_result_file_says_where_its_numbers_come_from(tmp_path):
     assert content["machine"]["versions"]["tensorflow"]
     assert content["command"] == "c"
     assert row.median_s == 0.5
+
+
+def test_tables_of_other_benchmarks_are_refused():
+    refused = CliRunner().invoke(app, ["tables", "scale.json"])
+    assert refused.exit_code == 2
+    assert "scale.json is no result of step" in refused.output
