@@ -282,8 +282,6 @@ class ARModel:
         Raises:
             PlanError: it does not fit the job, or the name is taken.
         """
-        if not name or name in self.variants:
-            raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
         completed = self.variants.add(plan, name)
         self._has_own_variants = True
         return completed

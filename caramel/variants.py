@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from caramel.assembly import Assembly
 from caramel.collector import held_back
+from caramel.errors import PlanError
 from caramel.job import Variant
 from caramel.plan import Plan
 from caramel.planning.fit import decides_alike
@@ -45,11 +46,13 @@ class Variants(Mapping[str, Variant]):
 
     @held_back()
     def add(self, plan: Plan, name: str) -> Plan:
-        """Add a plan under a name that no other has; returns it as it is carried out.
+        """Add a plan; returns it as it is carried out.
 
         Raises:
-            PlanError: it does not fit the job.
+            PlanError: it does not fit the job, or the name is empty or taken.
         """
+        if not name or name in self._by_name:
+            raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
         completed = self._completed(plan)
         number = len(self._by_name)
         traffic = self._assembly.add(completed, number)

@@ -60,6 +60,15 @@ def test_a_free_wire_leaves_the_processor_what_it_has_to_do():
     assert found["processor"] == pytest.approx(1.0, abs=1e-4)
 
 
+def test_a_free_wire_leaves_the_processor_what_it_has_to_add():
+    """For 0.5 s of the forward pass."""
+    workload = Workload((Piece("f", 3.0), Piece("b", 0.0, yields=("p",))))
+    adding = hosts(2, 1024.0, cores=1, processor_s_per_byte=0.0, reduce_s_per_byte=0.5 / 1024)
+    found = saved(adding, workload, deferred=True)
+    assert found["wire"] == pytest.approx(0.0, abs=1e-4)
+    assert found["processor"] == pytest.approx(0.5)
+
+
 def test_handling_messages_is_the_processors_work():
     """Each of two rounds has one, while the forward pass is computed."""
     workload = Workload((Piece("f", 3.0), Piece("b", 1.0, yields=("p",))))

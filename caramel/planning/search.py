@@ -85,7 +85,8 @@ def search(
 
     def searcher(parts: tuple[Part, ...] = ()) -> _Searcher:
         if parts not in searchers:
-            searchers[parts] = _Searcher(outlook, parts, deferrable, options, budget)
+            grouping = Grouping(outlook, parts, deferrable, options)
+            searchers[parts] = _Searcher(outlook, grouping, options, budget)
         return searchers[parts]
 
     def improved(start: Scored) -> Scored:
@@ -134,7 +135,8 @@ def other_sides(
             left out.
     """
     budget = _Budget(options.budget_tasks // 10)
-    return _Searcher(outlook, candidate.parts, deferrable, options, budget).other_sides(candidate)
+    grouping = Grouping(outlook, candidate.parts, deferrable, options)
+    return _Searcher(outlook, grouping, options, budget).other_sides(candidate)
 
 
 def _is_good(found: Iterable[Scored], outlook: Outlook) -> bool:
@@ -159,16 +161,11 @@ class _Searcher:
     """Searches among plans with the same parts of gradients."""
 
     def __init__(
-        self,
-        outlook: Outlook,
-        parts: tuple[Part, ...],
-        deferrable: Callable[[frozenset[str]], str | None],
-        options: Options,
-        budget: _Budget,
+        self, outlook: Outlook, grouping: Grouping, options: Options, budget: _Budget
     ) -> None:
         self._outlook, self._options, self._budget = outlook, options, budget
-        self._grouping = Grouping(outlook, parts, deferrable, options)
-        self._neighbours = Neighbours(self._grouping, options, outlook.network.costs)
+        self._grouping = grouping
+        self._neighbours = Neighbours(grouping, options, outlook.network.costs)
         self._known: dict[tuple[object, ...], float] = {}
 
     # Scores
