@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from caramel import memory
 from caramel.access import handle_of
 from caramel.cache import keep_timing, kept_timing
 from caramel.context import Context
@@ -30,7 +31,7 @@ tf1 = tf.compat.v1
 Feed = Mapping[Any, Any] | Callable[[int], Mapping[Any, Any]]
 """Values by tensor or name; or a function from a step's number to them."""
 
-_VERSION = "3"  # of what is kept on disk
+_VERSION = "4"  # of what is kept on disk
 WARM_UP_STEPS = 2
 _WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 _ITERATORS = ("IteratorV2", "Iterator")
@@ -212,6 +213,7 @@ def _traced(
     graph = _imported(job.context.graph_def, device)
     traced: list[dict[str, float]] = []
     untraced_s: list[float] = []
+    memory.keep_freed()  # as workers do
     with tf1.Session(graph=graph, config=_config(config)) as session:
         _initialise(session, job)
         for step in range(WARM_UP_STEPS + steps):

@@ -3,6 +3,7 @@
 Every process that starts one of them listens on all interfaces of its machine, whatever address the
 cluster names, without authentication or encryption: keep them on a network you trust. TensorFlow
 cannot stop a server, so one that was started lives, and is used again, until its process ends.
+With its first server a process begins to keep its memory and to wait for whole messages.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from types import FrameType
 
 import tensorflow as tf
 
-from caramel import processes
+from caramel import memory, processes
 from caramel.cluster import Cluster
 from caramel.errors import ClusterError, WorkerStartError
+from caramel.receiving import whole_messages
 
 LEAST_INTER_OP_THREADS = 2
 """With one thread, TensorFlow's executor takes up the op that got ready last: what is to be sent
@@ -194,13 +196,15 @@ def _start(
     if not options.inter_op_parallelism_threads:
         threads = max(LEAST_INTER_OP_THREADS, processes.processors())
         options.inter_op_parallelism_threads = threads
+    memory.keep_freed()
     try:
-        return tf.distribute.Server(
-            tf.train.ClusterSpec(cluster.as_dict()),
-            job_name=which.job,
-            task_index=which.index,
-            config=options,
-        )
+        with whole_messages():
+            return tf.distribute.Server(
+                tf.train.ClusterSpec(cluster.as_dict()),
+                job_name=which.job,
+                task_index=which.index,
+                config=options,
+            )
     except tf.errors.OpError as error:
         assert which.address is not None
         reason = _why_not_bound(which.address) or error.message

@@ -10,6 +10,7 @@ from dataclasses import asdict
 import pytest
 from commands import ROOT, quick_benchmark
 
+from benchmarks.peers.plain import WITHOUT
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.markdown import overview
@@ -55,6 +56,12 @@ def step_row(cell, system, seconds, **reported):
     facts = {"computation_s": 0.5, "wire_limit_s": 0.8, "plain_samples_s": (1.0,) * 6}
     what = {"cell": cell, "network": "toy", "system": str(system)}
     return asdict(Row(what, (seconds,) * 6, {**facts, "reported": reported}, None))
+
+
+def test_what_is_asked_of_processes_can_be_left_out_alone_and_together():
+    systems = cells.process_systems(cells.REAL[0])
+    words = [each.options["without"] for each in systems if "without" in each.options]
+    assert sorted(words) == sorted([*WITHOUT, "+".join(WITHOUT)])
 
 
 def test_where_a_network_has_several_cells_each_has_a_row(tmp_path):

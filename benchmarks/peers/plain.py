@@ -31,6 +31,10 @@ OPTIMIZATIONS = {
 }
 """The optimizations of the Caramel paper: what they are called here, and the flags of `ARModel`."""
 
+WITHOUT = {"memory": {"MALLOC_ARENA_MAX": "0"}, "messages": {"GRPC_EXPERIMENTS": ""}}
+"""What Caramel asks of a process (that it keeps its memory, and waits for whole messages), and the
+variables of the environment that leave it as the libraries have it."""
+
 PROFILE = "profile.json"
 TRACED_STEPS = 3
 MOST_LIVE_STEPS = 120
@@ -42,7 +46,8 @@ class InGraph:
     A setting of a planned run names the optimizations of the Caramel paper that it `uses`, joined
     by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search", or
     "live" for a job that is given nothing, measures itself while it trains, and tries its plans; or
-    which of some `varied` plans is taken, by its number.
+    which of some `varied` plans is taken, by its number. A run can also be `without` some of what
+    Caramel asks of its processes, joined by plus signs.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -71,15 +76,22 @@ class InGraph:
 
         def start_all(run: Run) -> None:
             addresses = run.addresses()
+            env = _environment(setting)
             for number, host in enumerate(bed.hosts[1:], 1):
-                run.start(host, _worker(addresses, number, case))
-            run.start(bed.hosts[0], run.command(0, addresses=addresses))
+                run.start(host, _worker(addresses, number, case), env)
+            run.start(bed.hosts[0], run.command(0, addresses=addresses), env)
 
         return launch(self, __name__, bed, case, setting, start_all, ranks=1)
 
 
 PEER = InGraph("plain", [{"pattern": name} for name in ("shuffle", "ring", "halving_doubling")])
 PLANNED = InGraph("planned", [{"planner": "search"}])
+
+
+def _environment(setting: Setting) -> dict[str, str]:
+    """The variables of a run's processes."""
+    words = setting["without"].split("+") if "without" in setting else []
+    return {name: value for word in words for name, value in WITHOUT[word].items()}
 
 
 def _worker(addresses: Sequence[str], number: int, case: Case) -> list[str]:

@@ -170,6 +170,13 @@ def live_systems(cell: Cell) -> list[System]:
     return [ALONE, PLAIN, SEARCHED, LIVE]
 
 
+def process_systems(cell: Cell) -> list[System]:
+    """The plan that is chosen by default, with and without what Caramel asks of its processes."""
+    without = ("memory", "messages", "memory+messages")
+    others = (System("planned", (*SEARCHED.setting, ("without", each))) for each in without)
+    return [ALONE, PLAIN, SEARCHED, *others]
+
+
 def ablation_systems(cell: Cell) -> list[System]:
     """Each optimization added in turn, and each alone, as in Figures 11 and 12 of the paper.
 
@@ -307,6 +314,8 @@ FULL = {
     "headline-8": Suite((replace(REAL[0], batch=8),), headline_systems, rounds=4, steps=3),
     # Real: a trace of an emulated kernel has the time for which it waits for its device.
     "live-2": Suite(REAL[:1], live_systems, rounds=4, steps=3),
+    # The first two need most of the processors, the third allocates the largest tensors.
+    "processes": Suite((REAL[1], REAL[0], REAL[3]), process_systems, rounds=6, steps=3),
     "grid-2": grid(2, 1000),
     "grid-4": grid(4, 500),
     "grid-8": grid(8, 200),

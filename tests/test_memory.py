@@ -1,0 +1,91 @@
+"""What a process frees it keeps: in each case a process of its own allocates, writes and frees."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from caramel import memory
+
+ALLOCATE = """
+import ctypes, resource, sys, threading
+from caramel import memory
+
+kept = memory.keep_freed() if "keep" in sys.argv else None
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def step():
+    large = libc.malloc(100 << 20)
+    ctypes.memset(large, 1, 100 << 20)
+    libc.free(large)
+
+def in_a_thread():
+    thread = threading.Thread(target=step)
+    thread.start()
+    thread.join()
+
+step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(3):
+    step()
+    in_a_thread()
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+PAGES = 6 * (100 << 20) // 4096  # of six allocations
+
+
+def allocated(*arguments: str, **environ: str) -> tuple[str, int]:
+    """What `keep_freed` said, and how many pages the allocations after the first have got."""
+    own = {name: value for name, value in os.environ.items() if not is_of_the_allocator(name)}
+    finished = subprocess.run(
+        [sys.executable, "-c", ALLOCATE, *arguments],
+        env={**own, **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    kept, pages = finished.stdout.split()
+    return kept, int(pages)
+
+
+def is_of_the_allocator(name: str) -> bool:
+    return name.startswith(("MALLOC_", "GLIBC_TUNABLES"))
+
+
+def has_glibc() -> bool:
+    return "glibc" in (os.confstr("CS_GNU_LIBC_VERSION") or "") if os.name == "posix" else False
+
+
+needs_glibc = pytest.mark.skipif(not has_glibc(), reason="needs the allocator of glibc")
+
+
+@needs_glibc
+def test_freed_memory_is_used_again_whichever_thread_has_freed_it():
+    kept, pages = allocated("keep")
+    assert kept == "True"
+    assert pages < PAGES / 100
+    assert allocated()[1] > PAGES / 2, "the allocator keeps it anyway"
+
+
+@needs_glibc
+@pytest.mark.parametrize(
+    "variable", [{"MALLOC_ARENA_MAX": "0"}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=8"}]
+)
+def test_the_users_own_settings_hold(variable):
+    kept, pages = allocated("keep", **variable)
+    assert kept == "False"
+    assert pages > PAGES / 2
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    for name in filter(is_of_the_allocator, list(os.environ)):
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
+    assert not memory.keep_freed()
