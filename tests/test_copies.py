@@ -55,20 +55,25 @@ def outputs_of(session, feed):
 
 
 @pytest.mark.parametrize("deferred", [False, True])
-def test_only_what_is_not_aligned_is_copied_when_a_group_is_taken_apart(deferred):
+def test_only_what_is_cut_or_not_aligned_is_copied_when_a_group_is_taken_apart(deferred):
     model, feed = joined(deferred)
     group, _ = model.plan.groups
     sizes = [model.plan.spec(name).elements * 4 for name in group.members]
     ragged = [size for size in sizes if size % 64]
     assert 0 < sum(ragged) < sum(sizes) / 2
+    first_chunk, last_chunk = (4 * elements for elements in model.plan.chunks(group))
+    assert sizes[0] < first_chunk < sizes[0] + sizes[2]  # aligned members come first
     with model.session() as session:
         outputs = outputs_of(session, feed)
-    (*_, last_chunk) = (4 * elements for elements in model.plan.chunks(group))
+    copied_of = {"members": ragged, "joined": [sizes[2]], "chunks": [last_chunk], "complete": []}
     for worker in range(2):
-        for pieces, expected in (("members", ragged), ("chunks", [last_chunk])):
+        for pieces, expected in copied_of.items():
             name = in_group(group.name, worker, pieces)
             own = [p for op, places in outputs.items() if op.startswith(name) for p in places]
-            assert sorted(size for size, memory in own if memory == size) == sorted(expected)
+            if pieces == "complete":  # hands on what was added and what was received
+                assert [size for size, _ in own] == [first_chunk, last_chunk]
+            else:
+                assert sorted(size for size, memory in own if memory == size) == sorted(expected)
 
 
 @pytest.mark.parametrize("deferred", [False, True])

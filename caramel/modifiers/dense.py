@@ -1,11 +1,12 @@
 """The aggregation of dense tensors: laid side by side, split, summed by a pattern, taken apart.
 
 Every worker lays the members of a group side by side in one flat tensor, splits it into chunks,
-carries out the steps of the group's pattern (`caramel.patterns`), joins the chunks and takes the
-members out again. Slices that begin and end aligned share their buffer. Copied are the last chunk
-where the group does not end aligned, and members that are no multiple of 64 bytes; the others are
-laid down first, so that they all begin and end aligned. A part of a gradient that is a group of its
-own is left in chunks, for `split` to join all parts at once.
+carries out the steps of the group's pattern (`caramel.patterns`), and when all chunks are there
+takes the members out of them. Slices that begin and end aligned share their buffer. Copied are the
+last chunk where the group does not end aligned; then members that are no multiple of 64 bytes (the
+others are laid down first, so that they all begin and end aligned) and those that lie in more than
+one chunk, which are joined. A part of a gradient that is a group of its own is left in chunks, for
+`split` to join all parts at once.
 """
 
 from __future__ import annotations
@@ -260,18 +261,26 @@ class DenseSum:
     ) -> list[TensorRef]:
         """The members, taken out of the aggregated chunks, in which they are in this order."""
         desk, dtype = self._desk, specs[0].dtype
-        filled = [_present(c) for c, size in zip(chunks, sizes, strict=True) if size]
-        whole = TensorSpec(dtype, (sum(sizes),))
-        flat = desk.concatenated(self._name(worker, "joined"), worker, filled, whole)
         lengths = [specs[number].elements or 0 for number in order]
-        parts = desk.slices(self._name(worker, "members"), worker, flat, lengths, dtype)
-        part_of = dict(zip(order, parts, strict=True))
-        return [
-            desk.reshaped(
-                self._name(worker, "aggregated", str(number)), worker, part_of[number], spec
-            )
-            for number, spec in enumerate(specs)
-        ]
+        filled = [size for size in sizes if size]
+        there = [chunk for chunk in chunks if chunk is not None]
+        if len(there) > 1:
+            vectors = [TensorSpec(dtype, (size,)) for size in filled]
+            there = desk.together(self._name(worker, "complete"), worker, there, vectors)
+        pieces: dict[int, list[TensorRef]] = {}
+        for number, (chunk, own) in enumerate(zip(there, _cut(lengths, filled), strict=True)):
+            name = self._name(worker, "members", str(number))
+            sliced = desk.slices(name, worker, chunk, [size for _, size in own], dtype)
+            for (position, _), piece in zip(own, sliced, strict=True):
+                pieces.setdefault(order[position], []).append(piece)
+        members = []
+        for number, spec in enumerate(specs):
+            vector = TensorSpec(dtype, (spec.elements,))
+            name = self._name(worker, "joined", str(number))
+            flat = desk.concatenated(name, worker, pieces[number], vector)
+            name = self._name(worker, "aggregated", str(number))
+            members.append(desk.reshaped(name, worker, flat, spec))
+        return members
 
     # Nodes
 
@@ -295,6 +304,21 @@ def _aligned_first(specs: Sequence[TensorSpec]) -> list[int]:
     """The numbers of some tensors, those first after which another one begins aligned."""
     unit = aligned_elements(dtype_bytes(specs[0].dtype) or 1)
     return sorted(range(len(specs)), key=lambda number: (specs[number].elements or 0) % unit > 0)
+
+
+def _cut(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """For each chunk the members that lie in it, one after the other, and how much of each does."""
+    found: list[list[tuple[int, int]]] = [[] for _ in sizes]
+    chunk, left = 0, sizes[0]
+    for member, length in enumerate(lengths):
+        while length > left:
+            if left:
+                found[chunk].append((member, left))
+            length -= left
+            chunk, left = chunk + 1, sizes[chunk + 1]
+        found[chunk].append((member, length))
+        left -= length
+    return found
 
 
 def _forwarded(steps: Schedule) -> frozenset[tuple[int, int]]:
