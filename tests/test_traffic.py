@@ -185,13 +185,13 @@ def test_a_node_on_the_wrong_task_is_named(model):
 
 
 def test_a_missing_transfer_is_an_error_too(model):
-    joined = next(name for name in names_of(model, "ConcatV2") if worker_of(name) == 0)
+    complete = next(name for name in names_of(model, "IdentityN") if worker_of(name) == 0)
 
     def change(nodes):
-        own = next(t for t in nodes[joined].input if worker_of(t.partition(":")[0]) == 0)
-        for position, text in enumerate(nodes[joined].input[:-1]):
+        own = next(t for t in nodes[complete].input if worker_of(t.partition(":")[0]) == 0)
+        for position, text in enumerate(nodes[complete].input):
             if worker_of(text.partition(":")[0]) == 1:
-                nodes[joined].input[position] = own
+                nodes[complete].input[position] = own
 
     with pytest.raises(TrafficError, match=r"\d+ bytes cross from /job:worker/task:1 to"):
         audited(model, change)
