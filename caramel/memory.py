@@ -3,9 +3,9 @@
 A step allocates what the step before it has freed: activations, gradients, and the messages that
 carry them. The allocator of the GNU C library maps fresh pages for each allocation of more than
 32 MB, gives what is free at the end of a heap back to the system, and has several heaps, of which
-the threads of TensorFlow and gRPC use any. So each step gets pages that the kernel must clear: of
-AlexNet-v2, whose largest gradient has 105 MB, 126,000 pages. Kept in one heap, they are there
-already. The price is that a process stays as large as it has once been.
+the threads of TensorFlow and gRPC use any. So each step gets pages that the kernel must clear.
+Kept in one heap, they are there already. The price is that a process stays as large as it has once
+been.
 """
 
 from __future__ import annotations
