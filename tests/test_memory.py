@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from caramel import memory
+from caramel import memory, servers
 
 ALLOCATE = """
 import ctypes, resource, sys, threading
@@ -89,3 +89,13 @@ def test_another_c_library_is_left_alone(monkeypatch):
         monkeypatch.delenv(name)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
     assert not memory.keep_freed()
+
+
+def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
+    order = []
+    monkeypatch.setattr(memory, "keep_freed", lambda: order.append("kept"))
+    monkeypatch.setattr(servers.tf.distribute, "Server", lambda *_, **__: order.append("started"))
+    config = servers.tf.compat.v1.ConfigProto(operation_timeout_in_ms=1)  # nobody else's server
+    with pytest.raises(AttributeError):  # what stands for a server has no address
+        servers.embedded_servers(1, config=config)
+    assert order == ["kept", "started"]
