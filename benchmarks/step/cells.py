@@ -95,7 +95,7 @@ class Suite:
     Attributes:
         cells: in this order.
         systems: of a cell, the first two being the worker alone and plain Caramel.
-        rounds: in each, every system does one block of steps.
+        rounds: in each, every system does one block of steps; fewer where that takes too long.
         steps: of a block, timed; one more before them is not.
     """
 
