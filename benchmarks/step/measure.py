@@ -1,15 +1,15 @@
 """What the systems showed, a block of steps in turn.
 
 The systems of a cell run at the same time as far as memory allows, and take turns. Where it does
-not allow all, they come in lots, and plain Caramel is in each of them, so that it is always
-compared within the same minutes.
+not allow all, they come in lots, and plain Caramel, whose processes stay, takes turns with each of
+them, so that it is always compared within the same minutes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from benchmarks import peers
 from benchmarks.peers import PeerError, Result, Running
@@ -44,31 +44,50 @@ def measure(
     ) as bed:
         sizes = prepared(cell.case(steps), cell.workers).sizes
         busy = busy_share()
+        case = cell.case(rounds * steps)
         results: list[tuple[System, Result]] = []
+        beside: dict[System, tuple[float, ...]] = {}
         failed: dict[System, str] = {}
-        for lot in lots(systems, sum(sizes), cell.workers):
-            with contextlib.ExitStack() as stack:
-                running = dict(_start(lot, bed, cell.case(rounds * steps), stack, failed))
-                began_s = time.monotonic()
-                for done in range(rounds):
-                    if done >= LEAST_ROUNDS and time.monotonic() - began_s > LOT_S:
-                        break
-                    for each in running.values():
-                        each.block(steps)
-                results += [(system, each.result()) for system, each in running.items()]
-            for _ in lot:
-                advance()
+        with contextlib.ExitStack() as stays:
+            plain = dict(_start([PLAIN], bed, case, stays, failed))
+            for lot in lots(systems, sum(sizes), cell.workers):
+                with contextlib.ExitStack() as stack:
+                    running = {**plain, **dict(_start(lot, bed, case, stack, failed))}
+                    samples_s = _take_turns(running, rounds, steps)
+                    results += [(each, running[each].result()) for each in lot if each in running]
+                    beside |= dict.fromkeys(lot, samples_s.get(PLAIN, ()))
+                for _ in lot:
+                    advance()
+            for system, each in plain.items():
+                results.insert(0, (system, each.result()))
+                beside[system] = tuple(each.step_s)
+            advance()
         valid = validate([result for _, result in results])
-    return _rows(cell, systems, results, valid, failed, sum(sizes), busy)
+    shown = {system: result for (system, _), result in zip(results, valid, strict=True)}
+    return _rows(cell, systems, shown, beside, failed, sum(sizes), busy)
 
 
 def lots(systems: Sequence[System], parameter_bytes: float, workers: int) -> Iterator[list[System]]:
-    """The systems in lots that fit into memory, each with plain Caramel."""
+    """The systems but for plain Caramel, in lots that fit into memory together with it."""
     each_bytes = workers * (PROCESS_BYTES + COPIES * parameter_bytes)
-    size = max(2, int(MEMORY_BYTES // each_bytes))
+    size = max(1, int(MEMORY_BYTES // each_bytes) - 1)
     rest = [system for system in systems if system != PLAIN]
-    for start in range(0, len(rest), size - 1):
-        yield [PLAIN, *rest[start : start + size - 1]]
+    for start in range(0, len(rest), size):
+        yield rest[start : start + size]
+
+
+def _take_turns(
+    running: Mapping[System, Running], rounds: int, steps: int
+) -> dict[System, tuple[float, ...]]:
+    """The seconds of each system's steps, a block of each in turn."""
+    samples_s: dict[System, tuple[float, ...]] = dict.fromkeys(running, ())
+    began_s = time.monotonic()
+    for done in range(rounds):
+        if done >= LEAST_ROUNDS and time.monotonic() - began_s > LOT_S:
+            break
+        for system, each in running.items():
+            samples_s[system] += each.block(steps)
+    return samples_s
 
 
 def _start(
@@ -92,42 +111,34 @@ def _start(
 def _rows(
     cell: Cell,
     systems: Sequence[System],
-    results: Sequence[tuple[System, Result]],
-    valid: Sequence[Result],
+    shown: Mapping[System, Result],
+    beside: Mapping[System, tuple[float, ...]],
     failed: dict[System, str],
     parameter_bytes: int,
     busy: float,
 ) -> list[Row]:
-    """One row for each system, in order; samples of plain Caramel are those of all lots."""
-    plain_s = [result.step_s for system, result in results if system == PLAIN]
-    beside = iter(plain_s)
-    against: dict[System, tuple[float, ...]] = {}
-    current: tuple[float, ...] = ()
-    for system, _ in results:
-        if system == PLAIN:
-            current = next(beside)
-        against[system] = current
-    by_system = {
-        system: result for (system, _), result in zip(results, valid, strict=True)
-    }  # of plain Caramel, the last lot's
-    computation_s = by_system[ALONE].median_s if ALONE in by_system else float("nan")
+    """One row for each system, in order.
+
+    Args:
+        beside: the samples of plain Caramel in the lot of each system; its own are those of all.
+    """
+    computation_s = shown[ALONE].median_s if ALONE in shown else float("nan")
     limit_s = cell.wire_limit_s(parameter_bytes)
     rows = []
     for system in systems:
         what = {"cell": str(cell), "network": cell.network, "system": str(system)}
-        if system not in by_system:
+        if system not in shown:
             rows.append(Row(what, (), {}, failed.get(system, "not run")))
             continue
-        result = by_system[system]
+        result = shown[system]
         own_s = result.own_computation_s or computation_s
-        samples_s = tuple(s for each in plain_s for s in each) if system == PLAIN else result.step_s
         facts = {
             "peer": system.peer,
             "setting": system.options,
             "computation_s": own_s,
             "wire_limit_s": limit_s,
             **({} if system == ALONE else overlap(result.median_s, own_s, limit_s)),
-            "plain_samples_s": against[system],
+            "plain_samples_s": beside[system],
             "processor_s": result.processor_s,
             "tx_bytes": result.tx_bytes,
             "expected_bytes": result.expected_bytes,
@@ -135,7 +146,7 @@ def _rows(
             "versions": dict(result.versions),
             "busy_share_before": busy,
         }
-        rows.append(Row(what, samples_s, facts, "; ".join(result.problems) or None))
+        rows.append(Row(what, result.step_s, facts, "; ".join(result.problems) or None))
     return rows
 
 
