@@ -14,7 +14,7 @@ from benchmarks.peers.plain import WITHOUT
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.markdown import overview
-from benchmarks.step.measure import MEMORY_BYTES, lots, overlap
+from benchmarks.step.measure import LEAST_ROUNDS, MEMORY_BYTES, lots, overlap, take_turns
 from benchmarks.testbed import PAYLOAD_SHARE, missing
 
 
@@ -40,6 +40,21 @@ def test_every_system_but_plain_caramel_is_in_one_lot():
         assert all(taken)
         others = [system for system in systems if system != cells.PLAIN]
         assert [system for lot in taken for system in lot] == others
+
+
+class Steps:
+    """A system whose steps take a second."""
+
+    def block(self, steps):
+        return (1.0,) * steps
+
+
+def test_a_lot_whose_steps_are_long_ends_after_the_least_rounds(monkeypatch):
+    running = {cells.ALONE: Steps(), cells.PLAIN: Steps()}
+    assert take_turns(running, 5, 2) == dict.fromkeys(running, (1.0,) * 10)
+    monkeypatch.setitem(take_turns.__globals__, "LOT_S", 0.0)
+    least = (1.0,) * 2 * LEAST_ROUNDS
+    assert take_turns(running, 5, 2) == dict.fromkeys(running, least)
 
 
 def test_the_ablation_has_each_optimization_added_in_turn_and_alone():

@@ -53,7 +53,7 @@ def measure(
             for lot in lots(systems, sum(sizes), cell.workers):
                 with contextlib.ExitStack() as stack:
                     running = {**plain, **dict(_start(lot, bed, case, stack, failed))}
-                    samples_s = _take_turns(running, rounds, steps)
+                    samples_s = take_turns(running, rounds, steps)
                     results += [(each, running[each].result()) for each in lot if each in running]
                     beside |= dict.fromkeys(lot, samples_s.get(PLAIN, ()))
                 for _ in lot:
@@ -76,10 +76,10 @@ def lots(systems: Sequence[System], parameter_bytes: float, workers: int) -> Ite
         yield rest[start : start + size]
 
 
-def _take_turns(
+def take_turns(
     running: Mapping[System, Running], rounds: int, steps: int
 ) -> dict[System, tuple[float, ...]]:
-    """The seconds of each system's steps, a block of each in turn."""
+    """The seconds of each system's steps, a block of each in turn; see `LOT_S`."""
     samples_s: dict[System, tuple[float, ...]] = dict.fromkeys(running, ())
     began_s = time.monotonic()
     for done in range(rounds):
