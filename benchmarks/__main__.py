@@ -166,7 +166,7 @@ def _run_suites(
 @app.command()
 def headline(results: Results = RESULTS) -> None:
     """Caramel beside the best of each peer, from result files: a table, and `headline.png`."""
-    paths = [results / f"step-{suite}.json" for suite in ("headline", "headline-8")]
+    paths = [results / f"step-{suite}.json" for suite in step_cells.HEADLINES]
     found = [path for path in paths if path.exists()]
     with _errors_in_a_line():
         if not found:

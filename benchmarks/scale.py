@@ -1,9 +1,10 @@
 """How do build time, memory and graph size grow with the number of workers?
 
 Graphs of real networks, on images so small that computation is not the point, are built for up to
-64 workers and run with up to 8, all in one process. Every measurement is a process of its own. What
-grows as ``workers ** exponent`` shows as a line on logarithmic axes; exponents are fitted from two
-workers on, since one worker has nothing to aggregate.
+64 workers and run with up to 8, all in one process. A large one is opened with up to 16, and does
+no step: a session is there, and all variables have their values. Every measurement is a process of
+its own. What grows as ``workers ** exponent`` shows as a line on logarithmic axes; exponents are
+fitted from two workers on, since one worker has nothing to aggregate.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ GROWTH = {"nodes": "nodes", "graph_bytes": "GraphDef", "build_s": "build", "buil
 
 @dataclass(frozen=True)
 class Cell:
-    """A network, the sizes of its input, and how many workers it is built for and run with.
+    """A network, the sizes of its input, and how many workers it is built for, run and opened with.
 
     It has a plain plan, or is planned by simulation from assumed facts.
     """
@@ -51,6 +52,13 @@ class Cell:
     run: tuple[int, ...]
     batch: int = 1
     planned: bool = False
+    opened: tuple[int, ...] = ()
+
+    def steps(self, workers: int, steps: int) -> int | None:
+        """Steps after the first to do with so many workers: 0 opens only, None builds only."""
+        if workers in self.run:
+            return steps
+        return 0 if workers in self.opened else None
 
 
 @dataclass(frozen=True)
@@ -74,7 +82,7 @@ FULL = Settings(
         Cell("resnet_v1_50", 32, COUNTS, (1, 2, 4, 8)),
         Cell("inception_v3", 75, COUNTS, (1, 2, 4, 8)),
         Cell("vgg_16", 32, COUNTS, ()),  # eight copies of it and its gradients are 17 GB
-        Cell("resnet_v2_152", None, (2, 4, 8, 16), (), batch=32, planned=True),
+        Cell("resnet_v2_152", None, COUNTS[1:], (), batch=32, planned=True, opened=(2, 4, 8, 16)),
     ),
     steps=5,
     profiled=(8, 32),
@@ -139,13 +147,12 @@ def run(
 def _measure(cell: Cell, workers: int, settings: Settings, rows: Sequence[Row]) -> Row:
     """One fresh process; left out if it would need more memory than there is."""
     what = {"network": cell.network, "workers": workers, "run": workers in cell.run}
-    expected, free = _expected_bytes(what, rows), _free_bytes()
+    expected, free = _expected_bytes(cell, workers, rows), _free_bytes()
     if expected > MEMORY_SHARE * free:
         reason = f"left out: would need {expected / GB:.0f} GB of {free / GB:.0f} GB"
         return Row(what, (), invalid=reason)
-    steps = settings.steps if what["run"] else 0
     try:
-        facts = _client(cell, workers, steps=steps)
+        facts = _client(cell, workers, steps=cell.steps(workers, settings.steps))
     except subprocess.TimeoutExpired:
         return Row(what, (), invalid=f"took longer than {TIMEOUT_S} s")
     facts["nodes_per_worker"] = facts["nodes"] / workers
@@ -161,8 +168,10 @@ def _why_invalid(facts: Mapping[str, Any], workers: int) -> str | None:
     return None
 
 
-def _client(cell: Cell, workers: int, *, steps: int = 0, profile: bool = False) -> dict[str, Any]:
-    """What `benchmarks.scale_client` measured.
+def _client(
+    cell: Cell, workers: int, *, steps: int | None = None, profile: bool = False
+) -> dict[str, Any]:
+    """What `benchmarks.scale_client` measured; steps are those after the first, as of a cell.
 
     Raises:
         RuntimeError: it failed; with what it said.
@@ -196,14 +205,14 @@ def _client(cell: Cell, workers: int, *, steps: int = 0, profile: bool = False) 
         return measured
 
 
-def _expected_bytes(what: Mapping[str, Any], rows: Sequence[Row]) -> float:
+def _expected_bytes(cell: Cell, workers: int, rows: Sequence[Row]) -> float:
     """Twice as much as the last measurement of the same network took for half the workers."""
-    same = [row for row in rows if row.what["network"] == what["network"] and row.facts]
+    same = [row for row in rows if row.what["network"] == cell.network and row.facts]
     if not same:
         return 0.0
-    facts, factor = same[-1].facts, what["workers"] / same[-1].what["workers"]
-    used = facts.get("trained_bytes", 0) if what["run"] else facts["built_bytes"]
-    return factor * float(used)
+    steps = cell.steps(workers, 1)
+    peak = "built_bytes" if steps is None else "trained_bytes" if steps else "opened_bytes"
+    return workers / same[-1].what["workers"] * float(same[-1].facts.get(peak, 0))
 
 
 def _free_bytes() -> int:
@@ -294,13 +303,14 @@ def _run_table(rows: Sequence[Row], name: str) -> Table:
         table.add_column(column, justify="right")
     for row in rows:
         facts = row.facts
-        if "steps_s" in facts:
+        if "opened_bytes" in facts:
+            stepped = "steps_s" in facts
             table.add_row(
                 *(row.what["network"], str(row.what["workers"])),
                 f"{facts['connect_s'] + facts['initialise_s']:.2f}",
-                f"{facts['first_step_s']:.2f}",
-                f"{np.median(facts['steps_s']) * 1e3:.0f}",
-                f"{facts['trained_bytes'] / GB:.2f}",
+                f"{facts['first_step_s']:.2f}" if stepped else "",
+                f"{np.median(facts['steps_s']) * 1e3:.0f}" if stepped else "",
+                f"{facts['trained_bytes' if stepped else 'opened_bytes'] / GB:.2f}",
             )
     return table
 

@@ -1,7 +1,8 @@
 """Builds, and perhaps runs, one distributed graph: ``python -m ... CASE RESULT``.
 
-The case names the network, its image and batch, the workers, how many steps to run (0: build only)
-and whether to profile the build. Peak memory is read after each part, so it includes all before.
+The case names the network, its image and batch, the workers, how many steps to run after the first
+(None: build only; 0: open a session, which gives all variables their values, and do no step) and
+whether to profile the build. Peak memory is read after each part, so it includes all before.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     }
     if case["planned"]:
         measured["simulate_s"] = simulate_s(model)
-    if case["steps"]:
+    if case["steps"] is not None:
         measured |= run(model, job, case["steps"])
     if profile:
         measured["functions"] = functions(profile)
@@ -116,7 +117,7 @@ def simulate_s(model: caramel.ARModel) -> float:
 
 
 def run(model: caramel.ARModel, job: networks.Job, steps: int) -> dict[str, Any]:
-    """Open a session with all workers in this process, and train.
+    """Open a session with all workers in this process, and train if steps are asked for.
 
     Raises:
         RuntimeError: the loss is not finite.
@@ -128,22 +129,26 @@ def run(model: caramel.ARModel, job: networks.Job, steps: int) -> dict[str, Any]
     with redirect_stdout(said):
         session = model.session(start_timeout_s=TIMEOUT_S, step_timeout_s=TIMEOUT_S)
     opened = parts(said.getvalue())
+    measured: dict[str, Any] = {
+        "connect_s": opened["connect"],
+        "initialise_s": opened["initialise"],
+        "opened_bytes": peak_bytes(),
+    }
     seconds, losses = [], []
     with session:
-        for _ in range(1 + steps):
+        for _ in range(1 + steps if steps else 0):
             begin = time.perf_counter()
             losses.append(float(session.step(feed)))
             seconds.append(time.perf_counter() - begin)
-        trained_bytes = peak_bytes()
+        if seconds:
+            measured |= {
+                "first_step_s": seconds[0],
+                "steps_s": seconds[1:],
+                "trained_bytes": peak_bytes(),
+            }
     if not np.isfinite(losses).all():
         raise RuntimeError(f"the loss is not finite: {losses}")
-    return {
-        "connect_s": opened["connect"],
-        "initialise_s": opened["initialise"],
-        "first_step_s": seconds[0],
-        "steps_s": seconds[1:],
-        "trained_bytes": trained_bytes,
-    }
+    return measured
 
 
 def parts(said: str) -> dict[str, float]:

@@ -48,8 +48,8 @@ def plain(bed):
     return result_of
 
 
-def computation_s():
-    kernels = kernels_of(prepared(CASE, 2).directory)
+def computation_s(case=CASE):
+    kernels = kernels_of(prepared(case, 2).directory)
     return sum(kernel.forward_s + kernel.backward_s for kernel in kernels)
 
 
@@ -140,7 +140,7 @@ def test_a_step_without_updates_assigns_the_gradients():
             np.testing.assert_array_equal(value, gradient)
 
 
-def step_of(number, cluster, server):
+def step_of(case, number, cluster, server):
     """One worker's step on a parameter server's variables."""
     import tensorflow as tf
 
@@ -148,7 +148,7 @@ def step_of(number, cluster, server):
 
     task = f"/job:worker/task:{number}"
     place = tf.compat.v1.train.replica_device_setter(cluster=cluster, worker_device=task)
-    job = graph.build(rank_of(CASE, number, 2), task=task, device=place)
+    job = graph.build(rank_of(case, number, 2), task=task, device=place)
     session = tf.compat.v1.Session(server.target, graph=job.graph)
     return job, session, session.make_callable([gradient for gradient, _ in job.gradients])
 
@@ -162,22 +162,18 @@ def test_workers_of_parameter_servers_compute_at_the_same_time():
     cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
     tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
     servers = [tf.distribute.Server(cluster, job_name=job, task_index=i) for job, i in tasks]
-    made = [step_of(number, cluster, servers[number + 1]) for number in range(2)]
+    case = replace(CASE, slowdown=70e3)  # what the machine adds is little beside such a step
+    made = [step_of(case, number, cluster, servers[number + 1]) for number in range(2)]
     for number, (job, session, _) in enumerate(made):
         graph.initialise(session, job, chief=number == 0)
         emulation = [op for op in job.graph.get_operations() if op.name.startswith("emulation/")]
         assert {op.device for op in emulation} == {f"/job:worker/task:{number}"}
         assert {v.device for v in job.parameters.values()} == {"/job:ps/task:0"}
 
-    def steps(step):
-        for _ in range(5):
-            step()
-
-    steps(made[0][2])
-    threads = [threading.Thread(target=steps, args=[step]) for _, _, step in made]
+    threads = [threading.Thread(target=step) for _, _, step in made]
     begin = time.perf_counter()
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert time.perf_counter() - begin < 1.7 * 5 * computation_s()
+    assert time.perf_counter() - begin < 2 * computation_s(case)

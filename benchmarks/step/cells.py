@@ -312,6 +312,7 @@ FULL = {
     "headline": Suite((*REAL, Cell("resnet_v2_152", 2, 128)), headline_systems, rounds=4, steps=3),
     # Where rho is not far from 1 there is most to win.
     "headline-8": Suite((replace(REAL[0], batch=8),), headline_systems, rounds=4, steps=3),
+    "headline-10": Suite((replace(REAL[0], batch=10),), headline_systems, rounds=4, steps=3),
     # Real: a trace of an emulated kernel has the time for which it waits for its device.
     "live-2": Suite(REAL[:1], live_systems, rounds=4, steps=3),
     # The first two need most of the processors, the third allocates the largest tensors.
@@ -321,3 +322,4 @@ FULL = {
     "grid-8": grid(8, 200),
     "full-rate-4": emulated("K80", 4, 1000, 1),
 }
+HEADLINES = tuple(name for name in FULL if name.startswith("headline"))
