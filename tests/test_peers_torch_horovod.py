@@ -156,6 +156,7 @@ def test_ddp_aggregates_emulated_gradients_over_the_wire(bed, case, setting):
 
 @pytest.fixture(scope="module")
 def plain(bed):
+    skip_unless_there("horovod")
     peer = peers.get("plain")
     return {case: peers.run(peer, bed, case, peer.settings()[0]) for case in (CASE, EMULATED)}
 

@@ -64,22 +64,6 @@ def assert_equal(values, expected, what):
         np.testing.assert_array_equal(values[name], value, err_msg=f"{name} {what}")
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_worker_processes_give_the_bits_of_plain_training(workers):
-    job = network("adam", model=wide, dtype=tf.float32, process="clip_by_global_norm")
-    context = job.context()
-    expected = plain_values(job, context, workers)
-    with caramel.Cluster.local(workers) as cluster:
-        for flags in COMBINATIONS:
-            model = planned(context, cluster, **flags)
-            assert bool(model.plan.gates) == flags["scheduling"]
-            with model.session() as session:
-                for step in range(STEPS):
-                    session.step(batch(job, step))
-                for worker in range(workers):
-                    assert_equal(session.variables(worker=worker), expected, flags)
-
-
 @pytest.fixture(name="processes", scope="module")
 def fixture_processes():
     """Clusters of worker processes by their number, started when they are first asked for."""
@@ -92,6 +76,21 @@ def fixture_processes():
             return clusters[workers]
 
         yield of
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_worker_processes_give_the_bits_of_plain_training(workers, processes):
+    job = network("adam", model=wide, dtype=tf.float32, process="clip_by_global_norm")
+    context = job.context()
+    expected = plain_values(job, context, workers)
+    for flags in COMBINATIONS:
+        model = planned(context, processes(workers), **flags)
+        assert bool(model.plan.gates) == flags["scheduling"]
+        with model.session() as session:
+            for step in range(STEPS):
+                session.step(batch(job, step))
+            for worker in range(workers):
+                assert_equal(session.variables(worker=worker), expected, flags)
 
 
 @pytest.mark.parametrize("number", range(max(len(OPTIMIZERS), len(PROCESSES))))
@@ -113,24 +112,23 @@ def test_every_optimizer_and_clipping_gives_the_same_bits_on_worker_processes(nu
             assert_equal(session.variables(worker=worker), expected, f"{optimizer}, {process}")
 
 
-def test_worker_processes_give_the_bits_of_plain_training_while_plans_change():
+def test_worker_processes_give_the_bits_of_plain_training_while_plans_change(processes):
     job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
     context = job.context()
     expected = plain_values(job, context, 2)
-    with caramel.Cluster.local(2) as cluster:
-        model = with_variants(context, cluster)
-        with model.session() as session:
-            for step in range(STEPS):
-                session.use(in_turn(model, step, 2))
-                session.step(batch(job, step))
-            for worker in range(2):
-                assert_equal(session.variables(worker=worker), expected, "plans in turn")
-        trials = TrialSettings(rounds=2, steps=1, skipped=1, give_up=1000.0)
-        with model.session(trials=trials) as session:
-            for step in range(STEPS):
-                session.step(batch(job, step))
-            assert session.metrics().trials.is_over
-            assert_equal(session.variables(worker=1), expected, "trials")
+    model = with_variants(context, processes(2))
+    with model.session() as session:
+        for step in range(STEPS):
+            session.use(in_turn(model, step, 2))
+            session.step(batch(job, step))
+        for worker in range(2):
+            assert_equal(session.variables(worker=worker), expected, "plans in turn")
+    trials = TrialSettings(rounds=2, steps=1, skipped=1, give_up=1000.0)
+    with model.session(trials=trials) as session:
+        for step in range(STEPS):
+            session.step(batch(job, step))
+        assert session.metrics().trials.is_over
+        assert_equal(session.variables(worker=1), expected, "trials")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ NAMES = {
     "parameter_servers": "parameter servers",
 }
 """What peers are called, in the order of the table."""
+MOST_COLUMNS = 5  # of panels in a row
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,14 @@ def draw(paths: Sequence[Path], path: Path) -> None:
     from matplotlib.figure import Figure
 
     found = standings(paths)
-    figure = Figure(figsize=(2.6 * len(found), 2.4), layout="constrained")
-    panels = figure.subplots(1, len(found), squeeze=False, sharey=True)[0]
+    columns = min(len(found), MOST_COLUMNS)
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(2.6 * columns, 2.2 * rows + 0.2), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+    for axes in panels[len(found) :]:
+        axes.set_visible(False)
     labels = ["Caramel", *(name.strip("`") for name in NAMES.values())]
-    for axes, standing in zip(panels, found, strict=True):
+    for axes, standing in zip(panels, found, strict=False):
         for place, (row, system) in enumerate(_bars(standing)):
             if row is None:
                 continue
