@@ -15,7 +15,6 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and ma
 
 import pytest
 
-
 SHARED = {"bed", "cluster", "processes"}
 """Fixtures of modules that start processes: of each module, the tests that use them stay together
 (``--dist loadgroup``), so that they start once."""
