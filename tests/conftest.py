@@ -15,16 +15,6 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and ma
 
 import pytest
 
-SHARED = {"bed", "cluster", "processes"}
-"""Fixtures of modules that start processes: of each module, the tests that use them stay together
-(``--dist loadgroup``), so that they start once."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    for item in items:
-        if SHARED & set(item.fixturenames):
-            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
-
 
 def pytest_collection_finish() -> None:
     """What was imported stays: the collector need not look through it in every test (a tenth)."""
