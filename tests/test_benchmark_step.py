@@ -9,7 +9,10 @@ from dataclasses import asdict
 
 import pytest
 from commands import ROOT, quick_benchmark
+from typer.testing import CliRunner
 
+import benchmarks.__main__
+from benchmarks.__main__ import app
 from benchmarks.peers.plain import WITHOUT
 from benchmarks.results import Row
 from benchmarks.step import cells
@@ -104,29 +107,45 @@ def test_where_nothing_is_planned_each_cell_has_a_column(tmp_path):
     assert "| plain (pattern shuffle), s | 1.000 | 1.000 |" in overview(path).splitlines()
 
 
+@pytest.mark.parametrize(
+    ("words", "measured"),
+    [
+        (["step", "--quick"], {"step-quick": cells.QUICK}),
+        (["ablation", "--quick"], {"ablation-quick": cells.QUICK_ABLATION}),
+        (["step", "--suite", "grid-4"], {"step-grid-4": cells.FULL["grid-4"]}),
+        (["ablation"], {f"ablation-{name}": suite for name, suite in cells.ABLATION.items()}),
+        (["ranking"], {f"ranking-{name}": suite for name, suite in cells.RANKING.items()}),
+    ],
+)
+def test_commands_measure_the_suites_that_are_asked_for(words, measured, monkeypatch):
+    given = {}
+
+    def run(suite, name, *_, only):
+        given[name] = suite
+        assert only == ["tiny"]
+
+    monkeypatch.setattr(benchmarks.__main__, "run_step", run)
+    assert CliRunner().invoke(app, [*words, "--network", "tiny"]).exit_code == 0
+    assert given == measured
+
+
 @pytest.mark.namespaces
 @pytest.mark.processes
 @pytest.mark.skipif(bool(missing()), reason=f"needs {', '.join(missing())}")
-@pytest.mark.parametrize(
-    ("name", "systems"),
-    [
-        ("step", len(cells.quick_systems(cells.QUICK.cells[0]))),
-        ("ablation", len(cells.QUICK_ABLATION.systems(cells.QUICK_ABLATION.cells[0]))),
-    ],
-)
-def test_a_quick_benchmark_gives_valid_numbers(name, systems, tmp_path):
-    rows = quick_benchmark(name, tmp_path)["rows"]
-    assert len(rows) == systems
+def test_a_quick_benchmark_gives_valid_numbers(tmp_path):
+    """Measured, planned, validated and drawn; peers have tests of their own."""
+    rows = quick_benchmark("ablation", tmp_path)["rows"]
+    assert len(rows) == len(cells.QUICK_ABLATION.systems(cells.QUICK_ABLATION.cells[0]))
     for row in rows:
         assert row["invalid"] is None, row
         assert min(row["samples_s"]) > 0
     planned = [row for row in rows if row["what"]["system"].startswith("planned")]
-    assert len(planned) == (2 if name == "ablation" else 0)
+    assert len(planned) == 2
     for row in planned:
         assert row["facts"]["reported"]["communication_s"] > 0
         assert min(row["facts"]["reported"]["link_pauses_s"]) >= 0
     printed = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "tables", str(tmp_path / f"{name}-quick.json")],
+        [sys.executable, "-m", "benchmarks", "tables", str(tmp_path / "ablation-quick.json")],
         cwd=ROOT,
         capture_output=True,
         text=True,
