@@ -2,8 +2,9 @@
 
 The *source* of a variable is the copy in which it is initialised and restored: the evaluation copy
 if there is one, else worker 0's (they share all but local variables). From there it is broadcast to
-all workers. Local variables go the other way: their mean over the workers is what is saved and
-evaluated.
+all workers along a tree: whoever has received it sends it on to two others at most, so that no link
+carries it once for each worker, and no sender holds as many copies. Local variables go the other
+way: their mean over the workers is what is saved and evaluated.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from caramel.facts import Variable
 from caramel.modifiers.nodes import GraphWriter, copy_of, static_shape
 from caramel.names import TensorRef, added
 from caramel.plan import Plan
+
+BRANCHES = 2  # of the tree along which a variable is broadcast
 
 
 def source_prefix(plan: Plan) -> str:
@@ -100,8 +103,7 @@ class _Programs:
         variable, plan = self._variable, self._plan
         source_handle = TensorRef(names.in_copy(source_prefix(plan), variable.handle))
         source = self._read(source_value(variable).op, source_handle, self._home)
-        for worker in broadcast_targets(variable, plan):
-            self._write_broadcast(worker, source)
+        self._write_broadcasts(source)
         if has_mean(variable, plan):
             self._write_mean()
         if variable.name in plan.local and plan.evaluation:
@@ -131,26 +133,52 @@ class _Programs:
             dtype=self._variable.spec.dtype,
         )
 
-    def _write_broadcast(self, worker: int, source: TensorRef) -> None:
-        """A generator's state gets the worker's number added to its key: it draws differently."""
+    def _write_broadcasts(self, source: TensorRef) -> None:
+        """Down a binary tree with the source at its root: place k gets it from (k - 1) // 2."""
+        targets = broadcast_targets(self._variable, self._plan)
+        received = [source]
+        for place, worker in enumerate(targets, start=1):
+            value = received[(place - 1) // BRANCHES]
+            if BRANCHES * place + 1 <= len(targets):
+                value = self._relay(worker, value)
+            received.append(value)
+            self._write_broadcast(worker, value)
+
+    def _relay(self, worker: int, value: TensorRef) -> TensorRef:
+        """A value that was sent to a worker, to be sent on from there."""
         variable = self._variable
-        handle = TensorRef(names.in_replica(worker, variable.handle))
-        device = self._devices[handle.op]
+        return self._writer.add(
+            added(worker, "relay", variable.name),
+            "Identity",
+            [value],
+            device=self._device(worker),
+            outputs=[variable.spec],
+            T=variable.spec.dtype,
+        )
+
+    def _write_broadcast(self, worker: int, value: TensorRef) -> None:
+        """A generator's state gets the worker's number added to its key: it draws differently."""
+        variable, device = self._variable, self._device(worker)
         if variable.name in self._plan.generators and variable.spec.shape:
             offset = np.zeros(variable.spec.elements or 0, np.int64)
             offset[-1] = worker
             constant = self._writer.constant(
                 added(worker, "broadcast_offset", variable.name), offset, device=device
             )
-            source = self._writer.add(
+            value = self._writer.add(
                 added(worker, "broadcast_state", variable.name),
                 "AddV2",
-                [source, constant],
+                [value, constant],
                 device=device,
                 outputs=[variable.spec],
                 T=variable.spec.dtype,
             )
-        self._assign(broadcast_op(worker, variable), handle, source, device)
+        handle = TensorRef(names.in_replica(worker, variable.handle))
+        self._assign(broadcast_op(worker, variable), handle, value, device)
+
+    def _device(self, worker: int) -> str:
+        """Where a worker has the variable."""
+        return self._devices[names.in_replica(worker, self._variable.handle)]
 
     def _write_mean(self) -> None:
         variable, plan = self._variable, self._plan
