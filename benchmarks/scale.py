@@ -307,7 +307,7 @@ def _run_table(rows: Sequence[Row], name: str) -> Table:
             stepped = "steps_s" in facts
             table.add_row(
                 *(row.what["network"], str(row.what["workers"])),
-                f"{facts['connect_s'] + facts['initialise_s']:.2f}",
+                f"{facts.get('open_s', facts['connect_s'] + facts['initialise_s']):.2f}",
                 f"{facts['first_step_s']:.2f}" if stepped else "",
                 f"{np.median(facts['steps_s']) * 1e3:.0f}" if stepped else "",
                 f"{facts['trained_bytes' if stepped else 'opened_bytes'] / GB:.2f}",

@@ -126,10 +126,12 @@ def run(model: caramel.ARModel, job: networks.Job, steps: int) -> dict[str, Any]
         name: np.concatenate([value] * model.plan.workers) for name, value in job.feed().items()
     }
     said = io.StringIO()
+    begin = time.perf_counter()
     with redirect_stdout(said):
         session = model.session(start_timeout_s=TIMEOUT_S, step_timeout_s=TIMEOUT_S)
     opened = parts(said.getvalue())
     measured: dict[str, Any] = {
+        "open_s": time.perf_counter() - begin,  # with the plans that are tried beside the first
         "connect_s": opened["connect"],
         "initialise_s": opened["initialise"],
         "opened_bytes": peak_bytes(),
