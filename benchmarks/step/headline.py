@@ -20,7 +20,7 @@ NAMES = {
     "parameter_servers": "parameter servers",
 }
 """What peers are called, in the order of the table."""
-MOST_COLUMNS = 5  # of panels in a row
+MOST_COLUMNS = 3  # of panels in a row
 
 
 @dataclass(frozen=True)
