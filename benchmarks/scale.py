@@ -303,7 +303,7 @@ def _run_table(rows: Sequence[Row], name: str) -> Table:
         table.add_column(column, justify="right")
     for row in rows:
         facts = row.facts
-        if "opened_bytes" in facts:
+        if "connect_s" in facts:
             stepped = "steps_s" in facts
             table.add_row(
                 *(row.what["network"], str(row.what["workers"])),

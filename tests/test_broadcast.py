@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from networks import network
+from networks import (
+    OPTIMIZERS,
+    Network,
+    cross_entropy,
+    inputs,
+    network,
+    optimized,
+    perceptron,
+    tf,
+    tf1,
+)
+from test_drift import job_with, normalized, with_update_ops
 
 import caramel
 from caramel.devices import task_of
 from caramel.modifiers import synchronise as programs
-
-WORKERS = [1, 2, 3, 4, 7, 8]
 
 
 def sends(model, variable):
@@ -25,12 +34,17 @@ def sends(model, variable):
     return found
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_nobody_sends_a_variable_to_more_than_two_others(workers):
-    model = caramel.ARModel(network("momentum").context(), workers, planner="plain", check=True)
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("local", [False, True])
+def test_nobody_sends_a_variable_to_more_than_two_others(workers, local):
+    job = job_with(with_update_ops, model=normalized) if local else network("momentum")
+    model = caramel.ARModel(job.context(), workers, planner="plain", check=True)
+    assert bool(model.plan.local) == local
     tasks = [task_of(device) for device in model.plan.devices]
     for variable in model.plan.variables:
         senders = sends(model, variable)
+        if variable.name in model.plan.local and model.plan.evaluation:
+            assert senders.pop(0) == tasks[0]  # from the evaluation copy beside it
         assert sorted(senders) == list(range(1, workers))
         assert all(list(senders.values()).count(task) <= 2 for task in tasks)
         for worker in senders:  # it comes from worker 0, in few hops
@@ -40,7 +54,7 @@ def test_nobody_sends_a_variable_to_more_than_two_others(workers):
             assert 2**hops <= workers
 
 
-@pytest.mark.parametrize("workers", WORKERS[1:])
+@pytest.mark.parametrize("workers", [4, 7])
 def test_all_workers_have_what_was_initialised_and_what_was_restored(workers, tmp_path):
     job = network("adam")
     model = caramel.ARModel(job.context(), workers, planner="plain")
@@ -62,3 +76,30 @@ def assert_on_all(session, workers, expected):
         values = session.variables(worker=worker)
         for name, value in expected.items():
             np.testing.assert_array_equal(values[name], value, err_msg=f"{name}, {worker}")
+
+
+def drawing_from_a_generator():
+    """A job that scales its batch by what a generator draws; the state is a variable."""
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(40)
+        state = tf1.get_variable(
+            "state",
+            initializer=np.array([3, 5, 7], np.int64),
+            use_resource=True,
+            trainable=False,
+        )
+        drawn = tf.raw_ops.StatefulStandardNormalV2(
+            resource=state.handle, algorithm=np.int64(1), shape=[3], dtype=tf.float64
+        )
+        loss = cross_entropy(perceptron(x) * (1 + 0.1 * drawn), y)
+        train_op, raw = optimized(loss, OPTIMIZERS["gradient_descent"])
+    return Network(graph, train_op, loss, feed, raw)
+
+
+def test_a_generators_key_is_told_apart_on_every_worker_of_the_tree():
+    job, workers = drawing_from_a_generator(), 7
+    model = caramel.ARModel(job.context(), workers, planner="plain", check=True)
+    assert model.plan.generators == ("state",)
+    with model.session() as session:
+        states = [session.variables(worker=worker)["state"] for worker in range(workers)]
+    np.testing.assert_array_equal(states, [[3, 5, 7 + worker] for worker in range(workers)])

@@ -126,7 +126,7 @@ def draw(paths: Sequence[Path], path: Path) -> None:
     for axes in panels[len(found) :]:
         axes.set_visible(False)
     labels = ["Caramel", *(name.strip("`") for name in NAMES.values())]
-    for axes, standing in zip(panels, found, strict=False):
+    for axes, standing in zip(panels[: len(found)], found, strict=True):
         for place, (row, system) in enumerate(_bars(standing)):
             if row is None:
                 continue

@@ -134,15 +134,15 @@ class _Programs:
         )
 
     def _write_broadcasts(self, source: TensorRef) -> None:
-        """Down a binary tree with the source at its root: place k gets it from (k - 1) // 2."""
-        targets = broadcast_targets(self._variable, self._plan)
+        """Down a binary tree of workers with the source, which is with worker 0, at its root."""
         received = [source]
-        for place, worker in enumerate(targets, start=1):
-            value = received[(place - 1) // BRANCHES]
-            if BRANCHES * place + 1 <= len(targets):
-                value = self._relay(worker, value)
-            received.append(value)
-            self._write_broadcast(worker, value)
+        for worker in broadcast_targets(self._variable, self._plan):
+            if worker:
+                value = received[(worker - 1) // BRANCHES]
+                if BRANCHES * worker + 1 < self._plan.workers:
+                    value = self._relay(worker, value)
+                received.append(value)
+            self._write_broadcast(worker, received[worker])
 
     def _relay(self, worker: int, value: TensorRef) -> TensorRef:
         """A value that was sent to a worker, to be sent on from there."""
