@@ -299,7 +299,9 @@ def _built_table(rows: Sequence[Row], name: str) -> Table:
 
 def _run_table(rows: Sequence[Row], name: str) -> Table:
     table = Table(title=f"{name}: all workers in one process", **COMPACT)
-    for column in ("network", "workers", "open s", "first step s", "step ms", "peak GB"):
+    for column in ("network", "workers", "open s", "place s", "first values s", "peak GB"):
+        table.add_column(column, justify="right")
+    for column in ("second plan s", "first step s", "step ms"):
         table.add_column(column, justify="right")
     for row in rows:
         facts = row.facts
@@ -308,9 +310,12 @@ def _run_table(rows: Sequence[Row], name: str) -> Table:
             table.add_row(
                 *(row.what["network"], str(row.what["workers"])),
                 f"{facts.get('open_s', facts['connect_s'] + facts['initialise_s']):.2f}",
+                f"{facts['place_s']:.2f}" if "place_s" in facts else "",
+                f"{facts['initialise_s']:.2f}",
+                f"{facts['trained_bytes' if stepped else 'opened_bytes'] / GB:.2f}",
+                f"{facts['second_plan_s']:.2f}" if "second_plan_s" in facts else "",
                 f"{facts['first_step_s']:.2f}" if stepped else "",
                 f"{np.median(facts['steps_s']) * 1e3:.0f}" if stepped else "",
-                f"{facts['trained_bytes' if stepped else 'opened_bytes'] / GB:.2f}",
             )
     return table
 

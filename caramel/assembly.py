@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.context import Context
+from caramel.distributed_graph import DistributedGraph
 from caramel.graph import OpGraph
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Check, Modifier, rewrite
@@ -32,7 +33,7 @@ class Assembly:
 
     def __init__(self, context: Context, watch: Stopwatch, check: Check | None = None) -> None:
         self._context, self._watch, self._check = context, watch, check
-        self.graph = tf.Graph()
+        self.graph = DistributedGraph()
 
     def add(self, plan: Plan, number: int) -> Traffic:
         """Add the nodes that carry a plan out; returns what a step of it sends.
@@ -44,13 +45,15 @@ class Assembly:
         Raises:
             TrafficError: a step would send something else than the plan says; the graph is left as
                 it was.
+            GraphError: there is too much of it.
         """
         if number == 0:
             graph_def, traffic = self._rewritten(plan, MODIFIERS)
-            self._import(graph_def)
+            self.graph.add(graph_def)
         else:
             graph_def, traffic = self._rewritten(plan, STEP_MODIFIERS)
-            self._import(stand_beside(graph_def, plan, number), variant_prefix(number))
+            self.graph.add(stand_beside(graph_def, plan, number), variant_prefix(number))
+        self._watch.note("serialise")
         return traffic
 
     def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
@@ -63,25 +66,10 @@ class Assembly:
 
     def _audit(self, graph_def: Any, plan: Plan) -> Traffic:
         functions = {function.signature.name for function in graph_def.library.function}
-        ops = {node.op for node in graph_def.node} - functions
-        definitions = {op: self.graph.op_def_for_type(op) for op in ops}
+        ops, known = {node.op for node in graph_def.node} - functions, tf.Graph()
+        definitions = {op: known.op_def_for_type(op) for op in ops}
         graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
         loss = self._context.job.loss.op
         step = [*step_ops(plan), *moved_ops(plan)]
         step += [in_replica(worker, loss) for worker in range(plan.workers)]
         return audit(graph, plan, step)
-
-    def _import(self, graph_def: Any, prefix: str = "") -> None:
-        """Add nodes to the graph; TensorFlow checks every node and shape in passing.
-
-        It takes the devices off the nodes and sets them by a device function, which is faster than
-        the device scope that TensorFlow would open for each node.
-        """
-        scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
-        devices = {}
-        for node in graph_def.node:
-            devices[scope + node.name] = node.device
-            node.ClearField("device")
-        with self.graph.as_default(), self.graph.device(lambda op: devices[op.name]):
-            tf.graph_util.import_graph_def(graph_def, name=scope)
-        self._watch.note("import")

@@ -6,7 +6,10 @@ import dataclasses
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
+
+import tensorflow as tf
 
 from caramel.analysis import Analysis, Analyzer
 from caramel.analyzers import ANALYZERS
@@ -112,7 +115,6 @@ class ARModel:
         plan: everything that will happen, as pure data.
         decision: why the plan is what it is, and what else was looked at.
         windows: when each parameter can be aggregated; None if nothing is known of times.
-        graph: the distributed `tf.Graph`.
         variants: by name, the plans that a session can change between: `plan`, called "own", and
             what `add_variant` has added.
         traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
@@ -207,13 +209,28 @@ class ARModel:
         self._watch.tell(f"the plan is {decision.source}")
         self._watch.note("plan")
         assembly = Assembly(context, self._watch, check_graph if check else None)
-        self.graph = assembly.graph
+        self._graph = assembly.graph
         own = self.plan
         self.variants = Variants(assembly, lambda each: self._completed(each, own), OWN, own)
         self.traffic = self.variants[OWN].traffic
         self._has_own_variants = False  # whether the user has added any
         self._chosen: str | None = None  # what proved the fastest in a session
         self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
+
+    @property
+    def graph(self) -> tf.Graph:
+        """The distributed graph, with all plans that it has so far.
+
+        It is made when it is asked for, which takes about as long as all of the rewriting; a
+        session does without it.
+        """
+        return self._graph.as_graph()
+
+    @property
+    def graph_size(self) -> tuple[int, int]:
+        """How many nodes the distributed graph has, and how many bytes it takes to send it."""
+        parts = self._graph.parts
+        return sum(part.nodes for part in parts), sum(len(part.graph_def) for part in parts)
 
     def explain(
         self, measured: Sequence[Timeline] = (), *, measured_step_s: float | None = None
@@ -421,7 +438,7 @@ class ARModel:
                 planning = dataclasses.replace(planning, settings=replanning)
         job = Job(
             self.context,
-            self.graph,
+            self._graph,
             self.variants,
             self._state,
             self._access,
@@ -443,10 +460,14 @@ class ARModel:
         )
 
     def _alternatives(self) -> list[str]:
-        """Names of the plans that are to be tried beside the model's own; they are added once."""
+        """Names of the plans that are to be tried beside the model's own; they are added once.
+
+        What carries them out is made when they are tried: the first steps need not wait for it.
+        """
         if self._worth_a_trial is None:
             plans = {} if self._has_own_variants else worth_a_trial(self.decision)
-            names = dict.fromkeys(self.variants.like(plan, name) for name, plan in plans.items())
+            like = partial(self.variants.like, later=True)
+            names = dict.fromkeys(like(plan, name) for name, plan in plans.items())
             names.pop(OWN, None)
             self._worth_a_trial = list(names)
         return self._worth_a_trial

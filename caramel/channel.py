@@ -19,7 +19,13 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from caramel.cluster import Cluster, Task
-from caramel.errors import CaramelError, SessionError, StepTimeoutError, WorkerLostError
+from caramel.errors import (
+    CaramelError,
+    ClusterError,
+    SessionError,
+    StepTimeoutError,
+    WorkerLostError,
+)
 
 _WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by probes
 _WATCH_EVERY_S = 1.0
@@ -157,7 +163,7 @@ class Channel:
         self._thread.keep(call)
 
     def close(self, last: Callable[[], Any], *, timeout_s: float) -> None:
-        """Make one last call, without waiting longer than `timeout_s` for it to end.
+        """Make one last call, without waiting for it longer than `timeout_s`, or for a lost worker.
 
         After a failure it is not made but kept: TensorFlow closes a session also when it is
         collected as garbage, and then waits for ever for a worker that is gone. The thread, which
@@ -173,11 +179,11 @@ class Channel:
         """Make the last call; whether it ended in time."""
         future = self._thread.submit(last)
         try:
-            future.result(timeout_s)
+            self._wait(future, "closing the session", timeout_s, None)
         except tf.errors.OpError:
             return True
-        except FutureTimeoutError:
-            _log.warning("closing the session did not end within %g s", timeout_s)
+        except ClusterError as error:
+            _log.warning("%s", error)
             return False
         return True
 

@@ -210,20 +210,15 @@ class OpGraph:
 
     def ancestors(self, names: Iterable[str], *, stop: frozenset[str] = frozenset()) -> set[str]:
         """The given ops and everything they wait for; nothing is followed beyond `stop`."""
-        return self._behind(names, lambda op: op.sources, stop)
+        return self._behind(names, stop, controls=True)
 
     def data_ancestors(
         self, names: Iterable[str], *, stop: frozenset[str] = frozenset()
     ) -> set[str]:
         """The given ops and all they are computed from: the same, not counting control edges."""
-        return self._behind(names, lambda op: (tensor.op for tensor in op.inputs), stop)
+        return self._behind(names, stop, controls=False)
 
-    def _behind(
-        self,
-        names: Iterable[str],
-        sources: Callable[[Op], Iterable[str]],
-        stop: frozenset[str],
-    ) -> set[str]:
+    def _behind(self, names: Iterable[str], stop: frozenset[str], *, controls: bool) -> set[str]:
         seen: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -232,7 +227,10 @@ class OpGraph:
                 continue
             seen.add(name)
             if name not in stop:
-                waiting.extend(sources(self.ops[name]))
+                op = self.ops[name]
+                waiting += [tensor.op for tensor in op.inputs if tensor.op not in seen]
+                if controls:
+                    waiting += op.control_inputs
         return seen
 
     def topological_order(self) -> tuple[str, ...]:

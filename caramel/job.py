@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from caramel.context import Context
+from caramel.distributed_graph import DistributedGraph
 from caramel.facts import InputPipelines, ReplicaState, StateAccess
 from caramel.plan import Plan
 from caramel.traffic import Traffic
@@ -49,7 +48,7 @@ class Job:
     """
 
     context: Context
-    graph: tf.Graph
+    graph: DistributedGraph
     variants: Mapping[str, Variant]
     state: ReplicaState
     access: StateAccess

@@ -19,6 +19,7 @@ import tensorflow as tf
 from caramel.builder import ARModel
 from caramel.cluster import Cluster
 from caramel.context import Context
+from caramel.distributed_graph import DistributedGraph
 from caramel.errors import ProfileError
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.patterns import PATTERNS, check_pattern
@@ -195,8 +196,10 @@ def _measure_pairs(
     graph = tf.Graph()
     with graph.as_default():
         initializers, sends, empty = _send_graph(cluster, sizes)
+    sent = DistributedGraph()
+    sent.add(graph.as_graph_def())
     runner = Runner(
-        graph,
+        sent,
         cluster.devices,
         cluster,
         start_timeout_s=options["start_timeout_s"],
@@ -208,6 +211,7 @@ def _measure_pairs(
         return _Series(lambda: runner.run([], targets, {}, "measuring the network"))
 
     with closing(runner):
+        runner.extend()
         runner.run([], initializers, {}, "measuring the network")
         without = series(empty)
         measured = {

@@ -72,6 +72,7 @@ class Program:
 
     def begin(self) -> None:
         """Prepare the first step."""
+        self._runner.extend()
         self._pending.begin()
 
     @property
@@ -125,7 +126,7 @@ class Program:
         """For each fetch its value on every worker, and the workers' numbers of examples."""
         plan, workers = self._plan, range(self._plan.workers)
         fed = {
-            names.tensor_in_replica(worker, tensor): self._own(value)
+            names.tensor_in_replica(worker, tensor): value
             for worker in workers
             for tensor, value in feeds.values[worker].items()
         }
@@ -154,13 +155,6 @@ class Program:
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
         return values, examples
-
-    def _own(self, value: Any) -> Any:
-        """What is fed, such that the user may change it while part of the step is still to be done.
-
-        TensorFlow does not copy arrays that are aligned.
-        """
-        return np.array(value) if self._pending.defers else value
 
     def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
         """How much each worker's part counts; nothing is fed while all count alike."""

@@ -8,10 +8,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from caramel.c_api import GraphCall, GraphSession
 from caramel.channel import Channel, Look
 from caramel.clocks import clock_offsets_s
 from caramel.cluster import Cluster
 from caramel.devices import task_of
+from caramel.distributed_graph import DistributedGraph
 from caramel.errors import ClusterError, StepTimeoutError, WorkerStartError
 from caramel.names import TensorRef, in_variant, tensor_in_variant
 from caramel.servers import embedded_servers, own_server
@@ -19,7 +21,7 @@ from caramel.servers import embedded_servers, own_server
 tf1 = tf.compat.v1
 
 _CLOCK_TRIES = 3
-_CLOSE_TIMEOUT_S = 5.0
+_CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
 
 Call = Callable[[], list[Any]]
 
@@ -28,7 +30,7 @@ class Runner:
     """A TensorFlow session over a cluster.
 
     Args:
-        graph: the distributed graph.
+        graph: the distributed graph; what it has is sent by `extend`.
         devices: devices of the replicas.
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
@@ -42,7 +44,7 @@ class Runner:
 
     def __init__(
         self,
-        graph: tf.Graph,
+        graph: DistributedGraph,
         devices: Sequence[str],
         cluster: Cluster,
         *,
@@ -52,13 +54,32 @@ class Runner:
     ) -> None:
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
         self._tasks = [task_of(device) for device in devices]
-        self._callables: dict[Any, Callable[..., list[Any]]] = {}
+        self._sent = 0  # how many parts of the graph
+        self._calls: dict[Any, GraphCall] = {}
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
         self._look: Look | None = None
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
-        self._session = tf1.Session(self._target, graph=graph, config=_config(config))
+        self._session = GraphSession(self._target, _config(config))
+
+    def extend(self) -> None:
+        """Send what the graph has got since the last time; it can be run then.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        new = self._graph.parts[self._sent :]
+        if not new:
+            return
+        self._sent += len(new)
+
+        def send() -> None:
+            for part in new:
+                self._session.extend(part.graph_def, part.prefix)
+            self._session.place()
+
+        self._channel.call(send, what="placing the graph", timeout_s=self._timeout_s)
 
     def run(
         self,
@@ -78,7 +99,7 @@ class Runner:
             SessionError: an earlier call failed that way.
             tf.errors.OpError: an op has failed.
         """
-        return self.call(self.compile(tensors, targets, fed), what)[: len(tensors)]
+        return self.call(self.compile(tensors, targets, fed), what)
 
     def compile(
         self,
@@ -89,7 +110,7 @@ class Runner:
         variant: int = 0,
         traced: bool = True,
     ) -> Call:
-        """A function that fetches tensors and runs target ops; the values of tensors come first.
+        """A function that fetches tensors and runs target ops.
 
         Args:
             variant: the number of the variant to which all of them belong.
@@ -97,27 +118,23 @@ class Runner:
         """
         traces = self._traces if traced else None
         key = (variant, tuple(tensors), tuple(targets), tuple(fed), traces is None)
-        if key not in self._callables:
-            fetched = [self._tensor(variant, tensor) for tensor in tensors]
-            fetched += [
-                self._graph.get_operation_by_name(in_variant(variant, name)) for name in targets
-            ]
-            feed_list = [self._tensor(variant, tensor) for tensor in fed]
-            self._callables[key] = self._session.make_callable(
-                fetched, feed_list, accept_options=traces is not None
+        if key not in self._calls:
+            self._calls[key] = GraphCall(
+                self._session,
+                [tensor_in_variant(variant, tensor) for tensor in tensors],
+                [in_variant(variant, name) for name in targets],
+                [tensor_in_variant(variant, tensor) for tensor in fed],
             )
-        function, values = self._callables[key], list(fed.values())
-        if traces is None:
-            return lambda: list(function(*values))
-        metadata = tf1.RunMetadata()
-        traces.append(metadata)
-        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-        return lambda: list(function(*values, options=options, run_metadata=metadata))
+        call, values, metadata = self._calls[key], list(fed.values()), None
+        if traces is not None:
+            metadata = tf1.RunMetadata()
+            traces.append(metadata)
+        return lambda: call(values, metadata)
 
     @property
     def compiled(self) -> int:
         """How many functions were compiled so far; the first call of one takes longer."""
-        return len(self._callables)
+        return len(self._calls)
 
     @contextmanager
     def traced(self) -> Iterator[list[Any]]:
@@ -172,9 +189,6 @@ class Runner:
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
         self._channel.close(self._session.close, timeout_s=_CLOSE_TIMEOUT_S)
-
-    def _tensor(self, variant: int, tensor: TensorRef) -> tf.Tensor:
-        return self._graph.get_tensor_by_name(str(tensor_in_variant(variant, tensor)))
 
     def _connect(self, timeout_s: float, config: Any) -> str:
         """Start or reach the servers; returns the session's target."""
@@ -232,7 +246,7 @@ class VariantRunner:
         what: str,
     ) -> list[Any]:
         """As `Runner.run`."""
-        return self.call(self.compile(tensors, targets, fed), what)[: len(tensors)]
+        return self.call(self.compile(tensors, targets, fed), what)
 
     def compile(
         self,
@@ -248,6 +262,10 @@ class VariantRunner:
     def call(self, function: Call, what: str) -> list[Any]:
         """As `Runner.call`."""
         return self._runner.call(function, what)
+
+    def extend(self) -> None:
+        """As `Runner.extend`."""
+        self._runner.extend()
 
     @property
     def compiled(self) -> int:

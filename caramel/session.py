@@ -94,6 +94,8 @@ class Session:
         watchdog = Watchdog(self._runner, cluster, graph, stalls) if stalls else None
         self._stepper = Stepper(job, self._runner, plan, planning, watchdog)
         try:
+            self._runner.extend()
+            note("place")
             self._state.initialise()
             self._stepper.begin()
         except BaseException:
@@ -268,7 +270,7 @@ class Session:
         consumers = {name for g in self._job.plan.gradients for name in g.consumers}
         for fetch in flat:
             name = names.in_copy(programs.source_prefix(self._job.plan), fetch.op)
-            of_training = not self._exists(name) or (
+            of_training = name not in self._job.graph or (
                 self._job.plan.workers > 1 and closure.intersection(consumers)
             )
             if of_training:
@@ -276,13 +278,6 @@ class Session:
                     f"'{fetch.op}' is computed from gradients, which only a training step has; "
                     "fetch it with session.step"
                 )
-
-    def _exists(self, name: str) -> bool:
-        try:
-            self._job.graph.get_operation_by_name(name)
-        except KeyError:
-            return False
-        return True
 
     def _repeat_on_workers(
         self, flat: Sequence[Fetch], feeds: Mapping[TensorRef, np.ndarray]

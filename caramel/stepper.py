@@ -198,7 +198,8 @@ class Stepper:
         if self._trials is None or not self._is_trying:
             return
         if not self._trials.is_over:
-            self._switch(self._trials.turn)
+            if self._trials.turn in self._programs or self._make_tried():
+                self._switch(self._trials.turn)
             return
         state = self._trials.state()
         self._keep(state.turn)
@@ -207,6 +208,25 @@ class Stepper:
         if self._planning is not None and self._watch is not None:
             self._planning.chosen(state.turn)
             self._watch.expect(next(p.median_s for p in state.plans if p.name == state.turn))
+
+    def _make_tried(self) -> bool:
+        """Let all plans that are tried be made, so that TensorFlow has to place them only once.
+
+        What goes wrong in that costs no training: the others are tried without those. Says whether
+        there is more than one to try; if not, the trials end here.
+        """
+        assert self._trials is not None
+        made = []
+        for plan in self._trials.state().plans:
+            try:
+                made.append(self._job.variants[plan.name].name)
+            except CaramelError:
+                _log.warning("plan '%s' cannot be made, and is not tried", plan.name, exc_info=True)
+        if len(made) == 1:
+            self._trials, self._is_trying = None, False
+        elif len(made) < len(self._trials.state().plans):
+            self._trials = Trials(made, self._trials.settings)
+        return self._is_trying
 
     # Planning while the job runs
 

@@ -131,26 +131,36 @@ def _pattern_transfers(
 
 def crossings(graph: OpGraph, ops: Iterable[str] | None = None) -> list[Crossing]:
     """The tensors that cross between tasks on the way to the given ops (default: all)."""
-    tasks: dict[str, str] = {}
-    found: dict[tuple[TensorRef | str, str], Crossing] = {}
+    return _crossings(graph, _crossing_edges(graph, graph.ops if ops is None else ops))
 
-    def task(device: str) -> str:
-        if device not in tasks:
-            tasks[device] = task_of(device) or device
-        return tasks[device]
 
-    for name in graph.ops if ops is None else ops:
-        op = graph[name]
-        target = task(op.device)
+# What crosses (a tensor, or the op at the begin of a control edge), to which op, from and to where.
+_Edge = tuple[TensorRef | str, str, tuple[str, str]]
+
+
+def _crossing_edges(graph: OpGraph, ops: Iterable[str]) -> Iterator[_Edge]:
+    """The edges to the given ops that lead from one task to another."""
+    tasks = {device: task_of(device) or device for device in {op.device for op in graph}}
+    on = {op.name: tasks[op.device] for op in graph}
+    for name in ops:
+        op, target = graph[name], on[name]
         for tensor in op.inputs:
-            pair = (task(graph[tensor.op].device), target)
-            if pair[0] != target and (tensor, target) not in found:
-                size = graph.spec(tensor).bytes
-                found[tensor, target] = Crossing(tensor.op, tensor, name, pair, size)
+            if on[tensor.op] != target:
+                yield tensor, name, (on[tensor.op], target)
         for source in op.control_inputs:
-            pair = (task(graph[source].device), target)
-            if pair[0] != target and (source, op.name) not in found:
-                found[source, op.name] = Crossing(source, None, name, pair, 0)
+            if on[source] != target:
+                yield source, name, (on[source], target)
+
+
+def _crossings(graph: OpGraph, edges: Iterable[_Edge]) -> list[Crossing]:
+    """What crosses over some edges: a tensor is sent to a task once, for all that read it there."""
+    found: dict[tuple[TensorRef | str, str], Crossing] = {}
+    for what, consumer, pair in edges:
+        if not isinstance(what, TensorRef):
+            found.setdefault((what, consumer), Crossing(what, None, consumer, pair, 0))
+        elif (what, pair[1]) not in found:
+            size = graph.spec(what).bytes
+            found[what, pair[1]] = Crossing(what.op, what, consumer, pair, size)
     return list(found.values())
 
 
@@ -175,13 +185,15 @@ def audit(graph: OpGraph, plan: Plan, step: Iterable[str]) -> Traffic:
         TrafficError: an edge crosses that is not part of an aggregation, or the bytes between a
             pair of tasks are not what the plan says; names the edges.
     """
-    for crossing in crossings(graph):
+    edges = list(_crossing_edges(graph, graph.ops))
+    for crossing in _crossings(graph, edges):
         if not _is_planned(crossing):
             raise TrafficError(
                 f"{crossing} crosses from {crossing.pair[0]} to {crossing.pair[1]}; the plan has "
                 "no such transfer"
             )
-    crossing_in_step = crossings(graph, sorted(graph.ancestors(step)))
+    of_step = graph.ancestors(step)
+    crossing_in_step = _crossings(graph, [edge for edge in edges if edge[1] in of_step])
     found, planned = Traffic(), planned_traffic(plan)
     for crossing in crossing_in_step:
         found.add(crossing.pair, crossing.bytes)

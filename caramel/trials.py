@@ -104,6 +104,11 @@ class Trials:
         self._chosen = names[0] if len(names) == 1 else None
 
     @property
+    def settings(self) -> TrialSettings:
+        """How the plans are tried."""
+        return self._settings
+
+    @property
     def is_over(self) -> bool:
         """Whether a plan was chosen."""
         return self._chosen is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from caramel.assembly import Assembly
 from caramel.collector import held_back
-from caramel.errors import PlanError
+from caramel.errors import CaramelError, PlanError
 from caramel.job import Variant
 from caramel.plan import Plan
 from caramel.planning.fit import decides_alike
@@ -25,50 +25,67 @@ class Variants(Mapping[str, Variant]):
         name, plan: the first one, complete already.
 
     Raises:
-        TrafficError: as `Assembly.add`.
+        TrafficError, GraphError: as `Assembly.add`.
     """
 
     def __init__(
         self, assembly: Assembly, completed: Callable[[Plan], Plan], name: str, plan: Plan
     ) -> None:
         self._assembly, self._completed = assembly, completed
-        self._first = plan
-        self._by_name = {name: Variant(name, 0, plan, assembly.add(plan, 0))}
+        self._plans = {name: plan}
+        self._made: dict[str, Variant] = {}
+        self._make(name)
 
     def __getitem__(self, name: str) -> Variant:
-        return self._by_name[name]
+        """A variant; its graph is made if it was not yet.
+
+        Raises:
+            TrafficError, GraphError: as `Assembly.add`.
+        """
+        if name not in self._made:
+            self._make(name)
+        return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
+        return iter(self._plans)
 
     def __len__(self) -> int:
-        return len(self._by_name)
+        return len(self._plans)
 
-    @held_back()
+    def __contains__(self, name: object) -> bool:
+        return name in self._plans
+
     def add(self, plan: Plan, name: str) -> Plan:
         """Add a plan; returns it as it is carried out.
 
         Raises:
             PlanError: it does not fit the job, or the name is empty or taken.
+            TrafficError, GraphError: as `Assembly.add`; it is not added.
         """
-        if not name or name in self._by_name:
-            raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
-        completed = self._completed(plan)
-        number = len(self._by_name)
-        traffic = self._assembly.add(completed, number)
-        self._by_name[name] = Variant(name, number, completed, traffic)
-        return completed
+        self._promise(plan, name)
+        try:
+            self._make(name)
+        except CaramelError:
+            del self._plans[name]
+            raise
+        return self._plans[name]
 
-    def like(self, plan: Plan, name: str) -> str:
+    def like(self, plan: Plan, name: str, *, later: bool = False) -> str:
         """The name of a variant that does what a plan decides.
 
         If there is none, one is added, under this name or a similar one.
+
+        Args:
+            later: its graph need not be made before it is asked for.
         """
-        for variant in self._by_name.values():
-            if decides_alike(variant.plan, plan):
-                return variant.name
+        for known, own in self._plans.items():
+            if decides_alike(own, plan):
+                return known
         new = self._new_name(name)
-        self.add(plan, new)
+        if later:
+            self._promise(plan, new)
+        else:
+            self.add(plan, new)
         return new
 
     def undeferred(self) -> str:
@@ -77,18 +94,30 @@ class Variants(Mapping[str, Variant]):
         If there is none, one is added that has the groups of the first plan, and so computes the
         same bits with every pattern.
         """
-        for variant in self._by_name.values():
-            if not variant.plan.deferral.moved:
-                return variant.name
-        groups = [dataclasses.replace(group, deferred=False) for group in self._first.groups]
+        for known, own in self._plans.items():
+            if not own.deferral.moved:
+                return known
+        first = next(iter(self._plans.values()))
+        groups = [dataclasses.replace(group, deferred=False) for group in first.groups]
         name = self._new_name(UNDEFERRED)
-        self.add(dataclasses.replace(self._first, groups=tuple(groups), gates=()), name)
+        self.add(dataclasses.replace(first, groups=tuple(groups), gates=()), name)
         return name
+
+    def _promise(self, plan: Plan, name: str) -> None:
+        """Add a plan whose graph is made when it is asked for."""
+        if not name or name in self._plans:
+            raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
+        self._plans[name] = self._completed(plan)
+
+    @held_back()
+    def _make(self, name: str) -> None:
+        plan, number = self._plans[name], len(self._made)
+        self._made[name] = Variant(name, number, plan, self._assembly.add(plan, number))
 
     def _new_name(self, name: str) -> str:
         """A name that no variant has yet."""
         number, new = 1, name
-        while new in self._by_name:
+        while new in self._plans:
             number += 1
             new = f"{name} {number}"
         return new

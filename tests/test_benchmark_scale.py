@@ -75,7 +75,7 @@ def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
         facts = each["facts"]
         assert facts["nodes"] >= each["what"]["workers"] * 100
         assert facts["built_bytes"] >= facts["started_bytes"] > 0
-        assert {"analyse", "plan", "replicate", "import", "audit"} <= facts["parts_s"].keys()
+        assert {"analyse", "plan", "replicate", "audit", "serialise"} <= facts["parts_s"].keys()
         assert ("steps_s" in facts) == (each["what"]["workers"] == 2)
     assert len(rows[1]["facts"]["steps_s"]) == scale.QUICK.steps
     assert rows[0]["facts"]["nodes"] < rows[1]["facts"]["nodes"] < rows[2]["facts"]["nodes"]

@@ -10,8 +10,9 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel.c_api import GraphSession
 from caramel.cache import keep_plan, kept_plan
-from caramel.errors import PlanError
+from caramel.errors import PlanError, TrafficError
 from caramel.facts import TimingTable
 from caramel.fingerprint import graph_hash, this_machine
 from caramel.live_planning import plan_from_traces, worth_a_trial
@@ -25,6 +26,7 @@ from caramel.profile import Profile
 from caramel.replanning import ReplanSettings, Watch
 from caramel.timeline import Span, Timeline
 from caramel.trials import TrialSettings
+from caramel.variants import Variants
 from tests.networks import (
     CLASSES,
     FEATURES,
@@ -221,6 +223,48 @@ def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
     assert {"own", "plain"} <= tried
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_plans_are_made_when_they_are_tried_and_placed_at_once(monkeypatch):
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    (nodes, size), placed = model.graph_size, []
+    place = GraphSession.place
+    monkeypatch.setattr(GraphSession, "place", lambda session: placed.append(place(session)))
+    with model.session() as session:
+        train(session, job, 7)
+        assert model.graph_size == (nodes, size)
+        train(session, job, 1)
+        assert session.metrics().plan == "plain"
+        more, larger = model.graph_size
+        assert (more > 1.5 * nodes, larger > 1.5 * size) == (True, True)
+        train(session, job, 14)
+    assert len(model.variants) > 2
+    assert model.graph_size == (more, larger)
+    assert len(placed) == 2
+    assert len(model.graph.get_operations()) == more
+
+
+@pytest.mark.parametrize("fails", [{"plain"}, {"plain", "second", "paper"}])
+def test_a_plan_that_cannot_be_made_is_left_out_of_the_trials(fails, caplog, monkeypatch):
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    make = Variants.__getitem__
+
+    def fail(variants, name):
+        if name in fails:
+            raise TrafficError(f"'{name}' would send too much")
+        return make(variants, name)
+
+    monkeypatch.setattr(Variants, "__getitem__", fail)
+    with model.session() as session:
+        train(session, job, 10)
+        trials, plan = session.metrics().trials, session.metrics().plan
+    assert "plan 'plain' cannot be made, and is not tried" in caplog.text
+    if len(fails) == 1:
+        assert "plain" not in {each.name for each in trials.plans}
+    else:
+        assert (trials, plan) == (None, "own")
 
 
 def test_a_plan_that_the_user_chose_is_not_replaced(monkeypatch):

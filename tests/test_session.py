@@ -223,5 +223,5 @@ def test_verbose_prints_every_part_of_the_build_with_its_time(job, capsys):
     verbose = caramel.ARModel(job.context(replicated_feeds=["weights"]), workers=2, verbose=True)
     verbose.session().close()
     printed = capsys.readouterr().out
-    for part in ("analyse", "plan", "replicate", "aggregate", "import", "audit", "initialise"):
+    for part in ("analyse", "plan", "replicate", "aggregate", "audit", "place", "initialise"):
         assert part in printed

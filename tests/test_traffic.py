@@ -9,6 +9,7 @@ from networks import Network, inputs, network, optimized, parameter, tf, tf1
 
 import caramel
 from caramel.checks import check_graph
+from caramel.distributed_graph import DistributedGraph
 from caramel.errors import InvariantError, TrafficError
 from caramel.graph import OpGraph
 from caramel.names import in_replica, is_added, worker_of
@@ -208,7 +209,6 @@ def test_the_trace_sees_a_stray_edge(job):
     nodes = {node.name: node for node in graph_def.node}
     stray = next(n for n in names_of(model, "Reshape") if worker_of(n) == 1)
     nodes[stray].device = "/job:worker/task:0"
-    model.graph = tf.Graph()
-    with model.graph.as_default():
-        tf.graph_util.import_graph_def(graph_def, name="")
+    model._graph = DistributedGraph()
+    model._graph.add(graph_def)
     assert sent_traffic(model, traced_step(model, job.feed)) != model.traffic

@@ -1,0 +1,371 @@
+"""Sessions by TensorFlow's C API, over graphs that no Python objects stand for.
+
+`tf.compat.v1.Session` runs a `tf.Graph`, which has a Python object for each op and each tensor. The
+graph of a large job has more than 10,000 ops for each worker: making these objects takes longer
+than rewriting the graph, and nobody looks at them. The functions used here are those of the stable
+part of ``tensorflow/c/c_api.h``, which is installed with TensorFlow.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.errors import SessionError
+from caramel.names import TensorRef
+
+tf1 = tf.compat.v1
+
+_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib")
+_STRING_BYTES = 24  # of a TF_TString
+
+_READY = "caramel_ready"
+"""An op that does nothing; running it makes TensorFlow place what was added to a graph."""
+
+
+class _Output(Structure):
+    """TF_Output: an op and the index of one of its outputs."""
+
+    _fields_ = (("op", c_void_p), ("index", c_int))
+
+
+class _Buffer(Structure):
+    """TF_Buffer: bytes, and how to free them."""
+
+    _fields_ = (("data", c_void_p), ("length", c_size_t), ("free", c_void_p))
+
+
+_SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "TF_NewStatus": (c_void_p, ()),
+    "TF_DeleteStatus": (None, (c_void_p,)),
+    "TF_GetCode": (c_int, (c_void_p,)),
+    "TF_Message": (c_char_p, (c_void_p,)),
+    "TF_NewBuffer": (POINTER(_Buffer), ()),
+    "TF_NewBufferFromString": (POINTER(_Buffer), (c_char_p, c_size_t)),
+    "TF_DeleteBuffer": (None, (POINTER(_Buffer),)),
+    "TF_NewSessionOptions": (c_void_p, ()),
+    "TF_DeleteSessionOptions": (None, (c_void_p,)),
+    "TF_SetTarget": (None, (c_void_p, c_char_p)),
+    "TF_SetConfig": (None, (c_void_p, c_char_p, c_size_t, c_void_p)),
+    "TF_NewGraph": (c_void_p, ()),
+    "TF_DeleteGraph": (None, (c_void_p,)),
+    "TF_NewImportGraphDefOptions": (c_void_p, ()),
+    "TF_DeleteImportGraphDefOptions": (None, (c_void_p,)),
+    "TF_ImportGraphDefOptionsSetPrefix": (None, (c_void_p, c_char_p)),
+    "TF_GraphImportGraphDef": (None, (c_void_p, POINTER(_Buffer), c_void_p, c_void_p)),
+    "TF_GraphOperationByName": (c_void_p, (c_void_p, c_char_p)),
+    "TF_OperationNumOutputs": (c_int, (c_void_p,)),
+    "TF_OperationOutputType": (c_int, (_Output,)),
+    "TF_NewSession": (c_void_p, (c_void_p, c_void_p, c_void_p)),
+    "TF_CloseSession": (None, (c_void_p, c_void_p)),
+    "TF_DeleteSession": (None, (c_void_p, c_void_p)),
+    "TF_SessionRun": (
+        None,
+        (
+            *(c_void_p, POINTER(_Buffer)),
+            *(POINTER(_Output), POINTER(c_void_p), c_int),
+            *(POINTER(_Output), POINTER(c_void_p), c_int),
+            *(POINTER(c_void_p), c_int),
+            *(POINTER(_Buffer), c_void_p),
+        ),
+    ),
+    "TF_AllocateTensor": (c_void_p, (c_int, POINTER(c_int64), c_int, c_size_t)),
+    "TF_TensorFromProto": (None, (POINTER(_Buffer), c_void_p, c_void_p)),
+    "TF_DeleteTensor": (None, (c_void_p,)),
+    "TF_TensorType": (c_int, (c_void_p,)),
+    "TF_NumDims": (c_int, (c_void_p,)),
+    "TF_Dim": (c_int64, (c_void_p, c_int)),
+    "TF_TensorByteSize": (c_size_t, (c_void_p,)),
+    "TF_TensorData": (c_void_p, (c_void_p,)),
+    "TF_StringGetDataPointer": (c_void_p, (c_void_p,)),
+    "TF_StringGetSize": (c_size_t, (c_void_p,)),
+}
+
+_LONG = {
+    *("TF_NewSession", "TF_CloseSession", "TF_DeleteSession", "TF_SessionRun"),
+    *("TF_GraphImportGraphDef", "TF_DeleteGraph"),
+}
+"""While one of these runs, other threads of Python do, too; the others are over at once."""
+
+
+class GraphCall:
+    """Fetches tensors and runs target ops, with values to feed.
+
+    Args:
+        session: whose graph they are in.
+        fetched, targets, fed: tensors to fetch, ops to run, tensors to feed.
+
+    Raises:
+        SessionError: the graph has no such op or output.
+    """
+
+    def __init__(
+        self,
+        session: GraphSession,
+        fetched: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Sequence[TensorRef],
+    ) -> None:
+        self._session = session
+        outputs = [session.output(tensor) for tensor in fetched]
+        inputs = [session.output(tensor) for tensor in fed]
+        self._fetched = (_Output * len(outputs))(*outputs)
+        self._fed = (_Output * len(inputs))(*inputs)
+        self._input_types = [_library().TF_OperationOutputType(each) for each in inputs]
+        self._targets = (c_void_p * len(targets))(*(session.op(name) for name in targets))
+
+    def __call__(self, values: Sequence[Any] = (), metadata: Any = None) -> list[Any]:
+        """The values of the fetched tensors.
+
+        Args:
+            values: what is fed; may be changed once the call has returned.
+            metadata: a `tf.compat.v1.RunMetadata` to fill with a full trace; None for no trace.
+
+        Raises:
+            tf.errors.OpError: an op has failed, or a value does not fit what it is fed to.
+        """
+        library = _library()
+        results = (c_void_p * len(self._fetched))()
+        options = None if metadata is None else _buffer(_TRACE_OPTIONS)
+        told = None if metadata is None else library.TF_NewBuffer()
+        inputs: list[int] = []
+        try:
+            for number, value in zip(self._input_types, values, strict=True):
+                inputs.append(_tensor(value, number))
+            with _status() as status:
+                library.TF_SessionRun(
+                    *(self._session.pointer, options),
+                    *(self._fed, (c_void_p * len(inputs))(*inputs), len(inputs)),
+                    *(self._fetched, results, len(results)),
+                    *(self._targets, len(self._targets)),
+                    *(told, status),
+                )
+            if told is not None:
+                metadata.ParseFromString(_bytes_of(told.contents.data, told.contents.length))
+            return [_value(tensor) for tensor in results if tensor]
+        finally:
+            for tensor in (*inputs, *results):
+                if tensor:
+                    library.TF_DeleteTensor(tensor)
+            for buffer in (options, told):
+                if buffer is not None:
+                    library.TF_DeleteBuffer(buffer)
+
+
+class GraphSession:
+    """A session, and the graph that it runs.
+
+    Whoever lets go of one that is not closed closes it, as with `tf.compat.v1.Session`.
+
+    Args:
+        target: the address of the server that drives it.
+        config: a `tf.compat.v1.ConfigProto`.
+
+    Raises:
+        tf.errors.OpError: TensorFlow refuses the target or the options.
+    """
+
+    def __init__(self, target: str, config: Any) -> None:
+        self.pointer: int | None = None
+        library, settings = _library(), config.SerializeToString()
+        self._graph = library.TF_NewGraph()
+        options = library.TF_NewSessionOptions()
+        try:
+            library.TF_SetTarget(options, target.encode())
+            with _status() as status:
+                library.TF_SetConfig(options, settings, len(settings), status)
+            with _status() as status:
+                self.pointer = library.TF_NewSession(self._graph, options, status)
+        finally:
+            library.TF_DeleteSessionOptions(options)
+        self.extend(tf1.GraphDef(node=[{"name": _READY, "op": "NoOp"}]).SerializeToString())
+
+    def extend(self, graph_def: bytes, prefix: str = "") -> None:
+        """Add ops to the graph. They are placed by the next call, which takes longer for it.
+
+        Args:
+            graph_def: a GraphDef.
+            prefix: comes before the names of its nodes, with a slash.
+
+        Raises:
+            tf.errors.OpError: TensorFlow refuses the graph; it is as before.
+        """
+        library = _library()
+        options, buffer = library.TF_NewImportGraphDefOptions(), _buffer(graph_def)
+        try:
+            library.TF_ImportGraphDefOptionsSetPrefix(options, prefix.encode())
+            with _status() as status:
+                library.TF_GraphImportGraphDef(self._graph, buffer, options, status)
+        finally:
+            library.TF_DeleteBuffer(buffer)
+            library.TF_DeleteImportGraphDefOptions(options)
+
+    def place(self) -> None:
+        """Let TensorFlow place what was added to the graph.
+
+        Raises:
+            tf.errors.OpError: an op cannot be placed, or a worker cannot be reached.
+        """
+        GraphCall(self, [], [_READY], [])()
+
+    def op(self, name: str) -> int:
+        """An op's pointer.
+
+        Raises:
+            SessionError: there is none of this name.
+        """
+        found: int | None = _library().TF_GraphOperationByName(self._graph, name.encode())
+        if found is None:
+            raise SessionError(f"the graph of the session has no op '{name}'")
+        return found
+
+    def output(self, tensor: TensorRef) -> _Output:
+        """A tensor, as the C API has it.
+
+        Raises:
+            SessionError: there is no such tensor.
+        """
+        op = self.op(tensor.op)
+        if not 0 <= tensor.index < _library().TF_OperationNumOutputs(op):
+            raise SessionError(f"the graph of the session has no tensor '{tensor}'")
+        return _Output(op, tensor.index)
+
+    def close(self) -> None:
+        """End the session; what it holds on the workers is gone. No call may be under way.
+
+        Raises:
+            tf.errors.OpError: TensorFlow failed to end it.
+        """
+        if self.pointer is None:
+            return
+        pointer, self.pointer = self.pointer, None
+        library = _library()
+        try:
+            with _status() as status:
+                library.TF_CloseSession(pointer, status)
+        finally:
+            with _status() as status:
+                library.TF_DeleteSession(pointer, status)
+            library.TF_DeleteGraph(self._graph)
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            self.close()
+
+
+# The library ------------------------------------------------------------------------------------
+
+
+@cache
+def _library() -> Any:
+    """TensorFlow's own library, with the signatures of what is used of it.
+
+    Raises:
+        SessionError: this TensorFlow has none.
+    """
+    folder = Path(tf.sysconfig.get_lib())
+    for path in (folder / name for name in _LIBRARIES):
+        if path.exists():  # and is loaded already
+            others_run, alone = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
+            functions = {}
+            for name, (result, arguments) in _SIGNATURES.items():
+                functions[name] = getattr(others_run if name in _LONG else alone, name)
+                functions[name].restype, functions[name].argtypes = result, arguments
+            return SimpleNamespace(**functions)
+    raise SessionError(
+        f"none of {', '.join(_LIBRARIES)} is in '{folder}'; is TensorFlow installed from its wheel "
+        "for Linux or macOS?"
+    )
+
+
+@contextmanager
+def _status() -> Iterator[int]:
+    """A TF_Status; what it says in the end is raised.
+
+    Raises:
+        tf.errors.OpError: it is not OK.
+    """
+    library = _library()
+    status = library.TF_NewStatus()
+    try:
+        yield status
+        if code := library.TF_GetCode(status):
+            message = library.TF_Message(status).decode(errors="replace")
+            raise tf1.errors.exception_type_from_error_code(code)(None, None, message)
+    finally:
+        library.TF_DeleteStatus(status)
+
+
+_TRACE_OPTIONS = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE).SerializeToString()
+
+
+def _buffer(content: bytes) -> Any:
+    """A TF_Buffer with a copy of some bytes."""
+    return _library().TF_NewBufferFromString(content, len(content))
+
+
+def _bytes_of(address: int | None, length: int) -> bytes:
+    return ctypes.string_at(address, length) if address else b""
+
+
+# Tensors ----------------------------------------------------------------------------------------
+
+
+def _tensor(value: Any, number: int) -> int:
+    """A TF_Tensor with a copy of a value.
+
+    Args:
+        number: of the dtype of what it is fed to.
+    """
+    library, dtype = _library(), tf.as_dtype(number)
+    if dtype == tf.string:
+        return _string_tensor(value)
+    array = np.asarray(value, dtype.as_numpy_dtype, order="C")
+    shape = (c_int64 * array.ndim)(*array.shape)
+    tensor: int = library.TF_AllocateTensor(number, shape, array.ndim, array.nbytes)
+    if array.nbytes:
+        ctypes.memmove(library.TF_TensorData(tensor), array.ctypes.data, array.nbytes)
+    return tensor
+
+
+def _string_tensor(value: Any) -> int:
+    """A TF_Tensor of strings. From a proto TensorFlow makes one that frees them in the end."""
+    library = _library()
+    content = _buffer(tf.make_tensor_proto(value, tf.string).SerializeToString())
+    tensor: int = library.TF_AllocateTensor(tf.uint8.as_datatype_enum, None, 0, 1)
+    try:
+        with _status() as status:
+            library.TF_TensorFromProto(content, tensor, status)
+    except BaseException:
+        library.TF_DeleteTensor(tensor)
+        raise
+    finally:
+        library.TF_DeleteBuffer(content)
+    return tensor
+
+
+def _value(tensor: int) -> Any:
+    """A copy of a TF_Tensor's content; a scalar of NumPy's or, of a string, bytes if it is one."""
+    library = _library()
+    dtype = tf.as_dtype(library.TF_TensorType(tensor))
+    shape = [library.TF_Dim(tensor, axis) for axis in range(library.TF_NumDims(tensor))]
+    data = library.TF_TensorData(tensor)
+    array = np.empty(shape, dtype.as_numpy_dtype)
+    if dtype == tf.string:
+        array.reshape(-1)[:] = [
+            _bytes_of(library.TF_StringGetDataPointer(at), library.TF_StringGetSize(at))
+            for at in range(data or 0, (data or 0) + _STRING_BYTES * array.size, _STRING_BYTES)
+        ]
+    elif array.nbytes:
+        ctypes.memmove(array.ctypes.data, data, array.nbytes)
+    return array[()] if array.ndim == 0 else array

@@ -1,0 +1,97 @@
+"""The distributed graph: one part for each plan, as a session sends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.errors import GraphError
+
+_MOST_BYTES = 2**31 - 1  # of a protocol message
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPart:
+    """The nodes that carry one plan out.
+
+    Attributes:
+        graph_def: a serialised GraphDef.
+        prefix: comes before the names of its nodes, with a slash; may be empty.
+        nodes: how many there are.
+    """
+
+    graph_def: bytes
+    prefix: str
+    nodes: int
+
+
+class DistributedGraph:
+    """The parts of a distributed graph; more may come.
+
+    Attributes:
+        parts: in the order in which they came.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[GraphPart] = []
+        self._names: set[str] = set()
+        self._named = self._imported = 0  # how many parts are in what is made when it is asked for
+        self._graph: tf.Graph | None = None
+
+    def add(self, graph_def: Any, prefix: str = "") -> None:
+        """Add a part.
+
+        Raises:
+            GraphError: it is larger than a message can be.
+        """
+        size = graph_def.ByteSize()
+        if size > _MOST_BYTES:
+            raise GraphError(
+                f"the distributed graph takes {size / 2**30:.1f} GiB, and TensorFlow can send 2 "
+                "GiB; every worker has a copy of the constants of the graph: feed large ones, or "
+                "make them variables"
+            )
+        self.parts.append(GraphPart(graph_def.SerializeToString(), prefix, len(graph_def.node)))
+
+    def __contains__(self, name: str) -> bool:
+        """Whether there is an op of this name."""
+        for part in self.parts[self._named :]:
+            scope = f"{part.prefix}/" if part.prefix else ""
+            self._names.update(scope + node.name for node in _parsed(part).node)
+        self._named = len(self.parts)
+        return name in self._names
+
+    def as_graph(self) -> tf.Graph:
+        """The graph with all its parts as a `tf.Graph`, always the same.
+
+        That takes TensorFlow some time, since it makes Python objects for all ops and tensors.
+        """
+        if self._graph is None:
+            self._graph = tf.Graph()
+        for part in self.parts[self._imported :]:
+            _import(self._graph, _parsed(part), part.prefix)
+        self._imported = len(self.parts)
+        return self._graph
+
+
+def _parsed(part: GraphPart) -> Any:
+    graph_def = tf.compat.v1.GraphDef()
+    graph_def.ParseFromString(part.graph_def)
+    return graph_def
+
+
+def _import(graph: tf.Graph, graph_def: Any, prefix: str) -> None:
+    """Add nodes to a graph.
+
+    It takes the devices off the nodes and sets them by a device function, which is faster than the
+    device scope that TensorFlow would open for each node.
+    """
+    scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
+    devices = {}
+    for node in graph_def.node:
+        devices[scope + node.name] = node.device
+        node.ClearField("device")
+    with graph.as_default(), graph.device(lambda op: devices[op.name]):
+        tf.graph_util.import_graph_def(graph_def, name=scope)
