@@ -186,6 +186,9 @@ class GraphSession:
                 library.TF_SetConfig(options, settings, len(settings), status)
             with _status() as status:
                 self.pointer = library.TF_NewSession(self._graph, options, status)
+        except BaseException:
+            library.TF_DeleteGraph(self._graph)
+            raise
         finally:
             library.TF_DeleteSessionOptions(options)
         self.extend(tf1.GraphDef(node=[{"name": _READY, "op": "NoOp"}]).SerializeToString())

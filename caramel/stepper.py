@@ -216,6 +216,7 @@ class Stepper:
         there is more than one to try; if not, the trials end here.
         """
         assert self._trials is not None
+        _log.info("making the plans that are tried; a large job takes a while")
         made = []
         for plan in self._trials.state().plans:
             try:
