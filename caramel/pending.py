@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from caramel.plan import Plan
 from caramel.runner import Call, VariantRunner
 
 _MEND_EVERY_S = 0.2
+_SETTLED_S = 0.1  # without a token being taken, after a call has failed
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -133,14 +135,14 @@ class Pending:
         except tf.errors.OpError as error:
             is_over.set()
             earlier = other.exception()
-            self._mend()
+            self._settle()
             if earlier is not None:  # of the step before, and not told yet
                 raise earlier from error
             raise
         finally:
             is_over.set()
         if failure := other.exception():
-            self._mend()
+            self._settle()
             raise failure
         return results
 
@@ -162,12 +164,24 @@ class Pending:
         try:
             return call()
         except tf.errors.OpError:
-            self._mend()
+            self._settle()
             raise
 
-    def _mend(self) -> None:
-        """Put the tokens that are missing."""
+    def _settle(self) -> None:
+        """Put all tokens back after a call has failed, and see that they stay.
+
+        TensorFlow tells the failure of one worker as soon as it knows of it. Another one may only
+        then begin the same call, and take its tokens, before it hears that the call was given up.
+        """
+        self._mend()
+        time.sleep(_SETTLED_S)
+        while self._mend():
+            time.sleep(_SETTLED_S)
+
+    def _mend(self) -> bool:
+        """Put the tokens that are missing; whether there were any."""
         counts = self._runner.compile(self._counts, [], {})()
         missing = [name for name, count in zip(self._fill, counts, strict=True) if not count]
         if missing:
             self._runner.compile([], missing, {})()
+        return bool(missing)

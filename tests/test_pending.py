@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest.mock import Mock
 
 import pytest
 import tensorflow as tf
@@ -10,6 +11,8 @@ from networks import network
 
 import caramel
 from caramel.modifiers.defer import moved_ops
+from caramel.modifiers.tokens import token_variables
+from caramel.names import token_filled
 from caramel.pending import Pending
 
 
@@ -19,6 +22,7 @@ class Called:
     def __init__(self, plan):
         self.parts, self._moved = [], moved_ops(plan)
         self.fails = None  # the part that does
+        self.counts = []  # of each token, the next times they are counted; then all are there
 
     def run(self, tensors, targets, fed, what):
         return []
@@ -27,12 +31,14 @@ class Called:
         return function()
 
     def compile(self, tensors, targets, fed):
-        part = "moved" if list(targets) == self._moved else "step" if targets else "counts"
+        part = {(): "counts", ("train",): "step"}.get(tuple(targets), "tokens")
+        part = "moved" if list(targets) == self._moved else part
 
         def call():
-            if part == "counts":  # of tokens, as if all were there
-                return [1] * len(tensors)
-            self.parts.append(part)
+            if part == "counts":
+                return self.counts.pop(0) if self.counts else [1] * len(tensors)
+            if part != "tokens":
+                self.parts.append(part)
             if part == self.fails:
                 raise tf.errors.InvalidArgumentError(None, None, f"the {part} part failed")
             return []
@@ -79,3 +85,18 @@ def test_after_a_failure_nothing_is_pending(fails, plan):
     pending.step([], ["train"], {}, "a step")
     pending.close()
     assert called.parts == ["step"]
+
+
+def test_a_token_that_is_taken_after_the_failure_was_told_is_put_back(plan):
+    """A worker may begin a call that has failed on another one already."""
+    called = Called(plan)
+    pending = Pending(called, plan)
+    tokens = len(token_variables(plan)) * plan.workers
+    called.fails, called.counts = "step", [[1] * tokens, [1] * (tokens - 1) + [0]]
+    filled = token_filled(plan.workers - 1, token_variables(plan)[-1])
+    called.compile = Mock(side_effect=called.compile)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the step part failed"):
+        pending.step([], ["train"], {}, "a step")
+    pending.close()
+    asked = [list(call.args[1]) for call in called.compile.call_args_list]
+    assert asked == [["train"], [], [], [filled], []]
