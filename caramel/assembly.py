@@ -13,7 +13,7 @@ from caramel.graph import OpGraph
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Check, Modifier, rewrite
 from caramel.modifiers.stand_beside import stand_beside
-from caramel.names import in_replica, is_added, variant_prefix
+from caramel.names import in_replica, is_added
 from caramel.plan import Plan
 from caramel.stopwatch import Stopwatch
 from caramel.traffic import Traffic, audit
@@ -52,7 +52,7 @@ class Assembly:
             self.graph.add(graph_def)
         else:
             graph_def, traffic = self._rewritten(plan, STEP_MODIFIERS)
-            self.graph.add(stand_beside(graph_def, plan, number), variant_prefix(number))
+            self.graph.add(stand_beside(graph_def, plan, number), number)
         self._watch.note("serialise")
         return traffic
 

@@ -229,8 +229,7 @@ class ARModel:
     @property
     def graph_size(self) -> tuple[int, int]:
         """How many nodes the distributed graph has, and how many bytes it takes to send it."""
-        parts = self._graph.parts
-        return sum(part.nodes for part in parts), sum(len(part.graph_def) for part in parts)
+        return self._graph.size
 
     def explain(
         self, measured: Sequence[Timeline] = (), *, measured_step_s: float | None = None

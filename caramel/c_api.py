@@ -22,15 +22,12 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.errors import SessionError
-from caramel.names import TensorRef
+from caramel.names import READY, TensorRef
 
 tf1 = tf.compat.v1
 
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib")
 _STRING_BYTES = 24  # of a TF_TString
-
-_READY = "caramel_ready"
-"""An op that does nothing; running it makes TensorFlow place what was added to a graph."""
 
 
 class _Output(Structure):
@@ -170,12 +167,13 @@ class GraphSession:
     Args:
         target: the address of the server that drives it.
         config: a `tf.compat.v1.ConfigProto`.
+        task: any of the cluster; what has nothing to do runs there.
 
     Raises:
         tf.errors.OpError: TensorFlow refuses the target or the options.
     """
 
-    def __init__(self, target: str, config: Any) -> None:
+    def __init__(self, target: str, config: Any, task: str | None = None) -> None:
         self.pointer: int | None = None
         library, settings = _library(), config.SerializeToString()
         self._graph = library.TF_NewGraph()
@@ -191,7 +189,8 @@ class GraphSession:
             raise
         finally:
             library.TF_DeleteSessionOptions(options)
-        self.extend(tf1.GraphDef(node=[{"name": _READY, "op": "NoOp"}]).SerializeToString())
+        ready = {"name": READY, "op": "NoOp", "device": task or ""}
+        self.extend(tf1.GraphDef(node=[ready]).SerializeToString())
 
     def extend(self, graph_def: bytes, prefix: str = "") -> None:
         """Add ops to the graph. They are placed by the next call, which takes longer for it.
@@ -219,7 +218,7 @@ class GraphSession:
         Raises:
             tf.errors.OpError: an op cannot be placed, or a worker cannot be reached.
         """
-        GraphCall(self, [], [_READY], [])()
+        GraphCall(self, [], [READY], [])()
 
     def op(self, name: str) -> int:
         """An op's pointer.

@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.errors import GraphError
+from caramel.names import in_variant
 
 _MOST_BYTES = 2**31 - 1  # of a protocol message
 
@@ -18,12 +19,12 @@ class GraphPart:
 
     Attributes:
         graph_def: a serialised GraphDef.
-        prefix: comes before the names of its nodes, with a slash; may be empty.
+        variant: the number of the variant to which its nodes belong, without its prefix.
         nodes: how many there are.
     """
 
     graph_def: bytes
-    prefix: str
+    variant: int
     nodes: int
 
 
@@ -31,7 +32,7 @@ class DistributedGraph:
     """The parts of a distributed graph; more may come.
 
     Attributes:
-        parts: in the order in which they came.
+        parts: one for each variant, in the order in which they came.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class DistributedGraph:
         self._named = self._imported = 0  # how many parts are in what is made when it is asked for
         self._graph: tf.Graph | None = None
 
-    def add(self, graph_def: Any, prefix: str = "") -> None:
+    def add(self, graph_def: Any, variant: int = 0) -> None:
         """Add a part.
 
         Raises:
@@ -53,13 +54,17 @@ class DistributedGraph:
                 "GiB; every worker has a copy of the constants of the graph: feed large ones, or "
                 "make them variables"
             )
-        self.parts.append(GraphPart(graph_def.SerializeToString(), prefix, len(graph_def.node)))
+        self.parts.append(GraphPart(graph_def.SerializeToString(), variant, len(graph_def.node)))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """How many nodes there are, and how many bytes it takes to send them."""
+        return sum(p.nodes for p in self.parts), sum(len(p.graph_def) for p in self.parts)
 
     def __contains__(self, name: str) -> bool:
         """Whether there is an op of this name."""
         for part in self.parts[self._named :]:
-            scope = f"{part.prefix}/" if part.prefix else ""
-            self._names.update(scope + node.name for node in _parsed(part).node)
+            self._names.update(in_variant(part.variant, node.name) for node in _parsed(part).node)
         self._named = len(self.parts)
         return name in self._names
 
@@ -71,7 +76,7 @@ class DistributedGraph:
         if self._graph is None:
             self._graph = tf.Graph()
         for part in self.parts[self._imported :]:
-            _import(self._graph, _parsed(part), part.prefix)
+            _import(self._graph, _parsed(part), part.variant)
         self._imported = len(self.parts)
         return self._graph
 
@@ -82,16 +87,17 @@ def _parsed(part: GraphPart) -> Any:
     return graph_def
 
 
-def _import(graph: tf.Graph, graph_def: Any, prefix: str) -> None:
+def _import(graph: tf.Graph, graph_def: Any, variant: int) -> None:
     """Add nodes to a graph.
 
     It takes the devices off the nodes and sets them by a device function, which is faster than the
     device scope that TensorFlow would open for each node.
     """
-    scope = f"{prefix}/" if prefix else ""  # with a slash TensorFlow takes the name as it is
     devices = {}
     for node in graph_def.node:
-        devices[scope + node.name] = node.device
+        devices[in_variant(variant, node.name)] = node.device
         node.ClearField("device")
     with graph.as_default(), graph.device(lambda op: devices[op.name]):
-        tf.graph_util.import_graph_def(graph_def, name=scope)
+        tf.graph_util.import_graph_def(
+            graph_def, name=in_variant(variant, "")
+        )  # as it is: with a slash

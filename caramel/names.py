@@ -19,6 +19,8 @@ from typing import Literal, NamedTuple
 
 EVALUATION = "evaluation"
 _CARAMEL = "caramel"
+READY = f"{_CARAMEL}/ready"
+"""An op that does nothing: running it makes TensorFlow place what was added to a graph."""
 _VARIANT = "caramel_variant_"
 _IN_VARIANT = re.compile(rf"^(_recv_)?{_VARIANT}\d+/")
 

@@ -15,7 +15,7 @@ from caramel.cluster import Cluster
 from caramel.devices import task_of
 from caramel.distributed_graph import DistributedGraph
 from caramel.errors import ClusterError, StepTimeoutError, WorkerStartError
-from caramel.names import TensorRef, in_variant, tensor_in_variant
+from caramel.names import TensorRef, in_variant, tensor_in_variant, variant_prefix
 from caramel.servers import embedded_servers, own_server
 
 tf1 = tf.compat.v1
@@ -61,7 +61,7 @@ class Runner:
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
-        self._session = GraphSession(self._target, _config(config))
+        self._session = GraphSession(self._target, _config(config), self._tasks[0])
 
     def extend(self) -> None:
         """Send what the graph has got since the last time; it can be run then.
@@ -76,7 +76,7 @@ class Runner:
 
         def send() -> None:
             for part in new:
-                self._session.extend(part.graph_def, part.prefix)
+                self._session.extend(part.graph_def, variant_prefix(part.variant))
             self._session.place()
 
         self._channel.call(send, what="placing the graph", timeout_s=self._timeout_s)

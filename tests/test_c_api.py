@@ -11,7 +11,8 @@ import pytest
 from networks import tf, tf1
 
 from caramel.c_api import GraphCall, GraphSession
-from caramel.errors import SessionError
+from caramel.distributed_graph import DistributedGraph
+from caramel.errors import GraphError, SessionError
 from caramel.names import TensorRef
 from caramel.servers import embedded_servers
 
@@ -186,8 +187,16 @@ def test_a_session_that_is_closed_again_stays_closed(opened):
     session.close()
 
 
-def test_an_unknown_option_of_the_session_is_refused():
-    config = tf1.ConfigProto()
-    config.session_inter_op_thread_pool.add(num_threads=-5, global_name="")
-    with pytest.raises(tf.errors.OpError):
-        GraphSession("nowhere://", config)
+def test_a_target_that_no_session_serves_is_refused():
+    with pytest.raises(tf.errors.NotFoundError, match="nowhere"):
+        GraphSession("nowhere://", tf1.ConfigProto())
+
+
+def test_a_graph_that_no_message_can_carry_is_refused(monkeypatch):
+    graph = DistributedGraph()
+    graph.add(tf1.GraphDef(node=[{"name": "small", "op": "NoOp"}]))
+    monkeypatch.setattr("caramel.distributed_graph._MOST_BYTES", 100)
+    with pytest.raises(GraphError, match="can send 2 GiB; every worker has a copy"):
+        graph.add(tf1.GraphDef(node=[{"name": "x" * 100, "op": "NoOp"}]), 1)
+    assert graph.size == (1, graph.parts[0].nodes * len(graph.parts[0].graph_def))
+    assert "small" in graph
