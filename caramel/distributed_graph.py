@@ -98,6 +98,5 @@ def _import(graph: tf.Graph, graph_def: Any, variant: int) -> None:
         devices[in_variant(variant, node.name)] = node.device
         node.ClearField("device")
     with graph.as_default(), graph.device(lambda op: devices[op.name]):
-        tf.graph_util.import_graph_def(
-            graph_def, name=in_variant(variant, "")
-        )  # as it is: with a slash
+        scope = in_variant(variant, "")  # with a slash at the end TensorFlow takes it as it is
+        tf.graph_util.import_graph_def(graph_def, name=scope)
