@@ -2,8 +2,7 @@
 
 `tf.compat.v1.Session` runs a `tf.Graph`, which has a Python object for each op and each tensor. The
 graph of a large job has more than 10,000 ops for each worker: making these objects takes longer
-than rewriting the graph, and nobody looks at them. The functions used here are those of the stable
-part of ``tensorflow/c/c_api.h``, which is installed with TensorFlow.
+than rewriting the graph, and nobody looks at them.
 """
 
 from __future__ import annotations
@@ -14,19 +13,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from caramel import library
 from caramel.errors import SessionError
 from caramel.names import READY, TensorRef
 
 tf1 = tf.compat.v1
 
-_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib")
 _STRING_BYTES = 24  # of a TF_TString
 
 
@@ -43,10 +40,6 @@ class _Buffer(Structure):
 
 
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
-    "TF_NewStatus": (c_void_p, ()),
-    "TF_DeleteStatus": (None, (c_void_p,)),
-    "TF_GetCode": (c_int, (c_void_p,)),
-    "TF_Message": (c_char_p, (c_void_p,)),
     "TF_NewBuffer": (POINTER(_Buffer), ()),
     "TF_NewBufferFromString": (POINTER(_Buffer), (c_char_p, c_size_t)),
     "TF_DeleteBuffer": (None, (POINTER(_Buffer),)),
@@ -131,16 +124,16 @@ class GraphCall:
         Raises:
             tf.errors.OpError: an op has failed, or a value does not fit what it is fed to.
         """
-        library = _library()
+        tensorflow = _library()
         results = (c_void_p * len(self._fetched))()
         options = None if metadata is None else _buffer(_TRACE_OPTIONS)
-        told = None if metadata is None else library.TF_NewBuffer()
+        told = None if metadata is None else tensorflow.TF_NewBuffer()
         inputs: list[int] = []
         try:
             for number, value in zip(self._input_types, values, strict=True):
                 inputs.append(_tensor(value, number))
             with _status() as status:
-                library.TF_SessionRun(
+                tensorflow.TF_SessionRun(
                     *(self._session.pointer, options),
                     *(self._fed, (c_void_p * len(inputs))(*inputs), len(inputs)),
                     *(self._fetched, results, len(results)),
@@ -153,10 +146,10 @@ class GraphCall:
         finally:
             for tensor in (*inputs, *results):
                 if tensor:
-                    library.TF_DeleteTensor(tensor)
+                    tensorflow.TF_DeleteTensor(tensor)
             for buffer in (options, told):
                 if buffer is not None:
-                    library.TF_DeleteBuffer(buffer)
+                    tensorflow.TF_DeleteBuffer(buffer)
 
 
 class GraphSession:
@@ -175,20 +168,20 @@ class GraphSession:
 
     def __init__(self, target: str, config: Any, task: str | None = None) -> None:
         self.pointer: int | None = None
-        library, settings = _library(), config.SerializeToString()
-        self._graph = library.TF_NewGraph()
-        options = library.TF_NewSessionOptions()
+        tensorflow, settings = _library(), config.SerializeToString()
+        self._graph = tensorflow.TF_NewGraph()
+        options = tensorflow.TF_NewSessionOptions()
         try:
-            library.TF_SetTarget(options, target.encode())
+            tensorflow.TF_SetTarget(options, target.encode())
             with _status() as status:
-                library.TF_SetConfig(options, settings, len(settings), status)
+                tensorflow.TF_SetConfig(options, settings, len(settings), status)
             with _status() as status:
-                self.pointer = library.TF_NewSession(self._graph, options, status)
+                self.pointer = tensorflow.TF_NewSession(self._graph, options, status)
         except BaseException:
-            library.TF_DeleteGraph(self._graph)
+            tensorflow.TF_DeleteGraph(self._graph)
             raise
         finally:
-            library.TF_DeleteSessionOptions(options)
+            tensorflow.TF_DeleteSessionOptions(options)
         ready = {"name": READY, "op": "NoOp", "device": task or ""}
         self.extend(tf1.GraphDef(node=[ready]).SerializeToString())
 
@@ -202,15 +195,15 @@ class GraphSession:
         Raises:
             tf.errors.OpError: TensorFlow refuses the graph; it is as before.
         """
-        library = _library()
-        options, buffer = library.TF_NewImportGraphDefOptions(), _buffer(graph_def)
+        tensorflow = _library()
+        options, buffer = tensorflow.TF_NewImportGraphDefOptions(), _buffer(graph_def)
         try:
-            library.TF_ImportGraphDefOptionsSetPrefix(options, prefix.encode())
+            tensorflow.TF_ImportGraphDefOptionsSetPrefix(options, prefix.encode())
             with _status() as status:
-                library.TF_GraphImportGraphDef(self._graph, buffer, options, status)
+                tensorflow.TF_GraphImportGraphDef(self._graph, buffer, options, status)
         finally:
-            library.TF_DeleteBuffer(buffer)
-            library.TF_DeleteImportGraphDefOptions(options)
+            tensorflow.TF_DeleteBuffer(buffer)
+            tensorflow.TF_DeleteImportGraphDefOptions(options)
 
     def place(self) -> None:
         """Let TensorFlow place what was added to the graph.
@@ -251,14 +244,14 @@ class GraphSession:
         if self.pointer is None:
             return
         pointer, self.pointer = self.pointer, None
-        library = _library()
+        tensorflow = _library()
         try:
             with _status() as status:
-                library.TF_CloseSession(pointer, status)
+                tensorflow.TF_CloseSession(pointer, status)
         finally:
             with _status() as status:
-                library.TF_DeleteSession(pointer, status)
-            library.TF_DeleteGraph(self._graph)
+                tensorflow.TF_DeleteSession(pointer, status)
+            tensorflow.TF_DeleteGraph(self._graph)
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
@@ -270,24 +263,12 @@ class GraphSession:
 
 @cache
 def _library() -> Any:
-    """TensorFlow's own library, with the signatures of what is used of it.
+    """What is used of TensorFlow's library.
 
     Raises:
-        SessionError: this TensorFlow has none.
+        InstallationError: this TensorFlow has none.
     """
-    folder = Path(tf.sysconfig.get_lib())
-    for path in (folder / name for name in _LIBRARIES):
-        if path.exists():  # and is loaded already
-            others_run, alone = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-            functions = {}
-            for name, (result, arguments) in _SIGNATURES.items():
-                functions[name] = getattr(others_run if name in _LONG else alone, name)
-                functions[name].restype, functions[name].argtypes = result, arguments
-            return SimpleNamespace(**functions)
-    raise SessionError(
-        f"none of {', '.join(_LIBRARIES)} is in '{folder}'; is TensorFlow installed from its wheel "
-        "for Linux or macOS?"
-    )
+    return library.functions(_SIGNATURES, long=_LONG)
 
 
 @contextmanager
@@ -297,15 +278,12 @@ def _status() -> Iterator[int]:
     Raises:
         tf.errors.OpError: it is not OK.
     """
-    library = _library()
-    status = library.TF_NewStatus()
     try:
-        yield status
-        if code := library.TF_GetCode(status):
-            message = library.TF_Message(status).decode(errors="replace")
-            raise tf1.errors.exception_type_from_error_code(code)(None, None, message)
-    finally:
-        library.TF_DeleteStatus(status)
+        with library.status() as status:
+            yield status
+    except library.StatusError as error:
+        kind = tf1.errors.exception_type_from_error_code(error.code)
+        raise kind(None, None, error.message) from None
 
 
 _TRACE_OPTIONS = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE).SerializeToString()
@@ -329,43 +307,43 @@ def _tensor(value: Any, number: int) -> int:
     Args:
         number: of the dtype of what it is fed to.
     """
-    library, dtype = _library(), tf.as_dtype(number)
+    tensorflow, dtype = _library(), tf.as_dtype(number)
     if dtype == tf.string:
         return _string_tensor(value)
     array = np.asarray(value, dtype.as_numpy_dtype, order="C")
     shape = (c_int64 * array.ndim)(*array.shape)
-    tensor: int = library.TF_AllocateTensor(number, shape, array.ndim, array.nbytes)
+    tensor: int = tensorflow.TF_AllocateTensor(number, shape, array.ndim, array.nbytes)
     if array.nbytes:
-        ctypes.memmove(library.TF_TensorData(tensor), array.ctypes.data, array.nbytes)
+        ctypes.memmove(tensorflow.TF_TensorData(tensor), array.ctypes.data, array.nbytes)
     return tensor
 
 
 def _string_tensor(value: Any) -> int:
     """A TF_Tensor of strings. From a proto TensorFlow makes one that frees them in the end."""
-    library = _library()
+    tensorflow = _library()
     content = _buffer(tf.make_tensor_proto(value, tf.string).SerializeToString())
-    tensor: int = library.TF_AllocateTensor(tf.uint8.as_datatype_enum, None, 0, 1)
+    tensor: int = tensorflow.TF_AllocateTensor(tf.uint8.as_datatype_enum, None, 0, 1)
     try:
         with _status() as status:
-            library.TF_TensorFromProto(content, tensor, status)
+            tensorflow.TF_TensorFromProto(content, tensor, status)
     except BaseException:
-        library.TF_DeleteTensor(tensor)
+        tensorflow.TF_DeleteTensor(tensor)
         raise
     finally:
-        library.TF_DeleteBuffer(content)
+        tensorflow.TF_DeleteBuffer(content)
     return tensor
 
 
 def _value(tensor: int) -> Any:
     """A copy of a TF_Tensor's content; a scalar of NumPy's or, of a string, bytes if it is one."""
-    library = _library()
-    dtype = tf.as_dtype(library.TF_TensorType(tensor))
-    shape = [library.TF_Dim(tensor, axis) for axis in range(library.TF_NumDims(tensor))]
-    data = library.TF_TensorData(tensor)
+    tensorflow = _library()
+    dtype = tf.as_dtype(tensorflow.TF_TensorType(tensor))
+    shape = [tensorflow.TF_Dim(tensor, axis) for axis in range(tensorflow.TF_NumDims(tensor))]
+    data = tensorflow.TF_TensorData(tensor)
     array = np.empty(shape, dtype.as_numpy_dtype)
     if dtype == tf.string:
         array.reshape(-1)[:] = [
-            _bytes_of(library.TF_StringGetDataPointer(at), library.TF_StringGetSize(at))
+            _bytes_of(tensorflow.TF_StringGetDataPointer(at), tensorflow.TF_StringGetSize(at))
             for at in range(data or 0, (data or 0) + _STRING_BYTES * array.size, _STRING_BYTES)
         ]
     elif array.nbytes:

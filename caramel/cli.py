@@ -16,12 +16,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from caramel.cluster import Cluster
-from caramel.collector import held_back
 from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.files import write_whole
 from caramel.planning.options import Planner
 from caramel.processes import LISTENING
-from caramel.quiet import WITHOUT_KERAS, quiet_start
+from caramel.quiet import quiet_start
 from caramel.version import __version__
 
 app = typer.Typer(
@@ -89,12 +88,10 @@ def worker(
     workers = Cluster.from_environment() if cluster is None else _parse_cluster(cluster)
     number = _own_task(workers, task)
 
-    for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being imported
+    for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
         signal.signal(each, lambda *_: os._exit(0))
-    os.environ.setdefault(*WITHOUT_KERAS)
     with quiet_start() as restore_errors:
-        with held_back():  # a sixth of the processor time of an import
-            from caramel.servers import serve
+        from caramel.servers import serve
 
         def ready() -> None:
             restore_errors()

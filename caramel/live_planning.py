@@ -30,7 +30,10 @@ WORTH_PLANNING = 0.98
 """A plan made while the job runs is tried if it is predicted to take at most this part of the plain
 one's step."""
 
-PLAIN, SEARCHED, SECOND, PAPER = "plain", "searched", "second", "paper"
+PLAIN, SEARCHED, PAPER = "plain", "searched", "paper"
+
+FURTHER = ("second", "third", "fourth")
+"""What the plans are called that are tried beside the searched and the plain one."""
 
 
 def expected_of(decision: Decision) -> float | None:
@@ -51,22 +54,23 @@ def forecast_of(plan: Plan, decision: Decision) -> Forecast | None:
 def worth_a_trial(decision: Decision) -> dict[str, Plan]:
     """The plans besides the decided one that its session should try, by name.
 
-    The plain plan is always among them, so that a job is never slower than without planning. A
-    second one is that of the paper's rules, if it may be as fast: it has many small groups where
-    searched plans have few, and so does not share the errors of their predictions.
+    The plain plan is always among them, so that a job is never slower than without planning. The
+    next is that of the paper's rules, if it may be as fast: it has many small groups where searched
+    plans have few, and so does not share the errors of their predictions. Then come other searched
+    plans, each from another start: what their predictions differ by is less than what predictions
+    are wrong by.
     """
     found = decision.found
     if found is None or decides_alike(decision.plan, decision.plain):
         return {}
-    plans = {PLAIN: decision.plain}
     others = [
         (name, plan)
         for scored, (name, plan) in zip(found.others, decision.alternatives, strict=True)
         if name != PLAIN and scored.step_s <= WORTH_A_TRIAL * found.best.step_s
     ]
-    if others:
-        plans[SECOND] = next((plan for name, plan in others if name == PAPER), others[0][1])
-    return plans
+    others.sort(key=lambda each: each[0] != PAPER)
+    further = zip(FURTHER, (plan for _, plan in others), strict=False)
+    return {PLAIN: decision.plain, **dict(further)}
 
 
 def plan_from_traces(

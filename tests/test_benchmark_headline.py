@@ -8,7 +8,7 @@ from dataclasses import asdict
 import pytest
 
 from benchmarks.results import Row
-from benchmarks.step.cells import ALONE, PLAIN, SEARCHED, System
+from benchmarks.step.cells import ALONE, DEFAULT, PLAIN, SEARCHED, System
 from benchmarks.step.headline import draw, markdown, standings
 
 FAST, SLOW = (System("horovod", (("fusion_mib", size),)) for size in (4.0, 64.0))
@@ -51,6 +51,14 @@ def test_each_peer_counts_with_its_best_valid_setting(file):
         "plain": 1.2,
         "horovod": 1.25,
     }
+
+
+def test_caramel_counts_with_the_plan_that_proved_the_fastest(file):
+    content = json.loads(file.read_text())
+    rows = [*content["rows"], row(DEFAULT, 0.95)]
+    file.write_text(json.dumps({**content, "rows": rows}))
+    (standing,) = standings([file])
+    assert standing.own.median_s == 0.95
 
 
 def test_the_table_has_what_others_take_over_what_caramel_takes(file):

@@ -30,6 +30,7 @@ LAYERS = {
         "errors",
         "files",
         "kinds",
+        "library",
         "memory",
         "names",
         "quiet",
@@ -39,7 +40,7 @@ LAYERS = {
     },
     1: {
         *("access", "cache", "clocks", "cluster", "explanation", "facts", "feeds", "fingerprint"),
-        *("graph", "launchers", "measurements", "metrics", "patterns", "plan"),
+        *("graph", "grpc_server", "launchers", "measurements", "metrics", "patterns", "plan"),
         *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
         *("traffic", "trials", "workload"),
     },

@@ -15,7 +15,7 @@ from caramel.cache import keep_plan, kept_plan
 from caramel.errors import PlanError, TrafficError
 from caramel.facts import TimingTable
 from caramel.fingerprint import graph_hash, this_machine
-from caramel.live_planning import plan_from_traces, worth_a_trial
+from caramel.live_planning import FURTHER, plan_from_traces, worth_a_trial
 from caramel.network import assumed_network
 from caramel.plan import Gate
 from caramel.planning.candidate import Candidate
@@ -245,7 +245,7 @@ def test_plans_are_made_when_they_are_tried_and_placed_at_once(monkeypatch):
     assert len(model.graph.get_operations()) == more
 
 
-@pytest.mark.parametrize("fails", [{"plain"}, {"plain", "second", "paper"}])
+@pytest.mark.parametrize("fails", [{"plain"}, {"plain", *FURTHER}])
 def test_a_plan_that_cannot_be_made_is_left_out_of_the_trials(fails, caplog, monkeypatch):
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
@@ -299,7 +299,7 @@ def test_the_end_of_trials_decides_for_the_next_session():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     settings = TrialSettings()
-    steps = settings.rounds * (settings.steps + settings.skipped) * 3 + 1
+    steps = settings.rounds * (settings.steps + settings.skipped) * (2 + len(FURTHER)) + 1
     with model.session() as session:
         train(session, job, steps)
         metrics = session.metrics()
@@ -330,8 +330,13 @@ def test_a_plan_that_does_what_the_plain_one_does_is_not_tried_against_it():
     assert "plain" in worth_a_trial(dataclasses.replace(decision, plan=gated))
 
 
-@pytest.mark.parametrize(("paper_s", "second"), [(1.14, "paper"), (1.16, "family")])
-def test_the_plan_of_the_papers_rules_is_tried_if_it_may_be_as_fast(paper_s, second):
+@pytest.mark.parametrize(
+    ("paper_s", "tried"),
+    [(1.14, ["paper", "one", "two"]), (1.16, ["one", "two", "family"])],
+)
+def test_the_best_few_are_tried_and_the_papers_plan_before_others_if_it_may_be_as_fast(
+    paper_s, tried
+):
     """It is of another kind than the searched ones, and so are the errors of its prediction."""
     context = network("adam", model=wide, dtype=tf.float32).context()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
@@ -339,9 +344,10 @@ def test_the_plan_of_the_papers_rules_is_tried_if_it_may_be_as_fast(paper_s, sec
     first, *rest = plain.groups
     plans = {
         name: dataclasses.replace(plain, groups=(dataclasses.replace(first, depth=depth), *rest))
-        for depth, name in enumerate(("best", "family", "paper"), start=2)
+        for depth, name in enumerate(("best", "one", "two", "family", "paper", "slow"), start=2)
     }
-    seconds = {"family": 1.01, "plain": 1.05, "paper": paper_s}
+    seconds = {"one": 1.01, "two": 1.02, "family": 1.04, "plain": 1.05}
+    seconds |= {"paper": paper_s, "slow": 1.2}
 
     def scored(name, step_s):
         return Scored(Candidate(name, (), (), ordered=False), step_s)
@@ -357,7 +363,10 @@ def test_the_plan_of_the_papers_rules_is_tried_if_it_may_be_as_fast(paper_s, sec
         ),
         alternatives=tuple((name, plans.get(name, plain)) for name in seconds),
     )
-    assert worth_a_trial(decision) == {"plain": plain, "second": plans[second]}
+    assert worth_a_trial(decision) == {
+        "plain": plain,
+        **dict(zip(FURTHER, (plans[name] for name in tried), strict=True)),
+    }
 
 
 def test_the_next_session_tries_what_the_last_one_did_not_try_to_the_end():

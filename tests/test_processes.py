@@ -206,7 +206,21 @@ def test_a_worker_ends_quietly_while_it_starts():
         assert wait_for(lambda: "tensorflow" in maps.read_text(), timeout_s=20)
         worker.send_signal(signal.SIGINT)
         output, errors = worker.communicate(timeout=5)
-    assert (worker.returncode, output, errors) == (0, "", "")
+    assert (worker.returncode, errors) == (0, "")
+    assert output in ("", f"caramel worker 0 of 1 listening on {address}\n")  # it starts quickly
+
+
+@pytest.mark.parametrize("plugins", [False, True])
+def test_a_worker_imports_tensorflow_only_for_the_sake_of_plugins(plugins, tmp_path):
+    if plugins:
+        (tmp_path / "tensorflow-plugins").mkdir()
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = [*WORKER, "--cluster", address, "--task", "0"]
+    with started(*command, PYTHONPATH=f"{Path.cwd()}:{tmp_path}") as worker:
+        assert processes.LISTENING in worker.stdout.readline()
+        maps = Path(f"/proc/{worker.pid}/maps").read_text()
+        assert "libtensorflow_cc" in maps
+        assert ("pywrap_tensorflow" in maps) == plugins
 
 
 def test_a_worker_reads_its_cluster_from_the_environment():
