@@ -76,7 +76,7 @@ class Case:
     inter_op_threads: int = 2
     learning_rate: float = 0.01
     seed: int = 1
-    timeout_s: float = 600.0
+    timeout_s: float = 1800.0
     accelerator: str | None = None
     slowdown: float = 1.0
     computation_s_per_byte: float | None = None

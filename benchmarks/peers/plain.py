@@ -37,17 +37,19 @@ variables of the environment that leave it as the libraries have it."""
 
 PROFILE = "profile.json"
 TRACED_STEPS = 3
-MOST_LIVE_STEPS = 120
+MOST_TRIED_STEPS = 200
 
 
 class InGraph:
     """Caramel.
 
     A setting of a planned run names the optimizations of the Caramel paper that it `uses`, joined
-    by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search", or
-    "live" for a job that is given nothing, measures itself while it trains, and tries its plans; or
-    which of some `varied` plans is taken, by its number. A run can also be `without` some of what
-    Caramel asks of its processes, joined by plus signs.
+    by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search" for
+    the one that is predicted to be the fastest, "tried" for the one that proved the fastest when
+    the session tried the best few, as it does by default, or "live" for a job that is given
+    nothing, measures itself while it trains, and tries its plans; or which of some `varied` plans
+    is taken, by its number. A run can also be `without` some of what Caramel asks of its processes,
+    joined by plus signs.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -116,13 +118,13 @@ def main() -> None:
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
     model = _model(rank, context, cluster)
-    is_live = rank.setting.get("planner") == "live"
-    session = model.session(config=graph.config(rank.case), trials="auto" if is_live else None)
+    tries = rank.setting.get("planner") in ("tried", "live")
+    session = model.session(config=graph.config(rank.case), trials="auto" if tries else None)
     session.run(job.assign, job.fed)
     session.run(job.start)
 
-    if is_live:
-        _let_plan(session, str(Path(rank.directory) / "start"))
+    if tries:
+        _let_try(session, str(Path(rank.directory) / "start"))
         session.run(job.start)  # the examples begin anew, too
 
     def parameters() -> dict[str, Any]:
@@ -132,7 +134,7 @@ def main() -> None:
     def facts() -> dict[str, Any]:
         """What the links were busy with, in traced steps; the plan and its prediction."""
         timelines = session.trace(TRACED_STEPS)
-        plan = model.plan
+        plan = model.variants[session.metrics().plan].plan
         pauses = [dataclasses.astuple(each.link_pauses) for each in timelines]
         return {
             "communication_s": statistics.median(each.communication_s for each in timelines),
@@ -151,10 +153,10 @@ def main() -> None:
     leave()
 
 
-def _let_plan(session: Any, checkpoint: str) -> None:
-    """Train until the job has a plan, or will not get one, and begin anew."""
+def _let_try(session: Any, checkpoint: str) -> None:
+    """Train until the session has tried its plans, or will not get any, and begin anew."""
     start = session.save(checkpoint)
-    for _ in range(MOST_LIVE_STEPS):
+    for _ in range(MOST_TRIED_STEPS):
         session.step()
         metrics = session.metrics()
         if metrics.trials is not None and metrics.trials.is_over:
@@ -182,7 +184,8 @@ def _model(rank: Rank, context: Any, cluster: Any) -> Any:
         decision = caramel.ARModel(context, cluster, profile=profile, planner="paper").decision
         plan = varied(decision, setting["varied"])
         return caramel.ARModel(context, cluster, plan=plan, profile=profile)
-    options = {"profile": profile, "planner": setting.get("planner", "paper")}
+    planner = "search" if setting.get("planner") == "tried" else setting.get("planner", "paper")
+    options: dict[str, Any] = {"profile": profile, "planner": planner}
     if "uses" in setting:
         used = setting["uses"].split("+")
         options |= {flag: word in used for word, flag in OPTIMIZATIONS.items()}

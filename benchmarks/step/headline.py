@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results import Row, ratio_across_lots, ratio_of_medians
-from benchmarks.step.cells import ALONE, PLAIN, SEARCHED
+from benchmarks.step.cells import ALONE, DEFAULT, PLAIN, SEARCHED
 from benchmarks.step.show import bound_s
 
 NAMES = {
@@ -39,7 +39,7 @@ class Standing:
 
 
 def standings(paths: Sequence[Path]) -> list[Standing]:
-    """The cells of result files in which Caramel planned by search."""
+    """The cells of result files in which Caramel planned by search, if possible with trials."""
     found = []
     for path in paths:
         content = json.loads(path.read_text())
@@ -49,7 +49,8 @@ def standings(paths: Sequence[Path]) -> list[Standing]:
         rows = [Row(**row) for row in content["rows"]]
         for cell in dict.fromkeys(row.what["cell"] for row in rows):
             valid = [r for r in rows if r.what["cell"] == cell and r.samples_s and not r.invalid]
-            own = next((row for row in valid if row.what["system"] == str(SEARCHED)), None)
+            by_system = {row.what["system"]: row for row in valid}
+            own = by_system.get(str(DEFAULT), by_system.get(str(SEARCHED)))
             if own is None:
                 continue
             best: dict[str, Row] = {}
@@ -127,14 +128,14 @@ def draw(paths: Sequence[Path], path: Path) -> None:
         axes.set_visible(False)
     labels = ["Caramel", *(name.strip("`") for name in NAMES.values())]
     for axes, standing in zip(panels[: len(found)], found, strict=True):
-        for place, (row, system) in enumerate(_bars(standing)):
+        for place, row in enumerate(_bars(standing)):
             if row is None:
                 continue
-            axes.barh(place, row.median_s, color="C1" if system == str(SEARCHED) else "0.7")
+            axes.barh(place, row.median_s, color="C1" if row is standing.own else "0.7")
             axes.text(row.median_s, place, f" {row.median_s:.2f}", va="center", fontsize=7)
         bound = bound_s(standing.own)
         axes.axvline(bound, color="k", linewidth=1, linestyle="--")
-        longest = max(row.median_s for row, _ in _bars(standing) if row is not None)
+        longest = max(row.median_s for row in _bars(standing) if row is not None)
         axes.set_xlim(0, 1.2 * longest)
         axes.set_title(standing.title, fontsize=9)
         axes.tick_params(labelsize=7)
@@ -145,7 +146,7 @@ def draw(paths: Sequence[Path], path: Path) -> None:
     figure.savefig(path, dpi=130)
 
 
-def _bars(standing: Standing) -> Iterator[tuple[Row | None, str]]:
-    yield standing.own, str(SEARCHED)
+def _bars(standing: Standing) -> Iterator[Row | None]:
+    yield standing.own
     for peer in NAMES:
-        yield standing.peers.get(peer), peer
+        yield standing.peers.get(peer)
