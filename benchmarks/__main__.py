@@ -178,7 +178,12 @@ def headline(results: Results = RESULTS) -> None:
 @app.command()
 def tables(
     files: Annotated[
-        list[Path], typer.Argument(help="Result files of step, ablation, ranking and allreduce.")
+        list[Path],
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help="Result files of step, ablation, ranking and allreduce.",
+        ),
     ],
     full: Annotated[bool, typer.Option(help="A table for each cell, with all numbers.")] = False,
 ) -> None:

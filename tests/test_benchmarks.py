@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -34,7 +35,17 @@ def test_a_result_file_says_where_its_numbers_come_from(tmp_path):
     assert row.median_s == 0.5
 
 
-def test_tables_of_other_benchmarks_are_refused():
-    refused = CliRunner().invoke(app, ["tables", "scale.json"])
+@pytest.mark.parametrize(
+    ("name", "exists", "message"),
+    [
+        ("scale.json", True, "scale.json is no result of step"),
+        ("step-nothing.json", False, "step-nothing.json' does not exist"),
+    ],
+)
+def test_tables_are_made_of_what_has_some(name, exists, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # for short lines
+    if exists:
+        Path(name).touch()
+    refused = CliRunner().invoke(app, ["tables", name])
     assert refused.exit_code == 2
-    assert "scale.json is no result of step" in refused.output
+    assert message in refused.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from caramel.channel import Channel
 from caramel.cluster import Cluster
@@ -16,3 +17,18 @@ def test_the_thread_of_a_closed_channel_is_gone():
         assert channel.call(lambda: 7, what="a call", timeout_s=5) == 7
         channel.close(lambda: None, timeout_s=5)
         assert set(threading.enumerate()) <= before
+
+
+def test_closing_does_not_wait_for_a_worker_that_was_lost_since_the_last_call(monkeypatch, caplog):
+    cluster, goes_on = Cluster.embedded(2), threading.Event()
+    channel = Channel(cluster)
+    assert channel.call(lambda: 7, what="a call", timeout_s=5) == 7
+    monkeypatch.setattr(cluster, "unreachable", lambda timeout_s=1.0: cluster.tasks[1:])
+    begin = time.monotonic()
+    channel.close(goes_on.wait, timeout_s=60)  # as TensorFlow waits, for ever
+    assert time.monotonic() - begin < 30
+    (warning,) = caplog.messages
+    assert (
+        "lost worker 1 (/job:worker/task:1 in this process) during closing the session" in warning
+    )
+    goes_on.set()
