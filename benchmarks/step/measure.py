@@ -22,8 +22,8 @@ from benchmarks.testbed import Testbed
 MEMORY_BYTES = 16 * 2**30  # for all processes of a lot
 LOT_S = 180.0  # of blocks: where steps are long, fewer rounds than asked for are done,
 LEAST_ROUNDS = 3  # but so many
-PROCESS_BYTES = 400 * 2**20  # of a worker, whatever the network
-COPIES = 4.5  # of the parameters, in a worker: values, momentum, gradients, sums, buffers
+PROCESS_BYTES = 300 * 2**20  # of a worker, whatever the network
+COPIES = 5.5  # of the parameters, in a worker: values, momentum, gradients, sums, buffers
 
 
 def measure(
