@@ -118,12 +118,13 @@ def main() -> None:
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss, gradients=gradients)
     cluster = caramel.Cluster.of(rank.extra["addresses"], task=0)
     model = _model(rank, context, cluster)
-    tries = rank.setting.get("planner") in ("tried", "live")
+    is_live = rank.setting.get("planner") == "live"
+    tries = is_live or rank.setting.get("planner") == "tried"
     session = model.session(config=graph.config(rank.case), trials="auto" if tries else None)
     session.run(job.assign, job.fed)
     session.run(job.start)
 
-    if tries:
+    if is_live or session.metrics().trials is not None:
         _let_try(session, str(Path(rank.directory) / "start"))
         session.run(job.start)  # the examples begin anew, too
 
