@@ -15,6 +15,7 @@ from rich.console import Console
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
+from benchmarks import start as start_benchmark
 from benchmarks.allreduce import driver as allreduce_driver
 from benchmarks.allreduce.markdown import markdown as allreduce_markdown
 from benchmarks.allreduce.settings import FULL, QUICK
@@ -104,6 +105,17 @@ def overhead(
     name = "overhead-quick" if quick else "overhead"
     with _errors_in_a_line():
         overhead_benchmark.run(settings, name, results, Console())
+
+
+@app.command()
+def start(
+    quick: Quick = False,
+    results: Results = RESULTS,
+) -> None:
+    """What a worker takes until it listens."""
+    settings = start_benchmark.QUICK if quick else start_benchmark.FULL
+    with _errors_in_a_line():
+        start_benchmark.run(settings, "start-quick" if quick else "start", results, Console())
 
 
 @app.command()
