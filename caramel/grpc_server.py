@@ -68,9 +68,14 @@ def _job_def(name: str, addresses: Iterable[str]) -> bytes:
 
 
 def _message(*fields: tuple[int, int | str | bytes]) -> bytes:
-    """A message in the wire format of Protocol Buffers: the number of each field, and its value."""
+    """A message in the wire format of Protocol Buffers: the number of each field, and its value.
+
+    What is zero or empty is left out: it is so by default.
+    """
     written = bytearray()
     for number, value in fields:
+        if not value:
+            continue
         if isinstance(value, int):
             written += _varint(number << 3) + _varint(value)
         else:

@@ -16,7 +16,9 @@ import tensorflow as tf
 import caramel
 from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.facts import GradientFrontier, ReplicaState
+from caramel.facts import GradientFrontier, NetworkModel, ReplicaState, TimingTable
+from caramel.graph import OpGraph
+from caramel.network import assumed_network
 
 tf1 = tf.compat.v1
 
@@ -294,7 +296,25 @@ def assert_equals_one_device(
     return run
 
 
+def train_steps(session: caramel.Session, job: Network, steps: int) -> None:
+    """Steps with the same examples, each time in another order."""
+    for step in range(steps):
+        session.step({name: np.roll(value, step, axis=0) for name, value in job.feed.items()})
+
+
 # Analysis ----------------------------------------------------------------------------------------
+
+
+def slow_facts(workers: int) -> list[Callable[..., Any]]:
+    """Analyzers that know of ops that take long, and of a network that takes longer."""
+
+    def timing(graph: OpGraph) -> TimingTable:
+        return TimingTable(dict.fromkeys(graph.ops, 0.001))
+
+    def network_model() -> NetworkModel:
+        return assumed_network(workers, 1e5, 1e-4)
+
+    return [timing, network_model]
 
 
 def frontier_of(context: caramel.Context) -> GradientFrontier:

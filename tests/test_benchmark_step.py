@@ -140,10 +140,13 @@ def test_a_quick_benchmark_gives_valid_numbers(tmp_path):
         assert row["invalid"] is None, row
         assert min(row["samples_s"]) > 0
     planned = [row for row in rows if row["what"]["system"].startswith("planned")]
-    assert len(planned) == 2
+    assert len(planned) == 3
     for row in planned:
         assert row["facts"]["reported"]["communication_s"] > 0
         assert min(row["facts"]["reported"]["link_pauses_s"]) >= 0
+    reported = planned[-1]["facts"]["reported"]
+    assert "plain" in reported["trials"]
+    assert reported["plan"] in reported["trials"]
     printed = subprocess.run(
         [sys.executable, "-m", "benchmarks", "tables", str(tmp_path / "ablation-quick.json")],
         cwd=ROOT,

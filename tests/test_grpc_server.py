@@ -62,10 +62,10 @@ def test_numbers_of_threads_are_those_of_a_config():
 
 @pytest.mark.parametrize(("asked", "got"), [(0, 2), (5, 5)])
 def test_of_two_configs_the_second_holds_in_what_it_says(asked, got):
-    users = tf1.ConfigProto(inter_op_parallelism_threads=asked, log_device_placement=True)
-    both = thread_options(inter_op=2) + users.SerializeToString()
-    expected = tf1.ConfigProto(inter_op_parallelism_threads=got, log_device_placement=True)
-    assert tf1.ConfigProto.FromString(both) == expected
+    users = tf1.ConfigProto(inter_op_parallelism_threads=asked).SerializeToString()
+    for second in (users, thread_options(intra_op=0, inter_op=asked)):
+        both = tf1.ConfigProto.FromString(thread_options(inter_op=2) + second)
+        assert both == tf1.ConfigProto(inter_op_parallelism_threads=got)
 
 
 def test_a_server_runs_what_a_session_asks_for():

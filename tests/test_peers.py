@@ -73,17 +73,6 @@ def test_a_peer_trains_as_plain_caramel_does_and_over_the_wire(bed, plain, name,
 @needs_namespaces
 @pytest.mark.namespaces
 @pytest.mark.processes
-def test_the_plan_is_measured_that_proved_the_fastest(bed, plain):
-    result = peers.run(peers.get("planned"), bed, CASE, {"planner": "tried"})
-    assert [each.problems for each in validate([plain, result])] == [(), ()]
-    trials = result.facts["trials"]
-    assert {"own", "plain"} <= set(trials)
-    assert result.facts["plan"] in trials
-
-
-@needs_namespaces
-@pytest.mark.namespaces
-@pytest.mark.processes
 def test_blocks_of_two_peers_alternate(bed, plain):
     alone, mpi = peers.get("alone"), peers.get("mpi")
     if reason := mpi.available():

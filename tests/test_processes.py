@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -208,6 +209,18 @@ def test_a_worker_ends_quietly_while_it_starts():
         output, errors = worker.communicate(timeout=5)
     assert (worker.returncode, errors) == (0, "")
     assert output in ("", f"caramel worker 0 of 1 listening on {address}\n")  # it starts quickly
+
+
+@pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset (util-linux)")
+@pytest.mark.parametrize(("options", "threads"), [((), 2), (("--inter-op-threads", "3"), 3)])
+def test_a_worker_of_one_processor_has_two_threads_for_ops_or_what_is_asked(options, threads):
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    command = ["taskset", "-c", "0", *WORKER, "--cluster", address, "--task", "0", *options]
+    with started(*command) as worker:
+        assert processes.LISTENING in worker.stdout.readline()
+        tasks = Path(f"/proc/{worker.pid}/task").iterdir()
+        names = [(task / "comm").read_text().strip() for task in tasks]
+        assert names.count("tf_Compute") == threads
 
 
 @pytest.mark.parametrize("plugins", [False, True])
