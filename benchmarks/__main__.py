@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -101,10 +101,7 @@ def overhead(
     results: Results = RESULTS,
 ) -> None:
     """What a step of Caramel's session costs over TensorFlow's own."""
-    settings = overhead_benchmark.QUICK if quick else overhead_benchmark.FULL
-    name = "overhead-quick" if quick else "overhead"
-    with _errors_in_a_line():
-        overhead_benchmark.run(settings, name, results, Console())
+    _run_small("overhead", overhead_benchmark, quick, results)
 
 
 @app.command()
@@ -113,9 +110,7 @@ def start(
     results: Results = RESULTS,
 ) -> None:
     """What a worker takes until it listens."""
-    settings = start_benchmark.QUICK if quick else start_benchmark.FULL
-    with _errors_in_a_line():
-        start_benchmark.run(settings, "start-quick" if quick else "start", results, Console())
+    _run_small("start", start_benchmark, quick, results)
 
 
 @app.command()
@@ -159,6 +154,13 @@ def ranking(
 ) -> None:
     """Whether plans that are predicted to be faster are faster: twenty plans of each network."""
     _run_suites("ranking", step_cells.RANKING, suite, network, results)
+
+
+def _run_small(name: str, benchmark: Any, quick: bool, results: Path) -> None:
+    """Run a benchmark that has no networks to choose from."""
+    settings = benchmark.QUICK if quick else benchmark.FULL
+    with _errors_in_a_line():
+        benchmark.run(settings, f"{name}-quick" if quick else name, results, Console())
 
 
 def _run_suites(

@@ -38,6 +38,12 @@ class Row:
         """The smallest sample."""
         return float(np.min(self.samples_s))
 
+    @property
+    def spread(self) -> float:
+        """Over what part of their median the middle 80 % of the samples are spread."""
+        low_s, high_s = np.percentile(self.samples_s, [10, 90])
+        return float((high_s - low_s) / self.median_s)
+
 
 @dataclass(frozen=True)
 class Interval:

@@ -11,7 +11,6 @@ listens after a fifth of the time (``python -m benchmarks start``).
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import socket
@@ -27,6 +26,7 @@ from caramel import library, memory, processes
 from caramel.cluster import Cluster
 from caramel.errors import ClusterError, WorkerStartError
 from caramel.grpc_server import start_server, thread_options
+from caramel.quiet import WITHOUT_KERAS
 from caramel.receiving import whole_messages
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def serve(
         WorkerStartError: the server cannot listen on its address.
     """
     if library.has_plugins():  # then this worker may have devices and kernels of theirs
-        importlib.import_module("tensorflow")
+        os.environ.setdefault(*WITHOUT_KERAS)
+        import tensorflow  # noqa: F401
     threads = thread_options(intra_op=intra_op_threads or 0, inter_op=inter_op_threads or 0)
     with _end_requested() as end:
         _own_server(Cluster.of(cluster.as_dict(), task=task), threads)

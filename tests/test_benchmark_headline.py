@@ -69,6 +69,7 @@ def test_the_table_has_what_others_take_over_what_caramel_takes(file):
     assert "| Horovod | 1.25 (1.25-1.25) |" in lines
     assert "| PyTorch |  |" in lines
     assert "| predicted ÷ measured | 0.90 |" in lines
+    assert "| spread of the systems' steps | 0% |" in lines
 
 
 def test_what_came_in_another_lot_is_compared_by_way_of_the_plain_plan(file):

@@ -18,6 +18,11 @@ def test_a_ratio_of_medians_has_an_interval_that_holds_it():
     assert ratio.value == pytest.approx(2.05)
 
 
+def test_the_spread_is_that_of_the_middle_of_the_samples():
+    assert Row({}, (*range(1, 10), 1000.0)).spread == pytest.approx((108.1 - 1.9) / 5.5)
+    assert Row({}, (2.0, 2.0)).spread == 0
+
+
 def test_samples_of_one_round_are_compared_with_each_other():
     slow_rounds = [1.0, 5.0, 1.0, 5.0, 1.0, 5.0]
     ratio = ratio_of_medians([2 * s for s in slow_rounds], slow_rounds)

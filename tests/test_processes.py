@@ -229,7 +229,7 @@ def test_a_worker_imports_tensorflow_only_for_the_sake_of_plugins(plugins, tmp_p
         (tmp_path / "tensorflow-plugins").mkdir()
     address = f"127.0.0.1:{free_ports(1)[0]}"
     command = [*WORKER, "--cluster", address, "--task", "0"]
-    with started(*command, PYTHONPATH=f"{Path.cwd()}:{tmp_path}") as worker:
+    with started(*command, PYTHONPATH=str(tmp_path)) as worker:
         assert processes.LISTENING in worker.stdout.readline()
         maps = Path(f"/proc/{worker.pid}/maps").read_text()
         assert "libtensorflow_cc" in maps

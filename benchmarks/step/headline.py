@@ -25,12 +25,16 @@ MOST_COLUMNS = 3  # of panels in a row
 
 @dataclass(frozen=True)
 class Standing:
-    """A cell: Caramel's row and the best row of each peer, by the peer's name."""
+    """A cell: Caramel's row and the best row of each peer, by the peer's name.
+
+    `spread` is that of the steps of all systems, on average; much of it tells of a slow hour.
+    """
 
     network: str
     batch: int
     own: Row
     peers: dict[str, Row]
+    spread: float
 
     @property
     def title(self) -> str:
@@ -59,7 +63,8 @@ def standings(paths: Sequence[Path]) -> list[Standing]:
                 if row is not own and row.what["system"] != str(ALONE):
                     best[peer] = min(best.get(peer, row), row, key=_over_plain)
             network = own.what["network"]
-            found.append(Standing(network, batches[network], own, best))
+            spread = statistics.mean(row.spread for row in valid)
+            found.append(Standing(network, batches[network], own, best, spread))
     return found
 
 
@@ -76,6 +81,7 @@ def markdown(paths: Sequence[Path]) -> str:
         _line("÷ max(C, wire limit)", [f"{_over_bound(each.own):.2f}" for each in found]),
         *(_line(NAMES[peer], [_against(each, peer) for each in found]) for peer in NAMES),
         _line("predicted ÷ measured", [_prediction(each.own) for each in found]),
+        _line("spread of the systems' steps", [f"{each.spread:.0%}" for each in found]),
     ]
     files = ", ".join(f"`{path.name}`" for path in paths)
     return "\n".join(
