@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from caramel.builder import ARModel
     from caramel.cluster import Cluster
     from caramel.context import Context
+    from caramel.memory import keep_memory
     from caramel.plan import Plan
     from caramel.replanning import ReplanSettings
     from caramel.session import Session
@@ -31,6 +32,7 @@ _HOME = {
     "Session": "caramel.session",
     "StallSettings": "caramel.stalls",
     "TrialSettings": "caramel.trials",
+    "keep_memory": "caramel.memory",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "StallSettings",
     "TrialSettings",
     "__version__",
+    "keep_memory",
 ]
 
 

@@ -18,6 +18,7 @@ import typer
 from caramel.cluster import Cluster
 from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.files import write_whole
+from caramel.memory import keep_memory
 from caramel.planning.options import Planner
 from caramel.processes import LISTENING
 from caramel.quiet import quiet_start
@@ -162,6 +163,7 @@ def profile(
     _check_directory(out)
     if cluster is not None:
         cluster.wait_until_reachable(_WORKERS_START_S)
+    keep_memory()
     with quiet_start():
         import tensorflow  # noqa: F401
     from rich.console import Console
@@ -293,6 +295,7 @@ def trace(
     if figure is not None:
         _check_directory(figure)
         check_drawable(figure)
+    keep_memory()
     with quiet_start():
         import tensorflow  # noqa: F401
     from rich.console import Console

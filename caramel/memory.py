@@ -6,6 +6,10 @@ carry them. The allocator of the GNU C library maps fresh pages for each allocat
 the threads of TensorFlow and gRPC use any. So each step gets pages that the kernel must clear.
 Kept in one heap, they are there already. The price is that a process stays as large as it has once
 been.
+
+Heaps that are there already stay, and new threads use them, too. TensorFlow's first op starts a
+thread, which gets a heap of its own; so a program whose own process has a worker should ask before
+that.
 """
 
 from __future__ import annotations
@@ -21,12 +25,18 @@ _GROWTH_BYTES = 64 * 2**20
 _USERS_OWN = ("MALLOC_", "GLIBC_TUNABLES")
 
 
-def keep_freed() -> bool:
-    """Let this process keep the memory that it frees, in one heap, from now on.
+def keep_memory() -> bool:
+    """Let this process keep the memory that it frees for the next step, from now on.
 
-    Says whether it does: not where the environment already says how memory is to be allocated
-    (``MALLOC_...`` or ``GLIBC_TUNABLES``, which is how to switch it off: ``MALLOC_ARENA_MAX=0`` is
-    the library's default), nor with another C library. Further calls change nothing.
+    Workers do so by themselves. Where one is in the process of the program that drives the job
+    (one of several inside it, or worker 0 of a launcher), call this first, before the graph is
+    built: for threads that have begun before it only works in part.
+
+    Returns:
+        Whether it does: not where the environment already says how memory is to be allocated
+        (``MALLOC_...`` or ``GLIBC_TUNABLES``, which is how to switch it off:
+        ``MALLOC_ARENA_MAX=0`` is the library's default), nor with another C library. Further calls
+        change nothing.
     """
     if any(name.startswith(_USERS_OWN) for name in os.environ):
         return False

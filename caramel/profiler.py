@@ -213,7 +213,7 @@ def _traced(
     graph = _imported(job.context.graph_def, device)
     traced: list[dict[str, float]] = []
     untraced_s: list[float] = []
-    memory.keep_freed()  # as workers do
+    memory.keep_memory()  # as workers do
     with tf1.Session(graph=graph, config=_config(config)) as session:
         _initialise(session, job)
         for step in range(WARM_UP_STEPS + steps):

@@ -198,7 +198,7 @@ def _start_embedded(n: int, options: bytes) -> Servers:
 def _start(cluster: Cluster, task: int, options: bytes) -> str:
     which = cluster.tasks[task]
     at_least = thread_options(inter_op=max(LEAST_INTER_OP_THREADS, processes.processors()))
-    memory.keep_freed()
+    memory.keep_memory()
     try:
         with whole_messages():
             return start_server(

@@ -14,7 +14,7 @@ ALLOCATE = """
 import ctypes, resource, sys, threading
 from caramel import memory
 
-kept = memory.keep_freed() if "keep" in sys.argv else None
+kept = memory.keep_memory() if "keep" in sys.argv else None
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
@@ -37,11 +37,31 @@ for _ in range(3):
     in_a_thread()
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+FIRST_OP = """
+import ctypes, sys
+import caramel
+
+if "first" in sys.argv:
+    caramel.keep_memory()
+from caramel.quiet import quiet_start
+with quiet_start():
+    import tensorflow as tf
+with tf.Graph().as_default():
+    tf.compat.v1.placeholder(tf.float32)
+caramel.keep_memory()
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+libc.malloc_info.argtypes = [ctypes.c_int, ctypes.c_void_p]
+libc.fclose.argtypes = [ctypes.c_void_p]
+out = libc.fopen(sys.argv[1].encode(), b"w")
+libc.malloc_info(0, out)
+libc.fclose(out)
+"""
 PAGES = 6 * (100 << 20) // 4096  # of six allocations
 
 
 def allocated(*arguments: str, **environ: str) -> tuple[str, int]:
-    """What `keep_freed` said, and how many pages the allocations after the first have got."""
+    """What `keep_memory` said, and how many pages the allocations after the first have got."""
     own = {name: value for name, value in os.environ.items() if not is_of_the_allocator(name)}
     finished = subprocess.run(
         [sys.executable, "-c", ALLOCATE, *arguments],
@@ -84,11 +104,26 @@ def test_the_users_own_settings_hold(variable):
     assert pages > PAGES / 2
 
 
+@needs_glibc
+def test_who_asks_before_the_graph_is_built_has_one_heap(tmp_path):
+    """TensorFlow's first op starts a thread: who asks later has its heap, too."""
+
+    def heaps(when: str) -> int:
+        own = {name: value for name, value in os.environ.items() if not is_of_the_allocator(name)}
+        told = tmp_path / f"{when}.xml"
+        command = [sys.executable, "-c", FIRST_OP, str(told), when]
+        subprocess.run(command, env=own, check=True, timeout=60)
+        return told.read_text().count("<heap")
+
+    assert heaps("first") == 1
+    assert heaps("later") > 1, "no need to ask first any more"
+
+
 def test_another_c_library_is_left_alone(monkeypatch):
     for name in filter(is_of_the_allocator, list(os.environ)):
         monkeypatch.delenv(name)
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    assert not memory.keep_freed()
+    assert not memory.keep_memory()
 
 
 def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
@@ -98,7 +133,7 @@ def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
         order.append("started")
         raise InterruptedError
 
-    monkeypatch.setattr(memory, "keep_freed", lambda: order.append("kept"))
+    monkeypatch.setattr(memory, "keep_memory", lambda: order.append("kept"))
     monkeypatch.setattr(servers, "start_server", start)
     with pytest.raises(InterruptedError):
         servers.embedded_servers(17)  # nobody else's

@@ -112,6 +112,7 @@ def main() -> None:
     from caramel.live_planning import expected_of
 
     rank = Rank.read()
+    caramel.keep_memory()
     job = graph.build(rank.alone())  # Caramel itself gives each worker its shard
     emulated = rank.case.accelerator is not None  # nothing in the graph shows what is a gradient
     gradients = job.gradients if emulated else None
