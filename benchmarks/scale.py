@@ -299,9 +299,9 @@ def _built_table(rows: Sequence[Row], name: str) -> Table:
 
 def _run_table(rows: Sequence[Row], name: str) -> Table:
     table = Table(title=f"{name}: all workers in one process", **COMPACT)
-    for column in ("network", "workers", "open s", "place s", "first values s", "peak GB"):
+    for column in ("network", "workers", "open s", "place s", "first values s"):
         table.add_column(column, justify="right")
-    for column in ("second plan s", "first step s", "step ms"):
+    for column in ("kernel s", "peak GB", "second plan s", "first step s", "step ms"):
         table.add_column(column, justify="right")
     for row in rows:
         facts = row.facts
@@ -312,6 +312,7 @@ def _run_table(rows: Sequence[Row], name: str) -> Table:
                 f"{facts.get('open_s', facts['connect_s'] + facts['initialise_s']):.2f}",
                 f"{facts['place_s']:.2f}" if "place_s" in facts else "",
                 f"{facts['initialise_s']:.2f}",
+                f"{facts['open_kernel_s']:.2f}" if "open_kernel_s" in facts else "",
                 f"{facts['trained_bytes' if stepped else 'opened_bytes'] / GB:.2f}",
                 f"{facts['second_plan_s']:.2f}" if "second_plan_s" in facts else "",
                 f"{facts['first_step_s']:.2f}" if stepped else "",
