@@ -78,6 +78,7 @@ def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
         assert {"analyse", "plan", "replicate", "audit", "serialise"} <= facts["parts_s"].keys()
         assert ("steps_s" in facts) == (each["what"]["workers"] == 2)
     assert len(rows[1]["facts"]["steps_s"]) == scale.QUICK.steps
+    assert 0 < rows[1]["facts"]["open_kernel_s"] < 60
     assert rows[0]["facts"]["nodes"] < rows[1]["facts"]["nodes"] < rows[2]["facts"]["nodes"]
     assert content["settings"]["functions"]
     assert (tmp_path / "scale-quick.png").stat().st_size > 1000

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from commands import called
 
-from caramel import memory, servers
+from caramel import cli, memory, servers, user_job
+from caramel.errors import CaramelError
 
 ALLOCATE = """
 import ctypes, resource, sys, threading
@@ -131,3 +133,26 @@ def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
     with pytest.raises(InterruptedError):
         servers.embedded_servers(17)  # nobody else's
     assert order == ["kept", "started"]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["profile", "--module", "job", "--out", "profile.json"],
+        ["trace", "--module", "job", "--output", "trace.json"],
+    ],
+    ids=["profile", "trace"],
+)
+def test_a_command_keeps_its_memory_before_it_builds_the_job(
+    command, monkeypatch, capsys, tmp_path
+):
+    order = []
+
+    def load(_):
+        order.append("loaded")
+        raise CaramelError("seen")
+
+    monkeypatch.setattr(cli, "keep_memory", lambda: order.append("kept"))
+    monkeypatch.setattr(user_job, "load_job", load)
+    assert "seen" in called(monkeypatch, capsys, tmp_path, *command).stderr
+    assert order == ["kept", "loaded"]
