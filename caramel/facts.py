@@ -236,11 +236,15 @@ class TransferCost:
         s_per_byte: for each byte of the aggregated tensor (not of what is sent).
         residual: the largest difference of a measurement from the line, relative to the
             measurement; None if the line was given, not fitted.
+        busy_s_per_byte: for so long each byte of a tensor keeps the links busy: less than
+            `s_per_byte` if they are idle now and then while only one tensor is aggregated. None if
+            it was not measured.
     """
 
     latency_s: float
     s_per_byte: float
     residual: float | None = None
+    busy_s_per_byte: float | None = None
 
     def seconds(self, size_bytes: float) -> float:
         """Time to aggregate `size_bytes`."""
@@ -264,7 +268,8 @@ class NetworkModel:
     Attributes:
         workers: how many workers it holds for.
         costs: of one aggregation at a time, by pattern.
-        bytes_per_s: payload a worker can send per second, over its slowest link.
+        bytes_per_s: payload a worker can send per second: with several tensors on their way if that
+            was measured; else over its slowest link, or of one tensor.
         threshold_bytes: aggregations below it are dominated by latency (section 4.2).
         links: pairs of workers, where they were measured one by one.
         empty_s: what a step takes in which nothing is done: the client's call.

@@ -29,6 +29,8 @@ tf1 = tf.compat.v1
 
 SIZES_BYTES = (64, 4 * 2**20)
 MOST_WORKERS_IN_PAIRS = 8
+TOGETHER = 4
+"""So many tensors at the same time leave no link idle."""
 
 _ROUNDS = 4  # the series take turns, so that a slow moment does not hit one alone
 _UNTIMED = 2  # steps of each turn; the first ones after a pause are slower
@@ -48,13 +50,14 @@ def measure_network(
     config: Any = None,
     progress: Progress | None = None,
 ) -> Measurements:
-    """Time aggregations one after another, and sends between all pairs of workers.
+    """Time aggregations one after another, some at a time, and sends between all pairs of workers.
 
     Args:
         workers: a `Cluster`, or what `ARModel` takes.
         patterns: which are measured.
         sizes: of the tensors, in bytes; at least two.
-        repeats: how many steps of each pattern and size count; of each pair it is a quarter.
+        repeats: how many steps of each pattern and size count; of several tensors at a time, which
+            are as large as the largest size together, and of each pair it is a quarter.
         pairs: whether pairs are measured; by default for 2 to 8 workers.
         start_timeout_s: how long to wait for the workers, in seconds.
         config: a `tf.compat.v1.ConfigProto` with options of the sessions.
@@ -89,6 +92,13 @@ def measure_network(
             for pattern in dict.fromkeys(patterns)
         }
         _take_turns([empty, *aggregations.values()], repeats, "aggregations", report)
+        each_bytes = max(4, max(wanted) // TOGETHER // 4 * 4)
+        together = {
+            pattern: series(_aggregation(each_bytes, TOGETHER), pattern)
+            for pattern in dict.fromkeys(patterns)
+        }
+        some = max(1, repeats // 4)
+        _take_turns(list(together.values()), some, "aggregations at a time", report)
     empty_sends, sends = (
         _measure_pairs(cluster, wanted, repeats, options, report) if with_pairs else ((), ())
     )
@@ -97,6 +107,10 @@ def measure_network(
         aggregations=tuple(
             AggregationTimes(pattern, size, tuple(each.seconds))
             for (pattern, size), each in aggregations.items()
+        )
+        + tuple(
+            AggregationTimes(pattern, TOGETHER * each_bytes, tuple(each.seconds), TOGETHER)
+            for pattern, each in together.items()
         ),
         empty_seconds=tuple(empty.seconds),
         sends=sends,
@@ -152,19 +166,28 @@ def _take_turns(series: Sequence[_Series], repeats: int, what: str, report: Prog
 # Aggregations -----------------------------------------------------------------------------------
 
 
-def _aggregation(size_bytes: int) -> Context:
-    """A job whose step stores the mean of a variable over the workers in another variable."""
+def _aggregation(size_bytes: int, tensors: int = 1) -> Context:
+    """A job whose step stores the mean of a variable over the workers in another variable.
+
+    Args:
+        size_bytes: of the variable.
+        tensors: how many such variables there are.
+    """
     elements = size_bytes // 4
+    pairs = []
     with tf.Graph().as_default() as graph:
         x = tf1.placeholder_with_default(tf.zeros([1]), [None], name="x")
-        weight = _variable("weight", elements)
-        local = _variable("gradient", elements, trainable=False)
-        # Never run: an assignment from data is what makes the variable another on every worker.
-        local.assign(tf.fill([elements], x[0]))
-        gradient = tf.identity(local.read_value(), name="raw")
-        train_op = weight.assign(gradient, read_value=False)
+        for number in range(tensors):
+            weight = _variable(f"weight_{number}", elements)
+            local = _variable(f"gradient_{number}", elements, trainable=False)
+            # Never run: an assignment from data is what makes the variable another on every worker.
+            local.assign(tf.fill([elements], x[0]))
+            pairs.append((tf.identity(local.read_value(), name=f"raw_{number}"), weight))
+        train_op = tf.group(
+            *(weight.assign(gradient, read_value=False) for gradient, weight in pairs)
+        )
         loss = tf.reduce_mean(x)
-    return Context(graph, train_op=train_op, loss=loss, gradients=[(gradient, weight)])
+    return Context(graph, train_op=train_op, loss=loss, gradients=pairs)
 
 
 def _nothing() -> Context:

@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AggregationTimes:
-    """Steps that did nothing but aggregate one tensor, one after another.
+    """Steps that did nothing but aggregate one tensor, or some at the same time.
 
     Attributes:
         pattern: one of `caramel.patterns.PATTERNS`.
-        size_bytes: of the tensor.
+        size_bytes: of all tensors together.
         seconds: of each step, with what an empty step takes.
+        tensors: how many, all of the same size.
     """
 
     pattern: str
     size_bytes: int
     seconds: tuple[float, ...]
+    tensors: int = 1
 
     @property
     def least_s(self) -> float:
@@ -59,7 +61,7 @@ class Measurements:
 
     Attributes:
         workers: how many there are.
-        aggregations: for each pattern and size.
+        aggregations: for each pattern and size; and for each pattern some tensors at the same time.
         empty_seconds: of steps that run one op on every worker and send nothing between them: the
             client's call, and the start and end of a step on all workers. Training pays it once in
             a step, whatever is aggregated.

@@ -6,6 +6,7 @@ From this line follows the threshold below which latency dominates.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 import sys
@@ -49,11 +50,18 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
     empty_s = statistics.median(measurements.empty_seconds)
     by_pattern: dict[str, list[AggregationTimes]] = defaultdict(list)
     for times in measurements.aggregations:
-        by_pattern[times.pattern].append(times)
+        if times.tensors == 1:
+            by_pattern[times.pattern].append(times)
     costs = {pattern: _fit_pattern(times, empty_s) for pattern, times in by_pattern.items()}
+    for times in measurements.aggregations:
+        if times.tensors > 1 and times.pattern in costs:
+            costs[times.pattern] = _with_busy(costs[times.pattern], times, empty_s)
     best = cheapest(costs, JUDGED_AT_BYTES)
     links = tuple(_links(measurements))
-    if links:
+    busy = {name: cost.busy_s_per_byte for name, cost in costs.items() if cost.busy_s_per_byte}
+    if busy:
+        bytes_per_s = max(_rate(each, name, measurements.workers) for name, each in busy.items())
+    elif links:
         bytes_per_s = min(link.bytes_per_s for link in links)
     else:
         slope = max(costs[best].s_per_byte, _slope_of_largest(by_pattern[best]))
@@ -75,6 +83,13 @@ def _fit_pattern(times: Sequence[AggregationTimes], empty_s: float) -> TransferC
             f"'{times[0].pattern}' was measured with {sizes[0]} bytes only; a line needs two sizes"
         )
     return fit_line(sizes, [max(each.median_s - empty_s, 0.0) for each in times])
+
+
+def _with_busy(cost: TransferCost, times: AggregationTimes, empty_s: float) -> TransferCost:
+    """The cost with what each byte takes if several tensors are on their way, if it takes time."""
+    busy_s = times.median_s - empty_s - cost.latency_s
+    per_byte = busy_s / times.size_bytes if busy_s > 0.0 else None
+    return dataclasses.replace(cost, busy_s_per_byte=per_byte)
 
 
 def _slope_of_largest(times: Sequence[AggregationTimes]) -> float:

@@ -20,8 +20,8 @@ from caramel.measurements import Measurements
 from caramel.records import from_json_value, to_json_value
 from caramel.workload import JobOutline
 
-FORMAT = 2
-_READABLE = (1, 2)  # the first one had no outlines of jobs
+FORMAT = 3
+_READABLE = (1, 2, 3)  # without outlines of jobs, and of one tensor at a time only
 _KIND = "caramel profile"
 
 

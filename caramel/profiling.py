@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import tensorflow as tf
@@ -66,13 +67,13 @@ def measured_profile(
             graph = graph_hash(job.context.graph_def)
             outline = outline_of(job.context.op_graph, job.context.job, timing)
         if cluster is not None:
-            reports = {part: step_of(part) for part in ("aggregations", "pairs")}
+            report_of = cache(step_of)  # one bar for each part
             measured = measure_network(
                 cluster,
                 sizes=sizes,
                 repeats=repeats,
                 pairs=pairs,
-                progress=lambda part, done, total: reports[part](done, total),
+                progress=lambda part, done, total: report_of(part)(done, total),
             )
             model = fit_network(measured, threshold_bytes=threshold_bytes)
             networks, measurements = (model,), (measured,)
@@ -162,11 +163,12 @@ def _network_line(model: NetworkModel) -> str:
 
 
 def _network_table(model: NetworkModel) -> Table:
-    table = _table("pattern", "latency ms", "ms per MB", "off the line")
+    table = _table("pattern", "latency ms", "ms per MB", "of several at a time", "off the line")
     for pattern, cost in model.costs.items():
         off = "" if cost.residual is None else f"{cost.residual:.1%}"
-        slope_ms = cost.s_per_byte * 1e6 * 1e3
-        table.add_row(pattern, f"{cost.latency_s * 1e3:.2f}", f"{slope_ms:.2f}", off)
+        slope_ms = f"{cost.s_per_byte * 1e6 * 1e3:.2f}"
+        busy_ms = "" if cost.busy_s_per_byte is None else f"{cost.busy_s_per_byte * 1e9:.2f}"
+        table.add_row(pattern, f"{cost.latency_s * 1e3:.2f}", slope_ms, busy_ms, off)
     return table
 
 
@@ -176,10 +178,11 @@ def _times_table(measured: Measurements) -> Table:
     table = _table("bytes", *(f"{pattern}: least, median ms" for pattern in patterns))
     empty = measured.empty_seconds
     table.add_row("empty step", *[_least_and_median(empty)] * len(patterns))
-    steps = {(each.pattern, each.size_bytes): each.seconds for each in measured.aggregations}
-    for size in sorted({each.size_bytes for each in measured.aggregations}):
-        cells = (_least_and_median(steps.get((pattern, size), ())) for pattern in patterns)
-        table.add_row(f"{size:,}", *cells)
+    steps = {(t.tensors, t.size_bytes, t.pattern): t.seconds for t in measured.aggregations}
+    for tensors, size in sorted({(tensors, size) for tensors, size, _ in steps}):
+        cells = (_least_and_median(steps.get((tensors, size, each), ())) for each in patterns)
+        together = f" in {tensors} tensors" if tensors > 1 else ""
+        table.add_row(f"{size:,}{together}", *cells)
     return table
 
 

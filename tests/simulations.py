@@ -153,6 +153,7 @@ def costly(draw, of=None):
         message_s=draw(st.sampled_from([0.0, 0.25])),
         op_s=draw(st.sampled_from([0.0, 0.25])),
         step_s=draw(st.sampled_from([0.0, 0.5])),
+        gaps_s_per_byte={"ring": draw(st.sampled_from([0.0, 3e-4]))},
     )
     return replace(case, hardware=extra)
 
@@ -332,7 +333,7 @@ class Reference:
                 event,
                 needs,
                 wait_s=hardware.latency_s[group.pattern]
-                + hardware.handling_s_per_byte * sum(sizes[s.chunk] for s in together),
+                + hardware.handling_of(group.pattern) * sum(sizes[s.chunk] for s in together),
                 left=size * hardware.excess.get(group.pattern, 1.0)
                 + hardware.message_s * self._rate(step.source, step.target),
                 host=step.source,

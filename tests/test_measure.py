@@ -53,9 +53,14 @@ def test_aggregations_and_pairs_are_measured(workers):
         workers, sizes=SIZES, repeats=5, progress=lambda *turn: turns.append(turn)
     )
     assert measured.workers == workers
-    keys = [(each.pattern, each.size_bytes) for each in measured.aggregations]
+    alone = [each for each in measured.aggregations if each.tensors == 1]
+    keys = [(each.pattern, each.size_bytes) for each in alone]
     assert sorted(keys) == sorted((pattern, size) for pattern in PATTERNS for size in SIZES)
-    assert all(len(each.seconds) == 5 and each.least_s > 0.0 for each in measured.aggregations)
+    assert all(len(each.seconds) == 5 and each.least_s > 0.0 for each in alone)
+    together = [each for each in measured.aggregations if each.tensors > 1]
+    assert [
+        (each.pattern, each.size_bytes, each.tensors, len(each.seconds)) for each in together
+    ] == [(pattern, max(SIZES), 4, 1) for pattern in PATTERNS]
     assert len(measured.empty_seconds) == 5
     pairs = [(each.source, each.target, each.size_bytes) for each in measured.sends]
     assert len(set(pairs)) == len(pairs) == workers * (workers - 1) * len(SIZES)
@@ -79,14 +84,15 @@ def test_nothing_is_planned_while_it_is_measured(monkeypatch):
 
     monkeypatch.setattr("caramel.builder.Session", session)
     measure_network(2, patterns=["ring"], sizes=(4, 8), repeats=1, pairs=False)
-    assert planning == [(None, None)] * 3
+    assert planning == [(None, None)] * 4
 
 
 def test_what_is_measured_can_be_chosen():
     measured = measure_network(2, patterns=["ring"], sizes=(4, 8, 8), repeats=1, pairs=False)
-    assert [(each.pattern, each.size_bytes) for each in measured.aggregations] == [
-        ("ring", 4),
-        ("ring", 8),
+    assert [(t.pattern, t.size_bytes, t.tensors) for t in measured.aggregations] == [
+        ("ring", 4, 1),
+        ("ring", 8, 1),
+        ("ring", 16, 4),
     ]
     assert (measured.sends, measured.empty_send_seconds) == ((), ())
 
@@ -94,8 +100,9 @@ def test_what_is_measured_can_be_chosen():
 def test_the_measuring_jobs_send_what_they_should():
     from caramel.measure import _aggregation, _nothing
 
-    sent = caramel.ARModel(_aggregation(4096), 2, pattern="shuffle").traffic
-    assert sum(sent.bytes.values()) == 2 * 4096
+    for job in (_aggregation(4096), _aggregation(1024, 4)):
+        sent = caramel.ARModel(job, 2, pattern="shuffle").traffic
+        assert sum(sent.bytes.values()) == 2 * 4096
     nothing = caramel.ARModel(_nothing(), 2, pattern="shuffle").traffic
     assert sum(nothing.bytes.values()) == 0
 

@@ -110,6 +110,21 @@ def test_the_rate_of_a_worker_follows_from_the_slope():
     assert found.links == ()
 
 
+def test_several_tensors_at_a_time_tell_the_rate_of_a_busy_link():
+    # 4 workers that each send 3/2 bytes for every byte: 16 MB in 0.16 s, and 1 ms of latency.
+    alone, size = TransferCost(0.001, 1.2e-8), 16_000_000
+    ring = AggregationTimes("ring", size, (0.501, 0.166, 0.165), tensors=4)
+    shuffle = AggregationTimes("shuffle", size, (0.246,), tensors=4)
+    times = measured(alone) + measured(alone, pattern="ring")
+    found = fit_network(Measurements(4, (*times, ring, shuffle), (0.005,)))
+    assert found.costs["ring"].busy_s_per_byte == pytest.approx(1e-8, rel=0.04)
+    assert found.costs["shuffle"].busy_s_per_byte == pytest.approx(1.5e-8, rel=0.04)
+    assert found.bytes_per_s == 1.5 / found.costs["ring"].busy_s_per_byte
+    quick = AggregationTimes("ring", size, (0.001,), tensors=4)
+    found = fit_network(Measurements(4, (*times, quick), (0.005,)))
+    assert found.costs["ring"].busy_s_per_byte is None
+
+
 def test_the_slowest_link_tells_the_rate_where_pairs_were_measured():
     sends = tuple(
         SendTimes(source, target, size, (0.01 + latency + size / rate,) * 3)

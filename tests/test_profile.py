@@ -27,7 +27,7 @@ TIMING = TimingTable({"a": 0.001, "b/c": 2e-6}, steps=10, error=0.01)
 def network(workers):
     return NetworkModel(
         workers,
-        {"shuffle": TransferCost(0.001, 1e-8, 0.0), "ring": TransferCost(0.002, 2e-8)},
+        {"shuffle": TransferCost(0.001, 1e-8, 0.0, 0.9e-8), "ring": TransferCost(0.002, 2e-8)},
         1.25e8,
         150_000,
         (Link(0, 1, 1.25e8, 0.0003), Link(1, 0, 1.2e8, 0.0004)),
@@ -37,7 +37,10 @@ def network(workers):
 def measurements(workers):
     return Measurements(
         workers,
-        (AggregationTimes("shuffle", 64, (0.2, 0.1, 0.4)),),
+        (
+            AggregationTimes("shuffle", 64, (0.2, 0.1, 0.4)),
+            AggregationTimes("shuffle", 64, (0.3,), tensors=4),
+        ),
         (0.01, 0.02),
         (SendTimes(0, 1, 64, (0.03,)),),
         (0.005,),
@@ -88,13 +91,36 @@ def test_a_profile_measured_beside_other_work_is_told(seconds, is_told):
     assert ("took 2.0 times as long as the fastest" in console.file.getvalue()) == is_told
 
 
+def test_several_tensors_at_a_time_have_a_row_of_their_own():
+    console = Console(file=io.StringIO(), width=100)
+    show(replace(PROFILE, networks=(network(2),), measurements=(measurements(2),)), console)
+    rows = [line.split("│")[1:3] for line in console.file.getvalue().splitlines() if "64" in line]
+    assert [[cell.split() for cell in row] for row in rows] == [
+        [["64"], ["100.00", "200.00"]],
+        [["64", "in", "4", "tensors"], ["300.00", "300.00"]],
+    ]
+
+
+def test_a_profile_of_the_second_format_knows_one_tensor_at_a_time():
+    value = json.loads(PROFILE.to_json())
+    for network in value["networks"]:
+        for cost in network["costs"].values():
+            del cost["busy_s_per_byte"]
+    for measured in value["measurements"]:
+        measured["aggregations"].pop()
+        del measured["aggregations"][0]["tensors"]
+    profile = Profile.from_json(json.dumps(value | {"format": 2}))
+    assert profile.networks[0].costs["shuffle"] == TransferCost(0.001, 1e-8, 0.0)
+    assert profile.measurements[0].aggregations == measurements(2).aggregations[:1]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("{", "not JSON"),
         ("[1]", "'caramel profile' writes one"),
         ('{"format": 1}', "'caramel profile' writes one"),
-        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 2"),
+        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 3"),
         ('{"kind": "caramel profile", "format": 1}', r"keys \['machine', 'tensorflow'\]"),
     ],
 )

@@ -184,6 +184,7 @@ def test_a_free_network_leaves_computation(case):
     free = replace(
         case.hardware.with_rates(1e12).with_latency(0.0),
         **dict.fromkeys(COSTS, 0.0),
+        gaps_s_per_byte={},
         cores=None,
     )
     deferred = {n for g in case.groups if g.deferred for n in g.members}

@@ -139,6 +139,26 @@ def test_an_aggregation_takes_as_long_as_was_measured(pattern, workers):
         assert aggregation_s(hardware, pattern, size) == pytest.approx(expected_s, rel=1e-6)
 
 
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_aggregations_at_a_time_take_as_long_as_was_measured(pattern):
+    """Alone what its line says; many at a time only for as long as they keep the links busy."""
+    busy = {"shuffle": 1.7e-8, "ring": 1.5e-8, "halving_doubling": 2e-8}
+    costs = {name: replace(cost, busy_s_per_byte=busy[name]) for name, cost in COSTS.items()}
+    network = NetworkModel(4, costs, 1.5 / 1.5e-8, 100_000)
+    hardware = hardware_of(network, TimingTable({}))
+    assert hardware.bytes_per_s == pytest.approx(1e8)
+    expected_s = COSTS[pattern].seconds(2**26)
+    assert aggregation_s(hardware, pattern, 2**26) == pytest.approx(expected_s, rel=1e-6)
+
+    count, size = 16, 2**24
+    names = tuple(f"p{number}" for number in range(count))
+    workload = Workload((Piece("b", 0.0, yields=names),))
+    groups = [Group(name, (name,), pattern) for name in names]
+    sizes = dict.fromkeys(names, Size(size // 4, 4))
+    step_s = simulate_groups(groups, (), sizes, workload, hardware).step_s
+    assert step_s == pytest.approx(busy[pattern] * count * size, rel=0.05)
+
+
 def test_the_fastest_pattern_says_what_a_link_carries():
     """Two workers, one byte: a byte over the link, half of it added on each side."""
     hardware = hardware_of(NetworkModel(2, COSTS, 1e7, 100_000), TimingTable({}, cores=2))

@@ -83,6 +83,8 @@ class Hardware:
             bytes. In what was measured between so many workers it is part of the latency.
         op_s: what the runtime takes for each op beside the op's own time.
         step_s: what a step takes in which nothing is done: the client's call.
+        gaps_s_per_byte: as `handling_s_per_byte`, what the transfers of a pattern take in addition:
+            a round begins when all workers have ended the one before.
     """
 
     hosts: tuple[Host, ...]
@@ -98,6 +100,7 @@ class Hardware:
     message_s: float = 0.0
     op_s: float = 0.0
     step_s: float = 0.0
+    gaps_s_per_byte: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def workers(self) -> int:
@@ -143,6 +146,10 @@ class Hardware:
         known = self.latency_s.get(pattern)
         return max(self.latency_s.values(), default=0.0) if known is None else known
 
+    def handling_of(self, pattern: str) -> float:
+        """What each byte of a pattern's transfers takes, while others may be on the wire."""
+        return self.handling_s_per_byte + self.gaps_s_per_byte.get(pattern, 0.0)
+
     def with_rates(self, factor: float) -> Hardware:
         """The same with every link so many times faster."""
         hosts = [
@@ -176,7 +183,8 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     """What was measured.
 
     A pattern's latency is that of its line, without what its chunks cost, spread over the rounds in
-    which it goes. Its slope beyond what the links and the additions need is its excess.
+    which it goes. For how much longer it keeps links busy than its bytes need is its excess: if it
+    was not measured with several tensors on their way, the slope of its line without the additions.
 
     Args:
         network: lines of aggregations.
@@ -185,11 +193,14 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     workers = network.workers
     slopes = {name: _wire_s_per_byte(network, name) for name in network.costs}
     rate = payload_bytes_per_s(network)
-    excess, latency = {}, {}
+    excess, latency, gaps = {}, {}, {}
     for name, cost in network.costs.items():
         rounds = rounds_of(name, workers, _chunks(name, workers))
         least = _sent(name, workers) / rate
         excess[name] = max(1.0, slopes[name] / least) if least else 1.0
+        if cost.busy_s_per_byte and least:
+            alone_s = _alone_s_per_byte(network, name)
+            gaps[name] = max(0.0, alone_s - excess[name] * least) / _sent(name, workers)
         chunks_s = MESSAGE_S * sum(each.chunks for each in rounds)
         count = max(1, sum(each.count for each in rounds))
         latency[name] = max(0.0, cost.latency_s - chunks_s) / count
@@ -209,6 +220,7 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         processor_s_per_message=processor_s_per_message(timing),
         message_s=MESSAGE_S,
         step_s=network.empty_s,
+        gaps_s_per_byte=gaps,
     )
 
 
@@ -230,7 +242,7 @@ def network_of(hardware: Hardware) -> NetworkModel:
         costs[name] = TransferCost(
             hardware.latency_of(name) * sum(each.count for each in rounds)
             + hardware.message_s * chunks,
-            sent * (hardware.excess.get(name, 1.0) / rate + hardware.handling_s_per_byte)
+            sent * (hardware.excess.get(name, 1.0) / rate + hardware.handling_of(name))
             + added * hardware.reduce_s_per_byte,
         )
     limit = threshold(costs[cheapest(costs, JUDGED_AT_BYTES)])
@@ -240,10 +252,13 @@ def network_of(hardware: Hardware) -> NetworkModel:
 def payload_bytes_per_s(network: NetworkModel) -> float:
     """What a link carries while nothing else waits.
 
-    Of links that were measured one by one it is the slowest; of measured aggregations what the
-    model of the network says; else what the pattern with the least overhead reaches. What a
-    transfer takes besides leaves the link idle where there is only one, and is taken away.
+    If it was measured with several tensors on their way, it is what the model of the network says.
+    Else, of links that were measured one by one it is the slowest; of measured aggregations what
+    the model says; else what the pattern with the least overhead reaches. What a transfer takes
+    besides leaves the link idle where there is only one, and is taken away.
     """
+    if any(cost.busy_s_per_byte for cost in network.costs.values()):
+        return network.bytes_per_s
     if network.links:
         return min(_without_handling(link.bytes_per_s) for link in network.links)
     if any(cost.residual is not None for cost in network.costs.values()):
@@ -274,7 +289,12 @@ def _chunks(pattern: str, workers: int) -> tuple[float, ...]:
 
 
 def _wire_s_per_byte(network: NetworkModel, pattern: str) -> float:
-    """The slope of a pattern's line: what of it is the wire's."""
+    """For how long each aggregated byte keeps the links busy, as far as that is known."""
+    return network.costs[pattern].busy_s_per_byte or _alone_s_per_byte(network, pattern)
+
+
+def _alone_s_per_byte(network: NetworkModel, pattern: str) -> float:
+    """The slope of a pattern's line, without additions and handling."""
     chunks = _chunks(pattern, network.workers)
     added = sum(each.added for each in rounds_of(pattern, network.workers, chunks))
     besides = added * REDUCE_S_PER_BYTE + _sent(pattern, network.workers) * HANDLING_S_PER_BYTE

@@ -40,6 +40,7 @@ def saved_by(
         processor_s_per_message=0.0,
         reduce_s_per_byte=0.0,
         handling_s_per_byte=0.0,
+        gaps_s_per_byte={},
         copy_s_per_byte=0.0,
         message_s=0.0,
     )

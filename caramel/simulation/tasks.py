@@ -324,7 +324,8 @@ class _Writer:
                     name=group.name,
                     target=0,
                     worth=self._worth(group, each.bytes, each.chunks, self._rate) * each.busiest,
-                    latency_s=latency_s * each.count + self._handling_s(each.bytes * each.busiest),
+                    latency_s=latency_s * each.count
+                    + self._handling_s(group, each.bytes * each.busiest),
                     urgency=urgency,
                 )
                 if each.added:
@@ -349,7 +350,7 @@ class _Writer:
                     after = values.of(message.source, message.chunks)
                     if (number, position) in before:
                         after.append(before[number, position])
-                    handling_s = self._handling_s(sent_bytes[message.source])
+                    handling_s = self._handling_s(group, sent_bytes[message.source])
                     filled = sum(chunks[chunk] > 0 for chunk in message.chunks)
                     sent = self._message(group, message, (size, filled), handling_s, after)
                     before[number, position] = sent
@@ -398,9 +399,9 @@ class _Writer:
         excess = self._hardware.excess.get(group.pattern, 1.0)
         return excess + self._hardware.message_s * chunks * bytes_per_s / size if size else excess
 
-    def _handling_s(self, size_bytes: float) -> float:
+    def _handling_s(self, group: Group, size_bytes: float) -> float:
         """What a worker's messages of one round take besides; it handles one after the other."""
-        return self._hardware.handling_s_per_byte * size_bytes
+        return self._hardware.handling_of(group.pattern) * size_bytes
 
     def _add_up(self, group: Group, host: int, added: float, after: Sequence[int]) -> int:
         seconds = self._hardware.reduce_s_per_byte * added
