@@ -163,7 +163,7 @@ def _network_line(model: NetworkModel) -> str:
 
 
 def _network_table(model: NetworkModel) -> Table:
-    table = _table("pattern", "latency ms", "ms per MB", "of several at a time", "off the line")
+    table = _table("pattern", "latency ms", "ms per MB", "of several", "off the line")
     for pattern, cost in model.costs.items():
         off = "" if cost.residual is None else f"{cost.residual:.1%}"
         slope_ms = f"{cost.s_per_byte * 1e6 * 1e3:.2f}"
@@ -181,8 +181,8 @@ def _times_table(measured: Measurements) -> Table:
     steps = {(t.tensors, t.size_bytes, t.pattern): t.seconds for t in measured.aggregations}
     for tensors, size in sorted({(tensors, size) for tensors, size, _ in steps}):
         cells = (_least_and_median(steps.get((tensors, size, each), ())) for each in patterns)
-        together = f" in {tensors} tensors" if tensors > 1 else ""
-        table.add_row(f"{size:,}{together}", *cells)
+        many = f"{tensors} x " if tensors > 1 else ""
+        table.add_row(f"{many}{size // tensors:,}", *cells)
     return table
 
 

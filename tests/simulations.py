@@ -333,7 +333,8 @@ class Reference:
                 event,
                 needs,
                 wait_s=hardware.latency_s[group.pattern]
-                + hardware.handling_of(group.pattern) * sum(sizes[s.chunk] for s in together),
+                + (hardware.handling_s_per_byte + hardware.gaps_s_per_byte.get(group.pattern, 0.0))
+                * sum(sizes[s.chunk] for s in together),
                 left=size * hardware.excess.get(group.pattern, 1.0)
                 + hardware.message_s * self._rate(step.source, step.target),
                 host=step.source,

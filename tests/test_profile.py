@@ -94,10 +94,12 @@ def test_a_profile_measured_beside_other_work_is_told(seconds, is_told):
 def test_several_tensors_at_a_time_have_a_row_of_their_own():
     console = Console(file=io.StringIO(), width=100)
     show(replace(PROFILE, networks=(network(2),), measurements=(measurements(2),)), console)
-    rows = [line.split("│")[1:3] for line in console.file.getvalue().splitlines() if "64" in line]
+    rows = [
+        line.split("│")[1:3] for line in console.file.getvalue().splitlines() if "00.00" in line
+    ]
     assert [[cell.split() for cell in row] for row in rows] == [
         [["64"], ["100.00", "200.00"]],
-        [["64", "in", "4", "tensors"], ["300.00", "300.00"]],
+        [["4", "x", "16"], ["300.00", "300.00"]],
     ]
 
 
