@@ -35,10 +35,11 @@ def test_a_step_is_shorter_without_each_of_its_parts():
         *(2, 1024.0),
         latency_s=dict.fromkeys(PATTERNS, 0.25),
         handling_s_per_byte=0.125 / 1024,
+        gaps_s_per_byte={"shuffle": 0.0625 / 1024},
         reduce_s_per_byte=0.5 / 1024,
     )
     assert saved(replace(hardware, message_s=0.125)) == pytest.approx(
-        {"computation": 2.0, "wire": 2.0, "latency": 0.5, "processor": 0.25 + 0.5 + 0.25},
+        {"computation": 2.0, "wire": 2.0, "latency": 0.5, "processor": 0.375 + 0.5 + 0.25},
         rel=1e-5,
     )
 

@@ -143,7 +143,10 @@ def test_an_aggregation_takes_as_long_as_was_measured(pattern, workers):
 def test_aggregations_at_a_time_take_as_long_as_was_measured(pattern):
     """Alone what its line says; many at a time only for as long as they keep the links busy."""
     busy = {"shuffle": 1.7e-8, "ring": 1.5e-8, "halving_doubling": 2e-8}
-    costs = {name: replace(cost, busy_s_per_byte=busy[name]) for name, cost in COSTS.items()}
+    costs = {
+        name: replace(cost, residual=0.01, busy_s_per_byte=busy[name])
+        for name, cost in COSTS.items()
+    }
     network = NetworkModel(4, costs, 1.5 / 1.5e-8, 100_000)
     hardware = hardware_of(network, TimingTable({}))
     assert hardware.bytes_per_s == pytest.approx(1e8)
