@@ -85,13 +85,19 @@ PROFILED_BYTES = (64, 4 * 2**20, 16 * 2**20)
 
 
 def measured_profile(
-    context: Any, cluster: Any, config: Any = None, *, accelerator: str | None = None
+    context: Any,
+    cluster: Any,
+    config: Any = None,
+    *,
+    accelerator: str | None = None,
+    network: Path | None = None,
 ) -> Any:
     """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
 
     Args:
         accelerator: the one that the job's computation emulates, if any. Times of ops are then what
             it was told to emulate.
+        network: a file with measurements of the network, which is written if it is not there.
     """
     import tensorflow as tf
 
@@ -99,11 +105,18 @@ def measured_profile(
     from caramel.facts import TimingTable
     from caramel.fingerprint import graph_hash
     from caramel.measure import measure_network
+    from caramel.measurements import Measurements
     from caramel.network import fit_network
     from caramel.profile import Profile
     from caramel.profiler import machine, profile_steps
+    from caramel.records import from_json_value, to_json_value
 
-    measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
+    if network is not None and network.exists():
+        measured = from_json_value(Measurements, json.loads(network.read_text()))
+    else:
+        measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
+        if network is not None:
+            network.write_text(json.dumps(to_json_value(measured)))
     on = machine("/CPU:0")
     if accelerator is None:
         timing = profile_steps(context, device="/CPU:0", config=config, use_cache=False)

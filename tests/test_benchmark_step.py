@@ -60,6 +60,12 @@ def test_a_lot_whose_steps_are_long_ends_after_the_least_rounds(monkeypatch):
     assert take_turns(running, 5, 2) == dict.fromkeys(running, least)
 
 
+def test_who_always_takes_as_long_does_one_block():
+    running = {cells.ALONE: Steps(), cells.PLAIN: Steps()}
+    taken = take_turns(running, 5, 2, once={cells.ALONE})
+    assert taken == {cells.ALONE: (1.0,) * 2, cells.PLAIN: (1.0,) * 10}
+
+
 def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
     uses = [dict(system.setting).get("uses") for system in cells.ablation_systems(cells.REAL[0])]
     assert uses == [

@@ -1,8 +1,8 @@
 """Caramel: without a plan, where each gradient is aggregated when it is there, and with one.
 
 Host 0 has worker 0 and drives the job; the other hosts run ``caramel worker``. What a planned run
-needs to know of the network and of its ops is measured by the first such run of a case, on its
-hosts, before it trains.
+needs to know of its ops is measured by the first such run of a case, on its hosts, before it
+trains; what it needs to know of the network by the first one between such hosts.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class InGraph:
             env = _environment(setting)
             for number, host in enumerate(bed.hosts[1:], 1):
                 run.start(host, _worker(addresses, number, case), env)
-            run.start(bed.hosts[0], run.command(0, addresses=addresses), env)
+            run.start(bed.hosts[0], run.command(0, addresses=addresses, link=bed.rate), env)
 
         return launch(self, __name__, bed, case, setting, start_all, ranks=1)
 
@@ -209,10 +209,18 @@ def _profile(rank: Rank, context: Any, cluster: Any) -> Path:
     from benchmarks.peers import graph
     from benchmarks.workers import measured_profile
 
-    path = Path(rank.prepared) / PROFILE
+    case, directory = rank.case, Path(rank.prepared)
+    path = directory / PROFILE
     if not path.exists():
-        config, accelerator = graph.config(rank.case), rank.case.accelerator
-        measured_profile(context, cluster, config, accelerator=accelerator).save(path)
+        threads = f"{case.threads}-{case.inter_op_threads}"
+        name = f"network-{rank.workers}-{rank.extra['link']}-{threads}.json"
+        measured_profile(
+            context,
+            cluster,
+            graph.config(case),
+            accelerator=case.accelerator,
+            network=directory.parent / name,
+        ).save(path)
     return path
 
 

@@ -2,14 +2,15 @@
 
 The systems of a cell run at the same time as far as memory allows, and take turns. Where it does
 not allow all, they come in lots, and plain Caramel, whose processes stay, takes turns with each of
-them, so that it is always compared within the same minutes.
+them, so that it is always compared within the same minutes. A worker alone that emulates its
+computation does one block.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from benchmarks import peers
 from benchmarks.peers import PeerError, Result, Running
@@ -39,6 +40,7 @@ def measure(
         rounds: at most; see `LOT_S`.
         advance: called after each system.
     """
+    once = {ALONE} if cell.accelerator else set()  # waits for as long as it is told, every time
     with Testbed(
         cell.workers, f"{cell.mbit_per_s:g}mbit", pin_cores=True, both_ways=cell.workers > 2
     ) as bed:
@@ -52,8 +54,10 @@ def measure(
             plain = dict(_start([PLAIN], bed, case, stays, failed))
             for lot in lots(systems, sum(sizes), cell.workers):
                 with contextlib.ExitStack() as stack:
-                    running = {**plain, **dict(_start(lot, bed, case, stack, failed))}
-                    samples_s = take_turns(running, rounds, steps)
+                    running = dict(_start(lot, bed, case, stack, failed))
+                    if not once.issuperset(lot):
+                        running = {**plain, **running}
+                    samples_s = take_turns(running, rounds, steps, once)
                     results += [(each, running[each].result()) for each in lot if each in running]
                     beside |= dict.fromkeys(lot, samples_s.get(PLAIN, ()))
                 for _ in lot:
@@ -61,6 +65,7 @@ def measure(
             for system, each in plain.items():
                 results.insert(0, (system, each.result()))
                 beside[system] = tuple(each.step_s)
+                beside |= {other: tuple(each.step_s) for other in once}
             advance()
         valid = validate([result for _, result in results])
     shown = {system: result for (system, _), result in zip(results, valid, strict=True)}
@@ -77,16 +82,21 @@ def lots(systems: Sequence[System], parameter_bytes: float, workers: int) -> Ite
 
 
 def take_turns(
-    running: Mapping[System, Running], rounds: int, steps: int
+    running: Mapping[System, Running], rounds: int, steps: int, once: Collection[System] = ()
 ) -> dict[System, tuple[float, ...]]:
-    """The seconds of each system's steps, a block of each in turn; see `LOT_S`."""
+    """The seconds of each system's steps, a block of each in turn; see `LOT_S`.
+
+    Args:
+        once: whose steps are all alike: one block is enough.
+    """
     samples_s: dict[System, tuple[float, ...]] = dict.fromkeys(running, ())
     began_s = time.monotonic()
     for done in range(rounds):
         if done >= LEAST_ROUNDS and time.monotonic() - began_s > LOT_S:
             break
         for system, each in running.items():
-            samples_s[system] += each.block(steps)
+            if done == 0 or system not in once:
+                samples_s[system] += each.block(steps)
     return samples_s
 
 

@@ -56,7 +56,8 @@ class Testbed:
         if not 1 <= hosts <= MOST_HOSTS:
             raise BedError(f"a bed has 1 to {MOST_HOSTS} hosts, not {hosts}")
         self.hosts: tuple[Host, ...] = ()
-        self._count, self._rate, self._both_ways = hosts, rate, both_ways
+        self.rate = rate
+        self._count, self._both_ways = hosts, both_ways
         self._cores = sorted(os.sched_getaffinity(0)) if pin_cores else None
         self._reach_from_root, self._grace_s = reach_from_root, grace_s
         self._name = ""  # empty while there is no bed
@@ -235,7 +236,7 @@ class Testbed:
         call("ip", "link", "set", name, "master", self._name, "up")
         call(*ip, "link", "set", "lo", "up")
         call(*ip, "address", "add", own, "dev", INTERFACE)
-        self.set_rate(host, self._rate)
+        self.set_rate(host, self.rate)
         call(*ip, "link", "set", INTERFACE, "up")
 
     def _set_port(self, host: Host | int, state: str) -> None:
