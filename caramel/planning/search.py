@@ -8,6 +8,8 @@ into another number of parts, or aggregated by another pattern, as long as that 
 step shorter. Where one gradient dominates, all that is tried with it split, too, into as many parts
 as the family likes best. As far as the budget lasts, the next best of the family, with other bytes
 in flight, are improved as well: what is reached one change at a time depends on where one starts.
+It gets further from few large groups, which can be split, than from many small ones, and a pass
+over them takes less; so where to start, each group counts as if it made the step longer.
 
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
@@ -36,6 +38,7 @@ IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000
 _STARTS = 3  # limits of what is in flight
 _FURTHER = 3  # improved plans that are told of
 _WORTH = 1e-4  # of the step that a change must save to be made
+_PER_GROUP = 5e-4  # of the step that a start must save for each group that it has more
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
 
 
@@ -45,6 +48,12 @@ class Scored:
 
     candidate: Candidate
     step_s: float
+
+    @property
+    def start_s(self) -> float:
+        """By which starts are compared: the step, longer by a little for each joined group."""
+        groups = len(self.candidate.groups) - len(self.candidate.parts)
+        return self.step_s * (1 + _PER_GROUP * groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +105,19 @@ def search(
     given = [searcher(each.parts).score(each) for each in starts]
     family = searcher().family()
     shape, start = family[0]
-    found = [improved(min([plain, *given, start], key=lambda each: each.step_s))]
+    first = min([plain, *given, start], key=lambda each: each.start_s)
+    found, done = [improved(first)], [first]
     others = [each for _, each in family]
     cuts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
     may_split = options.scheduling and options.batching and not budget.is_over
     if cuts and may_split and not _is_good(found, outlook):
         in_parts = [each for parts in cuts for _, each in searcher(parts).family(shape)]
-        best = min(in_parts, key=lambda each: each.step_s)
+        best = min(in_parts, key=lambda each: each.start_s)
         found.append(improved(best))
+        done.append(best)
         others += [each for each in in_parts if each.candidate.parts == best.candidate.parts]
-    for each in sorted(others, key=lambda each: each.step_s):
-        if not budget.is_over and not _is_good(found, outlook):
+    for each in sorted(others, key=lambda each: each.start_s):
+        if each not in done and not budget.is_over and not _is_good(found, outlook):
             found.append(improved(each))
     best = min(found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
     for simpler in (*given, plain):
@@ -214,9 +225,9 @@ class _Searcher:
             ]
             if not (by_limit and self._is_over):
                 by_limit.append(self._best_of(shapes))
-        by_limit.sort(key=lambda each: each[1].step_s)
+        by_limit.sort(key=lambda each: each[1].start_s)
         fitted = [self._fitted(each, sized=start is None) for each in by_limit[:_STARTS]]
-        return sorted(fitted, key=lambda each: each[1].step_s)
+        return sorted(fitted, key=lambda each: each[1].start_s)
 
     def _fitted(self, found: tuple[Shape, Scored], *, sized: bool) -> tuple[Shape, Scored]:
         """A member of the family with the best sizes of groups, if asked for, and share."""
@@ -241,7 +252,7 @@ class _Searcher:
             if best is not None and self._is_over:
                 break
             tried = self.score(self._grouping.shaped(shape))
-            if best is None or tried.step_s < best[1].step_s * (1 - _WORTH):
+            if best is None or tried.start_s < best[1].start_s * (1 - _WORTH):
                 best = shape, tried
         assert best is not None
         return best
