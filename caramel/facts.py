@@ -273,6 +273,8 @@ class NetworkModel:
         threshold_bytes: aggregations below it are dominated by latency (section 4.2).
         links: pairs of workers, where they were measured one by one.
         empty_s: what a step takes in which nothing is done: the client's call.
+        request_s: for how long a worker is busy at the begin of a step for each message that it
+            will receive, because it asks for all of them then; 0 if it was not measured.
     """
 
     workers: int
@@ -281,6 +283,7 @@ class NetworkModel:
     threshold_bytes: int
     links: tuple[Link, ...] = ()
     empty_s: float = 0.0
+    request_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

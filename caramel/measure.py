@@ -32,6 +32,9 @@ MOST_WORKERS_IN_PAIRS = 8
 TOGETHER = 4
 """So many tensors at the same time leave no link idle."""
 
+MANY, SMALL_BYTES = 64, 64
+"""Of so many tensors of so many bytes nearly all of a step is what messages cost."""
+
 _ROUNDS = 4  # the series take turns, so that a slow moment does not hit one alone
 _UNTIMED = 2  # steps of each turn; the first ones after a pause are slower
 _STEP_TIMEOUT_S = 300.0
@@ -52,12 +55,15 @@ def measure_network(
 ) -> Measurements:
     """Time aggregations one after another, some at a time, and sends between all pairs of workers.
 
+    Of the first pattern also many small tensors at a time are aggregated.
+
     Args:
         workers: a `Cluster`, or what `ARModel` takes.
         patterns: which are measured.
         sizes: of the tensors, in bytes; at least two.
-        repeats: how many steps of each pattern and size count; of several tensors at a time, which
-            are as large as the largest size together, and of each pair it is a quarter.
+        repeats: how many steps of each pattern and size count; of several tensors at a time (some
+            that are as large as the largest size together, or many small ones), and of each pair it
+            is a quarter.
         pairs: whether pairs are measured; by default for 2 to 8 workers.
         start_timeout_s: how long to wait for the workers, in seconds.
         config: a `tf.compat.v1.ConfigProto` with options of the sessions.
@@ -97,8 +103,9 @@ def measure_network(
             pattern: series(_aggregation(each_bytes, TOGETHER), pattern)
             for pattern in dict.fromkeys(patterns)
         }
+        many = series(_aggregation(SMALL_BYTES, MANY), patterns[0])
         some = max(1, repeats // 4)
-        _take_turns(list(together.values()), some, "aggregations at a time", report)
+        _take_turns([*together.values(), many], some, "aggregations at a time", report)
     empty_sends, sends = (
         _measure_pairs(cluster, wanted, repeats, options, report) if with_pairs else ((), ())
     )
@@ -111,7 +118,8 @@ def measure_network(
         + tuple(
             AggregationTimes(pattern, TOGETHER * each_bytes, tuple(each.seconds), TOGETHER)
             for pattern, each in together.items()
-        ),
+        )
+        + (AggregationTimes(patterns[0], MANY * SMALL_BYTES, tuple(many.seconds), MANY),),
         empty_seconds=tuple(empty.seconds),
         sends=sends,
         empty_send_seconds=empty_sends,

@@ -61,7 +61,8 @@ class Measurements:
 
     Attributes:
         workers: how many there are.
-        aggregations: for each pattern and size; and for each pattern some tensors at the same time.
+        aggregations: for each pattern and size; for each pattern some tensors at the same time; and
+            for one pattern many small ones.
         empty_seconds: of steps that run one op on every worker and send nothing between them: the
             client's call, and the start and end of a step on all workers. Training pays it once in
             a step, whatever is aggregated.

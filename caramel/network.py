@@ -31,6 +31,16 @@ JUDGED_AT_BYTES = 4 * 2**20
 LARGEST_THRESHOLD = sys.maxsize
 """The threshold where doubling the size never costs enough: latency is all there is."""
 
+REQUEST_SHARE = 0.45
+"""Of what a small message costs, the part that comes at the begin of a step, when whoever will
+receive it asks for it. Steps with emulated accelerators that hide all transfers are longer than
+their computation by 40, 115 and 240 microseconds for each message that a worker receives, with two,
+four and eight workers (`step-grid-2.json`, `step-grid-4.json`, `step-grid-8.json` in
+`benchmarks/results`, plain plans with rho 0.5); of many small tensors each message took 81, 219 and
+610 to 740 there (all workers share two cores)."""
+
+_SMALL_BYTES = 64  # of a tensor of which only its messages matter
+
 
 def fit_network(measurements: Measurements, *, threshold_bytes: int | None = None) -> NetworkModel:
     """The lines that fit measurements best, and what follows from them.
@@ -53,8 +63,11 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
         if times.tensors == 1:
             by_pattern[times.pattern].append(times)
     costs = {pattern: _fit_pattern(times, empty_s) for pattern, times in by_pattern.items()}
-    for times in measurements.aggregations:
-        if times.tensors > 1 and times.pattern in costs:
+    several = [t for t in measurements.aggregations if t.tensors > 1 and t.pattern in costs]
+    small = [times for times in several if times.size_bytes <= _SMALL_BYTES * times.tensors]
+    request_s = _request_s(small, costs, empty_s, measurements.workers)
+    for times in several:
+        if times not in small:
             costs[times.pattern] = _with_busy(costs[times.pattern], times, empty_s)
     best = cheapest(costs, JUDGED_AT_BYTES)
     links = tuple(_links(measurements))
@@ -73,7 +86,24 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
         threshold_bytes=threshold(costs[best]) if threshold_bytes is None else threshold_bytes,
         links=links,
         empty_s=empty_s,
+        request_s=request_s,
     )
+
+
+def _request_s(
+    small: Sequence[AggregationTimes],
+    costs: Mapping[str, TransferCost],
+    empty_s: float,
+    workers: int,
+) -> float:
+    """What asking for a message takes, from many small tensors, each of which is a single chunk."""
+    if not small:
+        return 0.0
+    times = max(small, key=lambda each: each.tensors)
+    steps = schedule(times.pattern, workers).steps
+    received = sum(not isinstance(step, Reduce) and step.chunk == 0 for step in steps) / workers
+    further_s = times.median_s - empty_s - costs[times.pattern].latency_s
+    return max(0.0, REQUEST_SHARE * further_s / (times.tensors - 1) / received)
 
 
 def _fit_pattern(times: Sequence[AggregationTimes], empty_s: float) -> TransferCost:

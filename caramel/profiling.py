@@ -159,7 +159,8 @@ def _network_line(model: NetworkModel) -> str:
     if model.threshold_bytes == LARGEST_THRESHOLD:
         threshold = "none, because all is latency"
     rate = f"{model.bytes_per_s / 1e6:,.1f} MB/s"
-    return f"{model.workers} workers: {rate} each, threshold {threshold}"
+    asking = f", {model.request_s * 1e6:.0f} us to ask for a message" if model.request_s else ""
+    return f"{model.workers} workers: {rate} each, threshold {threshold}{asking}"
 
 
 def _network_table(model: NetworkModel) -> Table:

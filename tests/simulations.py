@@ -154,6 +154,7 @@ def costly(draw, of=None):
         op_s=draw(st.sampled_from([0.0, 0.25])),
         step_s=draw(st.sampled_from([0.0, 0.5])),
         gaps_s_per_byte={"ring": draw(st.sampled_from([0.0, 3e-4]))},
+        request_s=draw(st.sampled_from([0.0, 0.125])),
     )
     return replace(case, hardware=extra)
 
@@ -206,6 +207,7 @@ class Reference:
 
     def step_s(self) -> float:
         for host in range(self.case.hardware.workers):
+            self._ask(host)
             self._compute(host)
         for group in self.case.travelling:
             self._transfer(group)
@@ -232,13 +234,23 @@ class Reference:
 
     # What there is
 
+    def _ask(self, host: int) -> None:
+        """For everything that the host will receive, before anything else."""
+        received = sum(
+            step.target == host
+            for group in self.case.travelling
+            for step in self._steps(group).steps * group.depth
+            if not isinstance(step, Reduce)
+        )
+        self._add(("asked", host), set(), wait_s=self.case.hardware.request_s * received)
+
     def _compute(self, host: int) -> None:
         case, chain = self.case, self.case.workload.chain
         hardware = case.hardware
         deferred = {n for g in case.groups if g.deferred for n in g.members}
         moved = [u for u in case.workload.updates if u.moves_with & deferred]
         for number, piece in enumerate(chain):
-            needs = {("piece", number - 1, host)} if number else set()
+            needs = {("piece", number - 1, host)} if number else {("asked", host)}
             if case.pending:
                 needs |= {("update", u.name, host) for u in moved if u.writes & piece.needs}
             seconds = piece.seconds + hardware.op_s * piece.ops
@@ -270,6 +282,7 @@ class Reference:
                 if g.group == group.name and g.after in sent
             }
             copied = len(group.members) > 1 and not group.deferred
+            needs.add(("asked", host))
             if not group.deferred:
                 needs |= self._yields(group, host)
             seconds = hardware.copy_s_per_byte * size * copied

@@ -57,10 +57,11 @@ def test_aggregations_and_pairs_are_measured(workers):
     keys = [(each.pattern, each.size_bytes) for each in alone]
     assert sorted(keys) == sorted((pattern, size) for pattern in PATTERNS for size in SIZES)
     assert all(len(each.seconds) == 5 and each.least_s > 0.0 for each in alone)
-    together = [each for each in measured.aggregations if each.tensors > 1]
+    *together, many = [each for each in measured.aggregations if each.tensors > 1]
     assert [
         (each.pattern, each.size_bytes, each.tensors, len(each.seconds)) for each in together
     ] == [(pattern, max(SIZES), 4, 1) for pattern in PATTERNS]
+    assert (many.pattern, many.size_bytes, many.tensors) == (PATTERNS[0], 64 * 64, 64)
     assert len(measured.empty_seconds) == 5
     pairs = [(each.source, each.target, each.size_bytes) for each in measured.sends]
     assert len(set(pairs)) == len(pairs) == workers * (workers - 1) * len(SIZES)
@@ -73,6 +74,7 @@ def test_aggregations_and_pairs_are_measured(workers):
     assert set(model.costs) == set(PATTERNS)
     assert len(model.links) == workers * (workers - 1)
     assert model.bytes_per_s > 0.0
+    assert model.request_s > 0.0
 
 
 def test_nothing_is_planned_while_it_is_measured(monkeypatch):
@@ -84,7 +86,7 @@ def test_nothing_is_planned_while_it_is_measured(monkeypatch):
 
     monkeypatch.setattr("caramel.builder.Session", session)
     measure_network(2, patterns=["ring"], sizes=(4, 8), repeats=1, pairs=False)
-    assert planning == [(None, None)] * 4
+    assert planning == [(None, None)] * 5
 
 
 def test_what_is_measured_can_be_chosen():
@@ -93,6 +95,7 @@ def test_what_is_measured_can_be_chosen():
         ("ring", 4, 1),
         ("ring", 8, 1),
         ("ring", 16, 4),
+        ("ring", 4096, 64),
     ]
     assert (measured.sends, measured.empty_send_seconds) == ((), ())
 
@@ -175,7 +178,8 @@ def test_a_profile_of_network_and_ops(directory):
     assert profile.outline.free.computation_s <= timed_s * (1 + 1e-9)  # added in another order
     assert set(profile.network(2).costs) == set(PATTERNS)
     assert profile.measurements[0].addresses == tuple(workers.split(","))
-    assert {each.size_bytes for each in profile.measurements[0].aggregations} == {64, 16384}
+    sizes = {(each.tensors, each.size_bytes) for each in profile.measurements[0].aggregations}
+    assert sizes == {(1, 64), (1, 16384), (4, 16384), (64, 64 * 64)}
 
     again = run(directory, "--out", "profile.json", "--module", "my_job:make_context", "--add")
     assert again.returncode == 0, again.stderr

@@ -125,6 +125,21 @@ def test_several_tensors_at_a_time_tell_the_rate_of_a_busy_link():
     assert found.costs["ring"].busy_s_per_byte is None
 
 
+def test_many_small_tensors_tell_what_asking_for_a_message_takes():
+    # 4 workers: each receives 3/2 chunks of a tensor that is in one; 63 more take 94.5 ms.
+    alone = TransferCost(0.002, 1.2e-8)
+    some = AggregationTimes("ring", 16_000_000, (0.167,), tensors=4)
+    many = AggregationTimes("shuffle", 64 * 64, (0.3, 0.1015, 0.1014), tensors=64)
+    times = (*measured(alone, empty_s=0.005), *measured(alone, empty_s=0.005, pattern="ring"), some)
+    found = fit_network(Measurements(4, (*times, many), (0.005,)))
+    assert found.request_s == pytest.approx(0.45 * 1e-3)
+    assert found.costs["shuffle"].busy_s_per_byte is None
+    assert found.costs["ring"].busy_s_per_byte == pytest.approx(1e-8)
+    assert fit_network(Measurements(4, times, (0.005,))).request_s == 0.0
+    quick = AggregationTimes("shuffle", 64 * 64, (0.006,), tensors=64)
+    assert fit_network(Measurements(4, (*times, quick), (0.005,))).request_s == 0.0
+
+
 def test_the_slowest_link_tells_the_rate_where_pairs_were_measured():
     sends = tuple(
         SendTimes(source, target, size, (0.01 + latency + size / rate,) * 3)

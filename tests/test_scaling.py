@@ -12,6 +12,7 @@ from caramel.errors import PlanError
 from caramel.facts import NetworkModel, TimingTable, TransferCost
 from caramel.simulation.assumed import (
     PAYLOAD_SHARE,
+    REQUEST_S,
     TRANSFER_S,
     AssumedHost,
     assumed_hardware,
@@ -37,6 +38,15 @@ def test_of_a_links_rate_a_share_is_payload_and_tensorflow_takes_its_time():
     assert set(two.hosts) == {Host(PAYLOAD_SHARE * 1.25e8, PAYLOAD_SHARE * 1.25e8, 1.0)}
     assert set(two.latency_s.values()) == {TRANSFER_S + 0.001}
     assert (two.message_s, two.cores, two.step_s, two.excess) == (MESSAGE_S, None, 0.0, {})
+    assert two.request_s == REQUEST_S
+    assert hardware(2, timing=TimingTable({"a": 1.0}, cores=2)).request_s == 0.0
+
+
+def test_a_host_that_was_measured_says_what_asking_for_a_message_takes_if_that_is_less():
+    costs = {"shuffle": TransferCost(0.004, 3e-8)}
+    networks = [NetworkModel(2, costs, 5e7, 1, request_s=each) for each in (0.0, 2e-5, 1e-3)]
+    assert hardware(2, networks=networks).request_s == 2e-5
+    assert hardware(2, networks=networks[2:]).request_s == REQUEST_S
 
 
 def test_a_measured_network_says_what_transfers_take_besides():

@@ -16,7 +16,7 @@ from caramel.network import assumed_network
 from caramel.plan import AggregatedGradient, Group, Plan
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate, Outlook, _Searcher, other_sides, search
+from caramel.planning.search import Candidate, Outlook, Scored, _Searcher, other_sides, search
 from caramel.planning.split import split_gradients
 from caramel.simulation.hardware import Hardware, Host, hardware_of
 from caramel.simulation.simulate import sizes_of
@@ -78,6 +78,25 @@ def best_of_all(outlook, in_flight_bytes):
             gates = gates_of(sized, in_flight_bytes=in_flight_bytes)
             steps.append(outlook.predict(Candidate("tried", groups, gates)).step_s)
     return min(steps)
+
+
+def test_gradients_are_joined_where_asking_for_messages_takes_long():
+    """Computation hides all transfers, but does not begin before everything is asked for."""
+    outlook = outlook_of([4000] * 30, [0.01] * 30)
+    assert search(outlook, []).best.step_s == pytest.approx(0.9, rel=1e-3)
+    asking = dataclasses.replace(outlook.hardware, request_s=1e-3)
+    found = search(dataclasses.replace(outlook, hardware=asking), [])
+    assert found.plain.step_s > 0.92
+    assert found.best.step_s < 0.906
+    assert len(found.best.candidate.groups) < 5
+
+
+def test_of_starts_that_are_as_good_the_one_with_fewer_groups_comes_first():
+    outlook = outlook_of([MB] * 4, [0.02] * 4)
+    small = Candidate("small", outlook.plain.groups)
+    large = Candidate("large", outlook.plain.groups[:2])
+    assert Scored(large, 1.0).start_s < Scored(small, 1.0).start_s
+    assert Scored(small, 0.99).start_s < Scored(large, 1.0).start_s
 
 
 def test_something_but_not_everything_is_deferred_where_the_wire_is_the_limit():

@@ -22,6 +22,7 @@ COSTS = (
     "copy_s_per_byte",
     "message_s",
     "processor_s_per_message",
+    "request_s",
     "op_s",
 )
 

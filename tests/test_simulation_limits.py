@@ -44,6 +44,10 @@ def test_a_step_is_shorter_without_each_of_its_parts():
     )
 
 
+def test_asking_for_messages_is_what_a_processor_does():
+    assert saved(hosts(2, 1024.0, request_s=0.25))["processor"] == pytest.approx(0.5)
+
+
 def test_where_the_wire_is_hidden_it_limits_nothing():
     workload = Workload((Piece("f", 3.0), Piece("b", 1.0, yields=("p",))))
     found = saved(hosts(2, 1024.0), workload, deferred=True)

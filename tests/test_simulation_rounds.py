@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulations import PATTERNS
+from simulations import PATTERNS, hosts
 
 from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.measurements import AggregationTimes, Measurements
@@ -31,7 +31,7 @@ from caramel.simulation.rounds import (
     exchanges_of,
     rounds_of,
 )
-from caramel.simulation.simulate import simulate_groups
+from caramel.simulation.simulate import GroupTimes, simulate_groups
 from caramel.workload import Piece, Size, Workload
 
 
@@ -203,14 +203,44 @@ def test_messages_cost_processors_that_compute_something():
     assert hardware_of(network, TimingTable({})).processor_s_per_message == 0.0
 
 
+def test_asking_for_messages_delays_accelerators_and_is_part_of_the_latency():
+    """A processor that computes is busy with messages anyway."""
+    network = NetworkModel(2, COSTS, 1e8, 100_000, request_s=1e-4)
+    hardware = hardware_of(network, TimingTable({}))
+    assert hardware.request_s == 1e-4
+    # Two rounds with one chunk of 40 us in each, and each of them asked for in 100 us.
+    assert hardware.latency_of("shuffle") == pytest.approx(0.00186)
+    expected_s = COSTS["shuffle"].seconds(2**26)
+    assert aggregation_s(hardware, "shuffle", 2**26) == pytest.approx(expected_s, rel=1e-6)
+    assert hardware_of(network, TimingTable({}, cores=2)).request_s == 0.0
+
+
+def test_a_worker_asks_for_all_messages_before_it_computes_and_sends():
+    """Two chunks of 2,000 bytes each, at 1,000 bytes in a second, asked for in half a second."""
+    hardware = replace(hosts(2), request_s=0.5)
+    chain = (Piece("f", 1.0), Piece("b", 2.0, yields=("p",)))
+
+    def predicted(deferred):
+        groups = [Group("g", ("p",), "shuffle", deferred=deferred)]
+        return simulate_groups(groups, (), {"p": Size(1000, 4)}, Workload(chain), hardware)
+
+    in_step, deferred = predicted(False), predicted(True)
+    assert in_step.groups["g"] == GroupTimes(4.0, 8.0)
+    assert deferred.groups["g"] == GroupTimes(1.0, 5.0)
+    assert (in_step.step_s, deferred.step_s) == (8.0, 5.0)
+    spans = in_step.timeline.of_worker(0).spans
+    computed = [(each.name, each.begin_s) for each in spans if each.resource == "compute"]
+    assert computed == [("f", 1.0), ("b", 2.0)]
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 8])
 def test_a_model_of_the_network_from_what_it_can_do(workers):
-    network = NetworkModel(workers, COSTS, 1e8, 100_000, empty_s=0.01)
+    network = NetworkModel(workers, COSTS, 1e8, 100_000, empty_s=0.01, request_s=5e-5)
     again = network_of(hardware_of(network, TimingTable({})))
     for name, cost in COSTS.items():
         assert again.costs[name].latency_s == pytest.approx(cost.latency_s)
         assert again.costs[name].s_per_byte == pytest.approx(cost.s_per_byte)
-    assert (again.workers, again.empty_s) == (workers, 0.01)
+    assert (again.workers, again.empty_s, again.request_s) == (workers, 0.01, 5e-5)
     # 1.5 times latency over slope of shuffle, which is the fastest for 4 MB.
     assert again.threshold_bytes == pytest.approx(1.5 * 0.004 / 1.8e-8, abs=1)
 

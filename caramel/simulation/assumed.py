@@ -25,6 +25,11 @@ what two workers take to aggregate 64 bytes, without the client's call
 (`benchmarks/results/allreduce.json`, `benchmarks/results/overhead.json`)."""
 
 
+REQUEST_S = 0.036e-3
+"""What asking for a message takes, if no faster host was measured: 0.45 of what a small message
+takes between two workers of one core each (`caramel.network.REQUEST_SHARE`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class AssumedHost:
     """What someone says of a worker.
@@ -61,11 +66,12 @@ def assumed_hardware(
             that network is part of it), and for how many times more a pattern's transfers take than
             their bytes: of the most workers counts.
     """
-    transfer_s, excess, empty_s = TRANSFER_S, {}, 0.0
+    transfer_s, excess, empty_s, request_s = TRANSFER_S, {}, 0.0, REQUEST_S
     if networks:
         most = max(networks, key=lambda network: network.workers)
         measured = hardware_of(most, timing)
         transfer_s, empty_s = min(TRANSFER_S, *measured.latency_s.values()), most.empty_s
+        request_s = min([REQUEST_S, *(each.request_s for each in networks if each.request_s)])
         # Between two workers there is one sender to each receiver, whatever the pattern.
         excess = dict(measured.excess) if most.workers > 2 and len(hosts) > 2 else {}
     return Hardware(
@@ -76,6 +82,7 @@ def assumed_hardware(
         processor_s_per_message=processor_s_per_message(timing),
         message_s=MESSAGE_S,
         step_s=empty_s,
+        request_s=request_s if timing.cores is None else 0.0,
     )
 
 

@@ -85,6 +85,9 @@ class Hardware:
         step_s: what a step takes in which nothing is done: the client's call.
         gaps_s_per_byte: as `handling_s_per_byte`, what the transfers of a pattern take in addition:
             a round begins when all workers have ended the one before.
+        request_s: for each chunk that a worker receives in a step, so much later it begins to
+            compute and to send; nothing if a processor computes, where it is a part of
+            `processor_s_per_message`.
     """
 
     hosts: tuple[Host, ...]
@@ -101,6 +104,7 @@ class Hardware:
     op_s: float = 0.0
     step_s: float = 0.0
     gaps_s_per_byte: Mapping[str, float] = field(default_factory=dict)
+    request_s: float = 0.0
 
     @property
     def workers(self) -> int:
@@ -182,9 +186,10 @@ LINKS_DIFFER = 1.1
 def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     """What was measured.
 
-    A pattern's latency is that of its line, without what its chunks cost, spread over the rounds in
-    which it goes. For how much longer it keeps links busy than its bytes need is its excess: if it
-    was not measured with several tensors on their way, the slope of its line without the additions.
+    A pattern's latency is that of its line, without what its chunks cost and asking for them takes,
+    spread over the rounds in which it goes. For how much longer it keeps links busy than its bytes
+    need is its excess: if it was not measured with several tensors on their way, the slope of its
+    line without the additions.
 
     Args:
         network: lines of aggregations.
@@ -193,6 +198,7 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     workers = network.workers
     slopes = {name: _wire_s_per_byte(network, name) for name in network.costs}
     rate = payload_bytes_per_s(network)
+    request_s = network.request_s if timing.cores is None else 0.0
     excess, latency, gaps = {}, {}, {}
     for name, cost in network.costs.items():
         rounds = rounds_of(name, workers, _chunks(name, workers))
@@ -201,7 +207,7 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         if cost.busy_s_per_byte and least:
             alone_s = _alone_s_per_byte(network, name)
             gaps[name] = max(0.0, alone_s - excess[name] * least) / _sent(name, workers)
-        chunks_s = MESSAGE_S * sum(each.chunks for each in rounds)
+        chunks_s = (MESSAGE_S + request_s) * sum(each.chunks for each in rounds)
         count = max(1, sum(each.count for each in rounds))
         latency[name] = max(0.0, cost.latency_s - chunks_s) / count
     links = tuple(
@@ -221,6 +227,7 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         message_s=MESSAGE_S,
         step_s=network.empty_s,
         gaps_s_per_byte=gaps,
+        request_s=request_s,
     )
 
 
@@ -241,12 +248,14 @@ def network_of(hardware: Hardware) -> NetworkModel:
         chunks = sum(each.chunks for each in rounds)
         costs[name] = TransferCost(
             hardware.latency_of(name) * sum(each.count for each in rounds)
-            + hardware.message_s * chunks,
+            + (hardware.message_s + hardware.request_s) * chunks,
             sent * (hardware.excess.get(name, 1.0) / rate + hardware.handling_of(name))
             + added * hardware.reduce_s_per_byte,
         )
     limit = threshold(costs[cheapest(costs, JUDGED_AT_BYTES)])
-    return NetworkModel(workers, costs, rate, limit, hardware.links, hardware.step_s)
+    return NetworkModel(
+        workers, costs, rate, limit, hardware.links, hardware.step_s, hardware.request_s
+    )
 
 
 def payload_bytes_per_s(network: NetworkModel) -> float:

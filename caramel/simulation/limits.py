@@ -25,7 +25,8 @@ def saved_by(
     * "computation": an infinitely fast device.
     * "wire": links that carry any amount at once. What a processor has to do for it stays.
     * "latency": transfers that take no time beside their bytes.
-    * "processor": copying, adding and handling what is sent takes nothing, of the device neither.
+    * "processor": copying, adding, and asking for and handling what is sent takes nothing, of the
+      device neither.
 
     Args:
         step_s: of the step as it is.
@@ -43,6 +44,7 @@ def saved_by(
         gaps_s_per_byte={},
         copy_s_per_byte=0.0,
         message_s=0.0,
+        request_s=0.0,
     )
     variations: dict[LimitedBy, Hardware] = {
         "computation": _slower(hardware, 1 / PLENTY),

@@ -1,9 +1,10 @@
 """Everything that happens in a step, and what waits for what.
 
-On each host a chain of computation; for each group the laying side by side of its members, the
-transfers and additions of its pattern, and what waits for its arrival: gates, updates, and parts
-of the forward pass. Where a processor computes, what it copies and adds takes a core from that.
-Where all workers are alike, one host stands for all, and sends to itself.
+On each host a chain of computation, which begins when everything that will be received has been
+asked for; for each group the laying side by side of its members, the transfers and additions of its
+pattern, and what waits for its arrival: gates, updates, and parts of the forward pass. Where a
+processor computes, what it copies and adds takes a core from that. Where all workers are alike, one
+host stands for all, and sends to itself.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class _Writer:
         self._rate = hardware.bytes_per_s
         self._links = {(each.source, each.target): each for each in hardware.links}
         self._after: dict[str, list[str]] = {}
+        self._asked: list[list[int]] = []
         self._chain: list[list[int]] = []
         self._yielded: list[dict[str, int]] = []
 
@@ -130,8 +132,11 @@ class _Writer:
 
     def compute(self) -> None:
         """The forward and the backward pass of every host."""
-        op_s = self._hardware.op_s
+        op_s, request_s = self._hardware.op_s, self._hardware.request_s
+        asking_s = request_s * sum(map(self._messages, self._groups)) if request_s else 0.0
         for host in range(self._hosts):
+            asked = [self._tasks.add(Kind.DELAY, host, asking_s, ())] if asking_s else []
+            self._asked.append(asked)
             chain: list[int] = []
             yielded: dict[str, int] = {}
             for number, piece in enumerate(self._workload.chain):
@@ -139,7 +144,7 @@ class _Writer:
                     Kind.COMPUTE,
                     host,
                     piece.seconds + op_s * piece.ops,
-                    chain[-1:],
+                    chain[-1:] or asked,
                     name=piece.name,
                     urgency=number,
                 )
@@ -233,7 +238,7 @@ class _Writer:
             if not group.deferred:
                 after += self._ready(group, host)
             copy_s = 0.0 if group.deferred else self._copy_s(group)
-            starts.append(self._work(host, copy_s, after))
+            starts.append(self._work(host, copy_s, after or self._asked[host]))
         self.found.begins[group.name] = starts
         self._handle_messages(group, starts)
         if self._hardware.workers == 1 or (size_bytes == 0 and group.pattern != ALL_GATHER):
@@ -269,18 +274,23 @@ class _Writer:
     def _handle_messages(self, group: Group, starts: Sequence[int]) -> None:
         """Keep processors that also compute busy with a group's messages, which do not wait for it:
         what it takes where nothing is computed is part of the latency."""
-        hardware = self._hardware
-        if not hardware.processor_s_per_message or group.pattern == ALL_GATHER:
+        if not self._hardware.processor_s_per_message or group.pattern == ALL_GATHER:
             return
-        sent = sum(
+        seconds = self._hardware.processor_s_per_message * self._messages(group)
+        for host, start in enumerate(starts):
+            self._tasks.add(Kind.COMPUTE, host, seconds, [start], urgency=_URGENT)
+
+    def _messages(self, group: Group) -> float:
+        """How many chunks a worker sends, and receives, for a group, on average over the workers;
+        of gathered rows that is not known."""
+        if group.pattern == ALL_GATHER:
+            return 0.0
+        return sum(
             each.chunks
             for chunks in self._chunks(group)
             if any(chunks)
-            for each in rounds_of(group.pattern, hardware.workers, tuple(map(float, chunks)))
+            for each in rounds_of(group.pattern, self._hardware.workers, tuple(map(float, chunks)))
         )
-        for host, start in enumerate(starts):
-            seconds = hardware.processor_s_per_message * sent
-            self._tasks.add(Kind.COMPUTE, host, seconds, [start], urgency=_URGENT)
 
     def _gathered(self, group: Group, starts: list[int]) -> list[int]:
         """Rows of a sparse gradient; nothing is known of their number, so only latency counts."""
