@@ -22,6 +22,7 @@ from caramel.context import Context
 from caramel.distributed_graph import DistributedGraph
 from caramel.errors import ProfileError
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
+from caramel.network import SMALL_BYTES
 from caramel.patterns import PATTERNS, check_pattern
 from caramel.runner import Runner
 
@@ -32,8 +33,8 @@ MOST_WORKERS_IN_PAIRS = 8
 TOGETHER = 4
 """So many tensors at the same time leave no link idle."""
 
-MANY, SMALL_BYTES = 64, 64
-"""Of so many tensors of so many bytes nearly all of a step is what messages cost."""
+MANY = 64
+"""Of so many small tensors nearly all of a step is what messages cost."""
 
 _ROUNDS = 4  # the series take turns, so that a slow moment does not hit one alone
 _UNTIMED = 2  # steps of each turn; the first ones after a pause are slower

@@ -37,9 +37,10 @@ receive it asks for it. Steps with emulated accelerators that hide all transfers
 their computation by 40, 115 and 240 microseconds for each message that a worker receives, with two,
 four and eight workers (`step-grid-2.json`, `step-grid-4.json`, `step-grid-8.json` in
 `benchmarks/results`, plain plans with rho 0.5); of many small tensors each message took 81, 219 and
-610 to 740 there (all workers share two cores)."""
+610 to 740 there, measured by hand (all workers share two cores)."""
 
-_SMALL_BYTES = 64  # of a tensor of which only its messages matter
+SMALL_BYTES = 64
+"""Of a tensor of which only its messages matter."""
 
 
 def fit_network(measurements: Measurements, *, threshold_bytes: int | None = None) -> NetworkModel:
@@ -64,7 +65,7 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
             by_pattern[times.pattern].append(times)
     costs = {pattern: _fit_pattern(times, empty_s) for pattern, times in by_pattern.items()}
     several = [t for t in measurements.aggregations if t.tensors > 1 and t.pattern in costs]
-    small = [times for times in several if times.size_bytes <= _SMALL_BYTES * times.tensors]
+    small = [times for times in several if times.size_bytes <= SMALL_BYTES * times.tensors]
     request_s = _request_s(small, costs, empty_s, measurements.workers)
     for times in several:
         if times not in small:
