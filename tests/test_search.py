@@ -99,6 +99,18 @@ def test_of_starts_that_are_as_good_the_one_with_fewer_groups_comes_first():
     assert Scored(small, 0.99).start_s < Scored(large, 1.0).start_s
 
 
+@pytest.mark.parametrize(("per_group", "joined"), [(1e-9, False), (1.0, True)])
+def test_the_search_starts_from_few_groups_if_each_counts(monkeypatch, per_group, joined):
+    """Without latency small groups are better by a little: computation hides all but the last."""
+    starts, improved = [], _Searcher.improved
+    monkeypatch.setattr("caramel.planning.search._PER_GROUP", per_group)
+    monkeypatch.setattr(
+        _Searcher, "improved", lambda own, start: starts.append(start) or improved(own, start)
+    )
+    search(outlook_of([MB] * 4, [0.02] * 4), [])
+    assert (len(starts[0].candidate.groups) < 4) == joined
+
+
 def test_something_but_not_everything_is_deferred_where_the_wire_is_the_limit():
     outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
     found = search(outlook, [])
