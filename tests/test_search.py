@@ -16,7 +16,15 @@ from caramel.network import assumed_network
 from caramel.plan import AggregatedGradient, Group, Plan
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import Options
-from caramel.planning.search import Candidate, Outlook, Scored, _Searcher, other_sides, search
+from caramel.planning.search import (
+    Candidate,
+    Outlook,
+    Scored,
+    _Searcher,
+    _start_s,
+    other_sides,
+    search,
+)
 from caramel.planning.split import split_gradients
 from caramel.simulation.hardware import Hardware, Host, hardware_of
 from caramel.simulation.simulate import sizes_of
@@ -95,20 +103,38 @@ def test_of_starts_that_are_as_good_the_one_with_fewer_groups_comes_first():
     outlook = outlook_of([MB] * 4, [0.02] * 4)
     small = Candidate("small", outlook.plain.groups)
     large = Candidate("large", outlook.plain.groups[:2])
-    assert Scored(large, 1.0).start_s < Scored(small, 1.0).start_s
-    assert Scored(small, 0.99).start_s < Scored(large, 1.0).start_s
+    assert _start_s(Scored(large, 1.0)) < _start_s(Scored(small, 1.0))
+    assert _start_s(Scored(small, 0.99)) < _start_s(Scored(large, 1.0))
 
 
-@pytest.mark.parametrize(("per_group", "joined"), [(1e-9, False), (1.0, True)])
-def test_the_search_starts_from_few_groups_if_each_counts(monkeypatch, per_group, joined):
-    """Without latency small groups are better by a little: computation hides all but the last."""
+@pytest.fixture
+def starts(monkeypatch):
+    """What searches improve, in this order."""
     starts, improved = [], _Searcher.improved
-    monkeypatch.setattr("caramel.planning.search._PER_GROUP", per_group)
     monkeypatch.setattr(
         _Searcher, "improved", lambda own, start: starts.append(start) or improved(own, start)
     )
+    return starts
+
+
+@pytest.mark.parametrize(("per_group", "joined"), [(1e-9, False), (1.0, True)])
+def test_the_search_starts_from_few_groups_if_each_counts(monkeypatch, starts, per_group, joined):
+    """Without latency small groups are better by a little: computation hides all but the last."""
+    monkeypatch.setattr("caramel.planning.search._PER_GROUP", per_group)
     search(outlook_of([MB] * 4, [0.02] * 4), [])
     assert (len(starts[0].candidate.groups) < 4) == joined
+
+
+@pytest.mark.parametrize(("budget_tasks", "groups"), [(5_000, [2]), (50_000, [2, 8])])
+def test_the_fastest_starts_come_last_if_the_budget_lasts(
+    monkeypatch, starts, budget_tasks, groups
+):
+    """Whatever their number of groups: those with fewer are not always the better ones."""
+    monkeypatch.setattr("caramel.planning.search._PER_GROUP", 1.0)
+    outlook = outlook_of([300_000] * 8, [0.003] * 8, rate=60 * MB)
+    options = Options(budget_tasks=budget_tasks, in_flight_bytes=4 * MB)
+    search(outlook, [], options=options)
+    assert [len(start.candidate.groups) for start in starts] == groups
 
 
 def test_something_but_not_everything_is_deferred_where_the_wire_is_the_limit():
@@ -127,17 +153,11 @@ def test_with_a_small_budget_only_the_usual_limit_of_what_is_in_flight_is_tried(
     assert found.best.candidate.in_flight_bytes == IN_FLIGHT_BYTES
 
 
-def test_not_only_the_best_of_the_family_is_improved(monkeypatch):
+def test_not_only_the_best_of_the_family_is_improved(starts):
     """Which of them gets best cannot be known before: with ResNet-50 it is not the first."""
-    limits, improved = [], _Searcher.improved
-    monkeypatch.setattr(
-        _Searcher,
-        "improved",
-        lambda own, start: limits.append(start.candidate.in_flight_bytes) or improved(own, start),
-    )
     outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
     search(outlook, [], options=Options(batching=False))
-    assert len(set(limits)) > 1
+    assert len({start.candidate.in_flight_bytes for start in starts}) > 1
 
 
 def test_what_the_other_side_would_cost_is_told_for_each_group():

@@ -9,7 +9,8 @@ step shorter. Where one gradient dominates, all that is tried with it split, too
 as the family likes best. As far as the budget lasts, the next best of the family, with other bytes
 in flight, are improved as well: what is reached one change at a time depends on where one starts.
 It gets further from few large groups, which can be split, than from many small ones, and a pass
-over them takes less; so where to start, each group counts as if it made the step longer.
+over them takes less; so where to start, each group counts as if it made the step longer. Not with
+every job: if the budget lasts, starts that are the fastest as they are come last.
 
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
@@ -48,12 +49,6 @@ class Scored:
 
     candidate: Candidate
     step_s: float
-
-    @property
-    def start_s(self) -> float:
-        """By which starts are compared: the step, longer by a little for each joined group."""
-        groups = len(self.candidate.groups) - len(self.candidate.parts)
-        return self.step_s * (1 + _PER_GROUP * groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +96,31 @@ def search(
     def improved(start: Scored) -> Scored:
         return searcher(start.candidate.parts).improved(start)
 
+    def improve_rest(starts: Iterable[Scored]) -> None:
+        for each in starts:
+            if each not in done and not budget.is_over and not _is_good(found, outlook):
+                found.append(improved(each))
+                done.append(each)
+
     plain = searcher().score(Candidate("plain", outlook.plain.groups, ordered=False))
     given = [searcher(each.parts).score(each) for each in starts]
     family = searcher().family()
     shape, start = family[0]
-    first = min([plain, *given, start], key=lambda each: each.start_s)
+    first = min([plain, *given, start], key=_start_s)
     found, done = [improved(first)], [first]
     others = [each for _, each in family]
     cuts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
     may_split = options.scheduling and options.batching and not budget.is_over
     if cuts and may_split and not _is_good(found, outlook):
         in_parts = [each for parts in cuts for _, each in searcher(parts).family(shape)]
-        best = min(in_parts, key=lambda each: each.start_s)
+        best = min(in_parts, key=_start_s)
         found.append(improved(best))
         done.append(best)
         others += [each for each in in_parts if each.candidate.parts == best.candidate.parts]
-    for each in sorted(others, key=lambda each: each.start_s):
-        if each not in done and not budget.is_over and not _is_good(found, outlook):
-            found.append(improved(each))
+    improve_rest(sorted(others, key=_start_s))
+    if not budget.is_over and not _is_good(found, outlook):
+        finer = searcher().family(value=_step_s)
+        improve_rest([each for _, each in finer])
     best = min(found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
     for simpler in (*given, plain):
         if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
@@ -148,6 +150,16 @@ def other_sides(
     budget = _Budget(options.budget_tasks // 10)
     grouping = Grouping(outlook, candidate.parts, deferrable, options)
     return _Searcher(outlook, grouping, options, budget).other_sides(candidate)
+
+
+def _step_s(each: Scored) -> float:
+    return each.step_s
+
+
+def _start_s(each: Scored) -> float:
+    """By which starts are compared at first: a step, longer by a little for each joined group."""
+    groups = len(each.candidate.groups) - len(each.candidate.parts)
+    return each.step_s * (1 + _PER_GROUP * groups)
 
 
 def _is_good(found: Iterable[Scored], outlook: Outlook) -> bool:
@@ -206,17 +218,20 @@ class _Searcher:
 
     # The family
 
-    def family(self, start: Shape | None = None) -> list[tuple[Shape, Scored]]:
+    def family(
+        self, start: Shape | None = None, *, value: Callable[[Scored], float] = _start_s
+    ) -> list[tuple[Shape, Scored]]:
         """The best of the family for several limits of what is in flight, the fastest first.
 
         Args:
             start: what was the best with other parts; the sizes of groups are those.
+            value: by what members of the family are compared; the least is the best.
         """
         options = self._options
         sizes = (2_000_000, 1_000_000) if options.batching else (0, 0)
         first = start or Shape(0.0, *sizes, options.gated_bytes)
         if not options.scheduling:
-            return [self._fitted(self._best_of([first]), sized=start is None)]
+            return [self._fitted(self._best_of([first], value), value, sized=start is None)]
         by_limit: list[tuple[Shape, Scored]] = []
         for limit in self._limits:
             shapes = [
@@ -224,35 +239,40 @@ class _Searcher:
                 for share in DEFERRED_SHARES
             ]
             if not (by_limit and self._is_over):
-                by_limit.append(self._best_of(shapes))
-        by_limit.sort(key=lambda each: each[1].start_s)
-        fitted = [self._fitted(each, sized=start is None) for each in by_limit[:_STARTS]]
-        return sorted(fitted, key=lambda each: each[1].start_s)
+                by_limit.append(self._best_of(shapes, value))
+        by_limit.sort(key=lambda each: value(each[1]))
+        fitted = [self._fitted(each, value, sized=start is None) for each in by_limit[:_STARTS]]
+        return sorted(fitted, key=lambda each: value(each[1]))
 
-    def _fitted(self, found: tuple[Shape, Scored], *, sized: bool) -> tuple[Shape, Scored]:
+    def _fitted(
+        self, found: tuple[Shape, Scored], value: Callable[[Scored], float], *, sized: bool
+    ) -> tuple[Shape, Scored]:
         """A member of the family with the best sizes of groups, if asked for, and share."""
         if self._options.batching and sized:
             shape = found[0]
             tried = [dataclasses.replace(shape, in_step_bytes=size) for size in GROUP_BYTES]
-            shape, _ = found = self._best_of(tried, found)
+            shape, _ = found = self._best_of(tried, value, found)
             tried = [dataclasses.replace(shape, deferred_bytes=size) for size in GROUP_BYTES]
-            found = self._best_of(tried, found)
+            found = self._best_of(tried, value, found)
         if self._options.scheduling:
             shape = found[0]
             shares = [shape.deferred_share + near for near in NEAR_SHARES]
             tried = [dataclasses.replace(shape, deferred_share=share) for share in shares]
-            found = self._best_of(tried, found)
+            found = self._best_of(tried, value, found)
         return found
 
     def _best_of(
-        self, shapes: Iterable[Shape], best: tuple[Shape, Scored] | None = None
+        self,
+        shapes: Iterable[Shape],
+        value: Callable[[Scored], float],
+        best: tuple[Shape, Scored] | None = None,
     ) -> tuple[Shape, Scored]:
         """The best of some members of the family, and of the best so far."""
         for shape in shapes:
             if best is not None and self._is_over:
                 break
             tried = self.score(self._grouping.shaped(shape))
-            if best is None or tried.start_s < best[1].start_s * (1 - _WORTH):
+            if best is None or value(tried) < value(best[1]) * (1 - _WORTH):
                 best = shape, tried
         assert best is not None
         return best
