@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 from commands import ROOT, quick_benchmark
@@ -13,11 +15,12 @@ from typer.testing import CliRunner
 
 import benchmarks.__main__
 from benchmarks.__main__ import app
+from benchmarks.peers.base import Result
 from benchmarks.peers.plain import WITHOUT
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.markdown import overview
-from benchmarks.step.measure import LEAST_ROUNDS, MEMORY_BYTES, lots, overlap, take_turns
+from benchmarks.step.measure import LEAST_ROUNDS, MEMORY_BYTES, lots, measure, overlap, take_turns
 from benchmarks.testbed import PAYLOAD_SHARE, missing
 
 
@@ -64,6 +67,55 @@ def test_who_always_takes_as_long_does_one_block():
     running = {cells.ALONE: Steps(), cells.PLAIN: Steps()}
     taken = take_turns(running, 5, 2, once={cells.ALONE})
     assert taken == {cells.ALONE: (1.0,) * 2, cells.PLAIN: (1.0,) * 10}
+
+
+def test_an_emulated_worker_alone_runs_with_nothing_beside_it(monkeypatch):
+    """Each system is a lot of its own here; plain Caramel takes turns with those that vary."""
+    blocks = dict.fromkeys(("alone", "plain", "planned"), 0)
+
+    class Started:
+        def __init__(self, case, name, setting):
+            self.case, self.name, self.setting, self.step_s = case, name, setting, []
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def block(self, steps):
+            blocks[self.name] += 1
+            self.step_s += [1.0] * steps
+            return (1.0,) * steps
+
+        def result(self):
+            times, two = tuple(self.step_s), (0.0, 0.0)
+            return Result(
+                self.name, self.setting, self.case, times, None, two, 1.0, two, None, {}, 0.0
+            )
+
+    class Fake:
+        available = staticmethod(lambda: None)
+
+        def __init__(self, name):
+            self.name = name
+
+        def start(self, bed, case, setting):
+            return Started(case, self.name, setting)
+
+    module = sys.modules[measure.__module__]
+    monkeypatch.setattr(module.peers, "get", Fake)
+    monkeypatch.setattr(module, "Testbed", lambda *_, **__: contextlib.nullcontext())
+    monkeypatch.setattr(module, "prepared", lambda *_: SimpleNamespace(sizes=[4]))
+    monkeypatch.setattr(module, "validate", lambda results: results)
+    monkeypatch.setattr(module, "MEMORY_BYTES", 0)
+    systems = (cells.ALONE, cells.PLAIN, cells.SEARCHED)
+    for accelerator, counts in (("K80", (1, 3, 3)), (None, (3, 6, 3))):
+        blocks.update(dict.fromkeys(blocks, 0))
+        cell = cells.Cell("tiny", 4, accelerator=accelerator)
+        rows = measure(cell, systems, 3, 2, lambda: None)
+        assert tuple(blocks.values()) == counts
+        assert [len(row.facts["plain_samples_s"]) for row in rows] == [6, 2 * counts[1], 6]
 
 
 def test_the_ablation_has_each_optimization_added_in_turn_and_alone():

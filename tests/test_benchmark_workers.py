@@ -1,0 +1,34 @@
+"""What benchmarks measure of the workers of a test bed."""
+
+from __future__ import annotations
+
+from networks import network
+
+from benchmarks.workers import measured_profile
+from caramel.facts import TimingTable
+from caramel.measurements import AggregationTimes, Measurements
+
+
+def test_a_network_is_measured_once(tmp_path, monkeypatch):
+    """The next job of the same hosts gets what the first one has measured."""
+    sizes = (64, 2**22)
+    times = tuple(AggregationTimes("shuffle", size, (0.002 + size * 1e-8,)) for size in sizes)
+    measured, calls = Measurements(2, times, (0.001,)), []
+
+    def measure(cluster, **options):
+        calls.append(options)
+        return measured
+
+    monkeypatch.setattr("caramel.measure.measure_network", measure)
+    monkeypatch.setattr("caramel.profiler.profile_steps", lambda *_, **__: TimingTable({}))
+    file = tmp_path / "network.json"
+    profiles = [
+        measured_profile(network(optimizer).context(), None, network=file)
+        for optimizer in ("momentum", "adam")
+    ]
+    assert len(calls) == 1
+    assert [profile.measurements for profile in profiles] == [(measured,)] * 2
+    assert profiles[0].networks == profiles[1].networks
+    assert profiles[0].graph != profiles[1].graph
+    measured_profile(network("momentum").context(), None)
+    assert len(calls) == 2
