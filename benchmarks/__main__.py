@@ -21,6 +21,7 @@ from benchmarks.allreduce.markdown import markdown as allreduce_markdown
 from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS, Row
 from benchmarks.step import cells as step_cells
+from benchmarks.step import grids as grids_step
 from benchmarks.step import headline as headline_step
 from benchmarks.step import predicted
 from benchmarks.step import run as run_step
@@ -180,13 +181,24 @@ def _run_suites(
 @app.command()
 def headline(results: Results = RESULTS) -> None:
     """Caramel beside the best of each peer, from result files: a table, and `headline.png`."""
-    paths = [results / f"step-{suite}.json" for suite in step_cells.HEADLINES]
+    _sum_up(headline_step, step_cells.HEADLINES, results, "headline.png")
+
+
+@app.command()
+def grids(results: Results = RESULTS) -> None:
+    """How close plans come to the bound, from the grids' files: a table, and `grids.png`."""
+    _sum_up(grids_step, step_cells.GRIDS, results, "grids.png")
+
+
+def _sum_up(shown: Any, suites: Sequence[str], results: Path, picture: str) -> None:
+    """Print one table of the result files of suites, and draw them."""
+    paths = [results / f"step-{suite}.json" for suite in suites]
     found = [path for path in paths if path.exists()]
     with _errors_in_a_line():
         if not found:
             raise ValueError(f"measure first: there is no {paths[0]}")
-        print(headline_step.markdown(found))
-        headline_step.draw(found, results / "headline.png")
+        print(shown.markdown(found))
+        shown.draw(found, results / picture)
 
 
 @app.command()

@@ -7,6 +7,7 @@
 | `show`      | how are the numbers printed and drawn?                         |
 | `predicted` | how well were the steps predicted?                             |
 | `headline`  | how does Caramel stand beside the best of each peer?           |
+| `grids`     | how close do plans come to the bound?                          |
 
 For each cell, C is the step of a worker that trains alone (an emulated one: the kernels' sum), and
 N the wire limit: the bytes an all-reduce needs at the payload rate of the link. Then, as in section

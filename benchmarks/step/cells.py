@@ -329,3 +329,4 @@ FULL = {
     "full-rate-4": emulated("K80", 4, 1000, 1),
 }
 HEADLINES = tuple(name for name in FULL if name.startswith("headline"))
+GRIDS = tuple(name for name in FULL if name.startswith("grid"))
