@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -15,7 +14,7 @@ from caramel.analysis import Analysis, Analyzer
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.loss import deviations
 from caramel.assembly import Assembly
-from caramel.cache import keep_plan, kept_plan
+from caramel.cache import kept_plan
 from caramel.checks import check_graph
 from caramel.cluster import Cluster
 from caramel.collector import held_back
@@ -35,19 +34,11 @@ from caramel.fingerprint import digest, graph_hash
 from caramel.graph import OpGraph
 from caramel.job import Job
 from caramel.kinds import PYTHON_CALLS
-from caramel.live_planning import (
-    PLAIN,
-    SEARCHED,
-    WORTH_PLANNING,
-    expected_of,
-    forecast_of,
-    plan_from_traces,
-    worth_a_trial,
-)
+from caramel.model_plans import OWN, ModelPlans
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
-from caramel.planning.fit import DECIDED, check_edges, check_fit, decides_alike
+from caramel.planning.fit import DECIDED, check_edges, check_fit
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
@@ -56,17 +47,13 @@ from caramel.replanning import Replan, ReplanSettings
 from caramel.session import Session
 from caramel.simulation.explain import explain
 from caramel.stalls import DEFAULT as DEFAULT_STALLS
-from caramel.stalls import Forecast, StallSettings
-from caramel.stepper import Planning
+from caramel.stalls import StallSettings
 from caramel.stopwatch import Stopwatch
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
 from caramel.variants import Variants
 from caramel.version import __version__
 from caramel.watchdog import StallWatch
-
-OWN = "own"
-"""The name of the plan that a model is made with."""
 
 _log = logging.getLogger(__name__)
 
@@ -113,7 +100,6 @@ class ARModel:
 
     Attributes:
         plan: everything that will happen, as pure data.
-        decision: why the plan is what it is, and what else was looked at.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         variants: by name, the plans that a session can change between: `plan`, called "own", and
             what `add_variant` has added.
@@ -165,15 +151,15 @@ class ARModel:
         self._watch = Stopwatch(verbose)
         devices = replica_devices(self.cluster.devices, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
-        self._options, self._replan = options, replan
+        self._options = options
         self._analyzers: list[Analyzer] = [*ANALYZERS, *(analyzers or ())]
         measured = _measured(profile, context, len(devices))
-        self._cache_key: str | None = None  # of the plan that proves the fastest
+        cache_key: str | None = None  # of the plan that proves the fastest
         if measured and plan is None and not analyzers:
             job = context.job
             known = (*measured, devices, options, sparse, __version__, job.train_op, job.loss)
             known += (job.reduction, sorted(job.replicated_feeds))
-            self._cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
+            cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
         analysis = self._analysis(measured)
         self._state = analysis.get(ReplicaState)
         self._pipelines = analysis.get(InputPipelines)
@@ -198,14 +184,13 @@ class ARModel:
         self._plain = own_plan
         self._is_given = plan is not None
         if plan is None:
-            decision = choose(own_plan, analysis, options, kept=self._kept_plan())
+            decision = choose(own_plan, analysis, options, kept=self._kept_plan(cache_key))
             self.plan: Plan = self._completed(None, decision.plan)
         else:
             self.plan = self._completed(plan, own_plan)
             unplanned = dataclasses.replace(options, planner="plain")
             decision = choose(own_plan, analysis, unplanned)  # what is known of the job
             decision = dataclasses.replace(decision, plan=self.plan, source="given")
-        self.decision: Decision = decision
         self._watch.tell(f"the plan is {decision.source}")
         self._watch.note("plan")
         assembly = Assembly(context, self._watch, check_graph if check else None)
@@ -213,9 +198,22 @@ class ARModel:
         own = self.plan
         self.variants = Variants(assembly, lambda each: self._completed(each, own), OWN, own)
         self.traffic = self.variants[OWN].traffic
-        self._has_own_variants = False  # whether the user has added any
-        self._chosen: str | None = None  # what proved the fastest in a session
-        self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
+        self._plans = ModelPlans(
+            self.variants,
+            decision,
+            own_plan,
+            context.op_graph,
+            self._analysis,
+            options,
+            is_given=self._is_given,
+            again=replan == "auto",
+            cache_key=cache_key,
+        )
+
+    @property
+    def decision(self) -> Decision:
+        """Why the plan is what it is, and what else was looked at; if several, the last one."""
+        return self._plans.decision
 
     @property
     def graph(self) -> tf.Graph:
@@ -298,9 +296,7 @@ class ARModel:
         Raises:
             PlanError: it does not fit the job, or the name is taken.
         """
-        completed = self.variants.add(plan, name)
-        self._has_own_variants = True
-        return completed
+        return self._plans.add(plan, name)
 
     def _analysis(self, facts: Sequence[Any]) -> Analysis:
         """What follows from the job and some facts."""
@@ -311,9 +307,9 @@ class ARModel:
         for each in deviations(self.context.op_graph, self.context.job, inputs):
             _log.warning("%s", each)
 
-    def _kept_plan(self) -> Plan | None:
+    def _kept_plan(self, key: str | None) -> Plan | None:
         """The plan that proved the fastest in an earlier run, if it can be carried out."""
-        kept = None if self._cache_key is None else kept_plan(self._cache_key)
+        kept = None if key is None else kept_plan(key)
         if kept is None:
             return None
         try:
@@ -321,75 +317,6 @@ class ARModel:
         except PlanError:
             return None
         return kept
-
-    def _planning(self, first: str) -> Planning | None:
-        """How a session plans while it runs, from this plan on; None if it does not."""
-        if self._is_given or not self._options.plans or self._plain.workers == 1:
-            return None
-        searches = self._options.planner == "search"
-        plan = self.variants[first].plan
-        return Planning(
-            replan=self._plan_live,
-            chosen=self._keep,
-            begins=searches and self.decision.outlook is None,
-            again=self._replan == "auto",
-            expected_s=forecast.step_s if (forecast := self._forecast(plan)) else None,
-        )
-
-    def _forecast(self, plan: Plan) -> Forecast | None:
-        """What is predicted of a plan's steps, if anything can be."""
-        return forecast_of(plan, self.decision)
-
-    def _plan_live(
-        self,
-        running: str,
-        traces: Sequence[Sequence[Any]],
-        clock_offsets_s: Sequence[float],
-    ) -> tuple[list[str], float | None]:
-        """Plan from traced steps.
-
-        Where the plain plan runs and no plan is predicted to be faster, it goes on. Any other plan
-        has to compete with the plain one in any case: it may have become slower than that.
-
-        Args:
-            running: the plan that did them.
-            traces: for each step the `StepStats` protos of its calls.
-            clock_offsets_s: by how much each worker's clock is ahead of the first one's.
-
-        Returns:
-            Names of the plans to try besides the one that runs, and the step that is expected.
-        """
-        decision = plan_from_traces(
-            traces,
-            clock_offsets_s,
-            self._plain,
-            self._analysis,
-            self.context.op_graph,
-            self._options,
-        )
-        self._cache_key = None  # it stands for the facts of the profile, which hold no longer
-        found, run = decision.found, self.variants[running].plan
-        is_plain = decides_alike(run, decision.plain)
-        if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:
-            if is_plain:  # it stays, but more is known of it
-                self.decision = dataclasses.replace(decision, plan=run)
-                return [], expected_of(self.decision)
-            decision = dataclasses.replace(decision, plan=decision.plain)
-        plans = {PLAIN: decision.plain, **worth_a_trial(decision)}
-        if not decides_alike(decision.plan, decision.plain):
-            name = SEARCHED if found is not None else self._options.planner
-            plans = {name: decision.plan, **plans}
-        names = dict.fromkeys(self.variants.like(plan, name) for name, plan in plans.items())
-        names.pop(running, None)
-        self.decision, self._worth_a_trial = decision, list(names)
-        return list(names), expected_of(decision)
-
-    def _keep(self, name: str) -> None:
-        """Remember the plan that proved the fastest."""
-        self._chosen = name
-        self.decision = dataclasses.replace(self.decision, plan=self.variants[name].plan)
-        if self._cache_key is not None:
-            keep_plan(self._cache_key, self.variants[name].plan)
 
     def _completed(self, given: Plan | None, own: Plan) -> Plan:
         """The job's own plan, with what the given one decides and all that follows from it."""
@@ -429,9 +356,9 @@ class ARModel:
         """
         planning, first, tried = None, OWN, None
         if trials == "auto":
-            first = self._chosen or OWN
-            planning, trials = self._planning(first), None
-            if self._chosen is None and (alternatives := self._alternatives()):
+            first = self._plans.first
+            planning, trials = self._plans.planning(), None
+            if alternatives := self._plans.alternatives():
                 trials, tried = TrialSettings(), [OWN, *alternatives]
             if planning is not None and replanning is not None:
                 planning = dataclasses.replace(planning, settings=replanning)
@@ -454,22 +381,9 @@ class ARModel:
             trials=trials,
             tried=tried,
             planning=planning,
-            stalls=None if stalls is None else StallWatch(stalls, self._forecast),
+            stalls=None if stalls is None else StallWatch(stalls, self._plans.forecast),
             report=self._watch.note,
         )
-
-    def _alternatives(self) -> list[str]:
-        """Names of the plans that are to be tried beside the model's own; they are added once.
-
-        What carries them out is made when they are tried: the first steps need not wait for it.
-        """
-        if self._worth_a_trial is None:
-            plans = {} if self._has_own_variants else worth_a_trial(self.decision)
-            like = partial(self.variants.like, later=True)
-            names = dict.fromkeys(like(plan, name) for name, plan in plans.items())
-            names.pop(OWN, None)
-            self._worth_a_trial = list(names)
-        return self._worth_a_trial
 
 
 def _measured(

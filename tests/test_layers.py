@@ -62,8 +62,18 @@ LAYERS = {
         *("stepper", "traces", "watchdog"),
     },
     4: {
-        *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure", "observed"),
-        *("plan_table", "profiling", "report.", "simulating", "tracing", "user_job", "variants"),
+        *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure"),
+        *(
+            "model_plans",
+            "observed",
+            "plan_table",
+            "profiling",
+            "report.",
+            "simulating",
+            "tracing",
+            "user_job",
+            "variants",
+        ),
     },
 }
 MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}

@@ -120,7 +120,7 @@ def large(x):
 
 
 def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog, monkeypatch):
-    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
     job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
     plain = caramel.ARModel(context, 2, pattern="shuffle", planner="plain")
@@ -131,7 +131,7 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
         """Whatever is predicted from the traces, something else than the plain plan is tried."""
         return dataclasses.replace(plan_from_traces(*given), plan=other)
 
-    monkeypatch.setattr("caramel.builder.plan_from_traces", planned)
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", planned)
     with plain.session() as session:
         train_steps(session, job, 30)
         expected = session.variables()
@@ -184,7 +184,7 @@ def fixture_quickly(monkeypatch):
 
 
 def test_a_plan_that_the_user_chose_is_not_replaced(monkeypatch):
-    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
     job = network("gradient_descent", model=large, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle")
     model.add_variant(model.plan, "mine")
@@ -214,7 +214,7 @@ def test_a_kept_plan_is_only_that_of_the_same_training_op(tmp_path, monkeypatch)
     own = graph_hash(known.graph_def)
     profile = Profile("2.21.0", this_machine(), own, timing, None, networks_known)
     model = caramel.ARModel(known, 2, profile=profile)
-    model._keep("own")
+    model._plans._keep("own")
     assert "earlier run" in caramel.ARModel(known, 2, profile=profile).decision.source
     other = caramel.ARModel(contexts[1], 2, profile=profile)
     assert "earlier run" not in other.decision.source
@@ -247,7 +247,7 @@ def test_a_plan_that_was_given_can_be_explained(quickly):
     explanation = model.explain()
     assert explanation.step_s == first.explain().step_s
     assert explanation.planner == "none, the plan was given"
-    assert model._planning("own") is None  # it stays
+    assert model._plans.planning() is None  # it stays
 
 
 def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):
@@ -267,12 +267,12 @@ def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):
 
 
 def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch, quickly):
-    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 0.0)
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 0.0)
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     other = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
     assert any(group.deferred for group in other.plan.groups)
-    monkeypatch.setattr("caramel.builder.plan_from_traces", lambda *_: other)
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with model.session(replanning=AT_ONCE) as session:
         train_steps(session, job, 6)
@@ -290,19 +290,21 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     context = network("adam", model=wide, dtype=tf.float32).context()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
     decision, kept = model.decision, []
-    monkeypatch.setattr("caramel.builder.plan_from_traces", lambda *_: decision)
-    monkeypatch.setattr("caramel.builder.keep_plan", lambda *what: kept.append(what))
-    model._cache_key = "of the profile"
-    names, expected_s = model._plan_live("own", [], [])
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: decision)
+    monkeypatch.setattr("caramel.model_plans.keep_plan", lambda *what: kept.append(what))
+    model._plans._cache_key = "of the profile"
+    names, expected_s = model._plans._plan_live("own", [], [])
     assert "plain" in names
     assert "own" not in names
     assert expected_s == decision.found.best.step_s
     variants = list(model.variants)
-    monkeypatch.setattr("caramel.builder.WORTH_PLANNING", 0.0)  # no plan is predicted to be better
-    assert model._plan_live("own", [], []) == (["plain"], decision.found.plain.step_s)
-    assert model._plan_live("plain", [], []) == ([], decision.found.plain.step_s)
+    monkeypatch.setattr(
+        "caramel.model_plans.WORTH_PLANNING", 0.0
+    )  # no plan is predicted to be better
+    assert model._plans._plan_live("own", [], []) == (["plain"], decision.found.plain.step_s)
+    assert model._plans._plan_live("plain", [], []) == ([], decision.found.plain.step_s)
     assert list(model.variants) == variants
-    model._keep("plain")
+    model._plans._keep("plain")
     assert kept == []  # under the old facts it would be found by the next run
 
 
@@ -310,7 +312,7 @@ def test_what_goes_wrong_in_planning_costs_no_step(caplog, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("caramel.builder.plan_from_traces", fail)
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", fail)
     job = network("gradient_descent", model=large, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2)
     with (

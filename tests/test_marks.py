@@ -12,10 +12,10 @@ from test_deferral import EVERY, SOME, deferred, failing
 from variants import ALL, GROUPED, grouped, with_variants
 
 import caramel
-from caramel.builder import OWN
 from caramel.devices import task_of
 from caramel.graph import OpGraph
 from caramel.marks import Done
+from caramel.model_plans import OWN
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.names import is_mark, marks_read
 from caramel.plan import Plan

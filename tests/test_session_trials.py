@@ -14,8 +14,8 @@ from variants import ALL, GROUPED, SOME, with_variants
 
 import caramel
 from caramel import stepper
-from caramel.builder import OWN
 from caramel.errors import SessionError
+from caramel.model_plans import OWN
 from caramel.trials import TrialSettings
 
 SHORT = TrialSettings(rounds=2, steps=1, skipped=1, give_up=1000.0)

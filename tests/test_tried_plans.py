@@ -118,11 +118,11 @@ def test_what_the_user_added_is_left_to_the_user():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     model.variants.undeferred()  # for a fetch in an earlier session
-    (plain, *_) = model._alternatives()
+    (plain, *_) = model._plans.alternatives()
     assert decides_alike(model.variants[plain].plan, model.decision.plain)
     other = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     other.add_variant(other.plan, "mine")
-    assert other._alternatives() == []
+    assert other._plans.alternatives() == []
 
 
 def test_a_plan_that_does_what_the_plain_one_does_is_not_tried_against_it():

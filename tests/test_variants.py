@@ -27,8 +27,8 @@ from test_sparse import METHODS, embedding
 from variants import ALL, GROUPED, SOME, in_turn, with_variants
 
 import caramel
-from caramel.builder import OWN
 from caramel.errors import PlanError, TrafficError
+from caramel.model_plans import OWN
 from caramel.names import TensorRef, kept_flat, read_back, tensor_in_replica
 
 

@@ -30,8 +30,8 @@ from test_workers import worker_pid
 
 import caramel
 from benchmarks import testbed
-from caramel.builder import OWN
 from caramel.errors import StepTimeoutError
+from caramel.model_plans import OWN
 from caramel.stalls import Forecast, StallSettings
 from caramel.watchdog import StallWatch, Watchdog
 
@@ -231,7 +231,7 @@ def test_a_group_that_is_later_than_predicted_is_named_in_a_step_that_is_not(mon
     model = caramel.ARModel(job.context(), 2, planner="plain")
     first, *others = (group.name for group in model.plan.groups)
     forecast = Forecast(2.0, {first: 0.01, **dict.fromkeys(others, 1.9)})
-    monkeypatch.setattr(model, "_forecast", lambda plan: forecast)
+    monkeypatch.setattr(model._plans, "forecast", lambda plan: forecast)
     with model.session(trials=None, stalls=SOON) as session:
         for _ in range(6):
             session.step(job.feed)

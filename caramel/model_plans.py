@@ -1,0 +1,170 @@
+"""Which plans of a model do its sessions try, and which one proved the fastest?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from caramel.analysis import Analysis
+from caramel.cache import keep_plan
+from caramel.graph import OpGraph
+from caramel.live_planning import (
+    PLAIN,
+    SEARCHED,
+    WORTH_PLANNING,
+    expected_of,
+    forecast_of,
+    plan_from_traces,
+    worth_a_trial,
+)
+from caramel.plan import Plan
+from caramel.planning.choose import Decision
+from caramel.planning.fit import decides_alike
+from caramel.planning.options import Options
+from caramel.stalls import Forecast
+from caramel.stepper import Planning
+from caramel.variants import Variants
+
+OWN = "own"
+"""The name of the plan that a model is made with."""
+
+
+class ModelPlans:
+    """The plans of a model, over all its sessions.
+
+    Args:
+        variants: what carries them out, of the model's own plan so far.
+        decision: why that one was taken, and what else was looked at.
+        plain: the job's plain plan.
+        graph: the single-device graph.
+        analysis_of: an analysis of the job that knows some more facts.
+        options: what the user wants.
+        is_given: whether the user gave the plan, so that nothing is to be decided.
+        again: whether to plan again when steps take much longer than expected.
+        cache_key: under which the plan is kept that proves the fastest; None to keep none.
+
+    Attributes:
+        decision: what was decided last.
+        first: the name of the plan with which a session begins.
+    """
+
+    def __init__(
+        self,
+        variants: Variants,
+        decision: Decision,
+        plain: Plan,
+        graph: OpGraph,
+        analysis_of: Callable[[Sequence[Any]], Analysis],
+        options: Options,
+        *,
+        is_given: bool,
+        again: bool,
+        cache_key: str | None,
+    ) -> None:
+        self._variants, self._plain, self._graph = variants, plain, graph
+        self._analysis_of, self._options = analysis_of, options
+        self._is_given, self._again = is_given, again
+        self._cache_key = cache_key
+        self.decision = decision
+        self.first = OWN
+        self._is_chosen = False  # whether one has proved the fastest
+        self._has_own_variants = False  # whether the user has added any
+        self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
+
+    def add(self, plan: Plan, name: str) -> Plan:
+        """Add a plan of the user's; returns it as it is carried out.
+
+        Raises:
+            PlanError: it does not fit the job, or the name is taken.
+        """
+        completed = self._variants.add(plan, name)
+        self._has_own_variants = True
+        return completed
+
+    def forecast(self, plan: Plan) -> Forecast | None:
+        """What is predicted of a plan's steps, if anything can be."""
+        return forecast_of(plan, self.decision)
+
+    def planning(self) -> Planning | None:
+        """How a session plans while it runs; None if it does not."""
+        if self._is_given or not self._options.plans or self._plain.workers == 1:
+            return None
+        searches = self._options.planner == "search"
+        forecast = self.forecast(self._variants[self.first].plan)
+        return Planning(
+            replan=self._plan_live,
+            chosen=self._keep,
+            begins=searches and self.decision.outlook is None,
+            again=self._again,
+            expected_s=None if forecast is None else forecast.step_s,
+        )
+
+    def alternatives(self) -> list[str]:
+        """Names of the plans that are to be tried beside the model's own; they are added once.
+
+        There are none once a plan has proved the fastest. What carries them out is made when they
+        are tried: the first steps need not wait for it.
+        """
+        if self._is_chosen:
+            return []
+        if self._worth_a_trial is None:
+            plans = {} if self._has_own_variants else worth_a_trial(self.decision)
+            like = partial(self._variants.like, later=True)
+            names = dict.fromkeys(like(plan, name) for name, plan in plans.items())
+            names.pop(OWN, None)
+            self._worth_a_trial = list(names)
+        return self._worth_a_trial
+
+    def _plan_live(
+        self,
+        running: str,
+        traces: Sequence[Sequence[Any]],
+        clock_offsets_s: Sequence[float],
+    ) -> tuple[list[str], float | None]:
+        """Plan from traced steps.
+
+        Where the plain plan runs and no plan is predicted to be faster, it goes on. Any other plan
+        has to compete with the plain one in any case: it may have become slower than that.
+
+        Args:
+            running: the plan that did them.
+            traces: for each step the `StepStats` protos of its calls.
+            clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+
+        Returns:
+            Names of the plans to try besides the one that runs, and the step that is expected.
+        """
+        decision = plan_from_traces(
+            traces,
+            clock_offsets_s,
+            self._plain,
+            self._analysis_of,
+            self._graph,
+            self._options,
+        )
+        self._cache_key = None  # it stands for the facts of the profile, which hold no longer
+        found, run = decision.found, self._variants[running].plan
+        is_plain = decides_alike(run, decision.plain)
+        if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:
+            if is_plain:  # it stays, but more is known of it
+                self.decision = dataclasses.replace(decision, plan=run)
+                return [], expected_of(self.decision)
+            decision = dataclasses.replace(decision, plan=decision.plain)
+        plans = {PLAIN: decision.plain, **worth_a_trial(decision)}
+        if not decides_alike(decision.plan, decision.plain):
+            name = SEARCHED if found is not None else self._options.planner
+            plans = {name: decision.plan, **plans}
+        names = dict.fromkeys(self._variants.like(plan, name) for name, plan in plans.items())
+        names.pop(running, None)
+        self.decision, self._worth_a_trial = decision, list(names)
+        return list(names), expected_of(decision)
+
+    def _keep(self, name: str) -> None:
+        """Remember the plan that proved the fastest."""
+        self.first, self._is_chosen = name, True
+        plan = self._variants[name].plan
+        self.decision = dataclasses.replace(self.decision, plan=plan)
+        if self._cache_key is not None:
+            keep_plan(self._cache_key, plan)
