@@ -69,9 +69,9 @@ class ARModel:
         batching: aggregate small gradients together.
         scheduling: plan when what is transferred, some of it beside the next forward pass.
         adaptive_depth: split large groups, so that transfers and additions overlap.
-        pattern: how gradients are aggregated: "shuffle", "ring" or "halving_doubling"; "auto" takes
-            the fastest for each group by what was measured, or else a ring for large gradients of
-            three workers and more.
+        pattern: how gradients are aggregated: "shuffle", "ring", "halving_doubling" or "exchange";
+            "auto" takes the fastest for each group by what was measured, or else "exchange" between
+            two workers, and a ring for large gradients of three workers and more.
         planner: who decides: "search" simulates steps and takes the plan that is predicted to be
             the fastest, the plain one included; "paper" follows the rules of the Caramel paper;
             "plain" plans nothing.

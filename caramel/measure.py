@@ -23,7 +23,7 @@ from caramel.distributed_graph import DistributedGraph
 from caramel.errors import ProfileError
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.network import SMALL_BYTES
-from caramel.patterns import PATTERNS, check_pattern
+from caramel.patterns import check_pattern, frugal_patterns
 from caramel.runner import Runner
 
 tf1 = tf.compat.v1
@@ -46,7 +46,7 @@ Progress = Callable[[str, int, int], None]
 def measure_network(
     workers: Any,
     *,
-    patterns: Sequence[str] = PATTERNS,
+    patterns: Sequence[str] | None = None,
     sizes: Sequence[int] = SIZES_BYTES,
     repeats: int = 20,
     pairs: bool | None = None,
@@ -60,7 +60,7 @@ def measure_network(
 
     Args:
         workers: a `Cluster`, or what `ARModel` takes.
-        patterns: which are measured.
+        patterns: which are measured; by default those that send no more bytes than they must.
         sizes: of the tensors, in bytes; at least two.
         repeats: how many steps of each pattern and size count; of several tensors at a time (some
             that are as large as the largest size together, or many small ones), and of each pair it
@@ -75,6 +75,7 @@ def measure_network(
         ClusterError: the workers are described wrongly, cannot be reached, or one was lost.
     """
     cluster = Cluster.coerce(workers)
+    patterns = frugal_patterns(cluster.size) if patterns is None else patterns
     _check(cluster, patterns, sizes, repeats)
     options = {
         "start_timeout_s": start_timeout_s,

@@ -235,10 +235,11 @@ def _links(measurements: Measurements) -> Iterator[Link]:
 def assumed_network(workers: int, bytes_per_s: float, latency_s: float) -> NetworkModel:
     """The model of a network that nobody has measured: all links alike, adding takes no time.
 
-    A pattern's latency is `latency_s` for each transfer on the longest chain of its schedule: 2 for
-    `shuffle`, 2 (N - 1) for `ring`, 2 log2 N for `halving_doubling`, and 2 more where N is no power
-    of two. Its slope is what the busiest worker sends or receives between one link of this chain
-    and the next, added up, over `bytes_per_s`: 2 (N - 1) / N where all workers do the same.
+    A pattern's latency is `latency_s` for each transfer on the longest chain of its schedule: 1 for
+    `exchange`, 2 for `shuffle`, 2 (N - 1) for `ring`, 2 log2 N for `halving_doubling`, and 2 more
+    where N is no power of two. Its slope is what the busiest worker sends or receives between one
+    link of this chain and the next, added up, over `bytes_per_s`: N - 1 for `exchange`, of the
+    others 2 (N - 1) / N where all workers do the same.
 
     Args:
         workers: at least 1.

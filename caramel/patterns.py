@@ -9,12 +9,14 @@ A `Schedule` lists what happens to the chunks, in an order in which it could be 
   workers named in `order`, added from left to right; its own number stands for its own value.
 * `Gather(source, target, chunk)`: the source's value, which is finished, replaces the target's.
 
-The graph builder, the cost model and the simulator all read this one description. Every chunk is
-finished on exactly one worker and copied from there, so all workers end with the same bits.
+The graph builder, the cost model and the simulator all read this one description. A chunk is
+finished on one worker and copied from there, or added up by each in the same order: so all workers
+end with the same bits.
 
 `shuffle` follows Dean & Ghemawat (2008), `ring` the bucket algorithm (Barnett et al., 1994) and
-`halving_doubling` Thakur & Gropp (2003), the three patterns of the Caramel paper (section 2).
-Any number of workers works with each.
+`halving_doubling` Thakur & Gropp (2003), the three patterns of the Caramel paper (section 2). With
+`exchange` everyone sends everything to everyone: between two workers these are no more bytes than
+with the others, in one round in place of two. Any number of workers works with each.
 """
 
 from __future__ import annotations
@@ -70,10 +72,16 @@ class Schedule:
     chunks: int
     steps: tuple[Step, ...]
 
-    def finishers(self) -> tuple[int, ...]:
-        """For each chunk, the worker whose reduction finishes it."""
-        last = {step.chunk: step.worker for step in self.steps if isinstance(step, Reduce)}
-        return tuple(last.get(chunk, 0) for chunk in range(self.chunks))
+    def finishing(self) -> frozenset[Reduce]:
+        """The reductions whose sums are those over all workers."""
+        last: dict[tuple[int, int], Reduce] = {}
+        for step in self.steps:
+            match step:
+                case Reduce(worker, chunk):
+                    last[worker, chunk] = step
+                case Send(source, _, chunk):  # it was a part only
+                    last.pop((source, chunk), None)
+        return frozenset(last.values())
 
     def sent_elements(self, sizes: tuple[int, ...]) -> dict[tuple[int, int], int]:
         """Elements that travel between each pair (source, target), for chunks of these sizes."""
@@ -133,6 +141,14 @@ def _halving_doubling(workers: int) -> Iterator[Step]:
         yield from (Gather(extra - power, extra, chunk) for chunk in range(power))
 
 
+def _exchange(workers: int) -> Iterator[Step]:
+    """The one chunk is sent by everyone to everyone, and added in worker order by each."""
+    everyone = tuple(range(workers))
+    for source in everyone:
+        yield from (Send(source, target, 0) for target in everyone if target != source)
+    yield from (Reduce(worker, 0, everyone) for worker in everyone)
+
+
 def _halve(power: int, distance: int) -> Iterator[Step]:
     """One round: partners at `distance` exchange the halves of what they hold and add them."""
     pairs = [
@@ -159,9 +175,22 @@ _PATTERNS: Mapping[str, _Pattern] = {
     "halving_doubling": _Pattern(
         _halving_doubling, lambda workers: 1 << (workers.bit_length() - 1)
     ),
+    "exchange": _Pattern(_exchange, lambda _: 1),
 }
 
 PATTERNS = tuple(_PATTERNS)
+
+
+@lru_cache(maxsize=64)
+def frugal_patterns(workers: int) -> tuple[str, ...]:
+    """The patterns that send the fewest bytes between so many workers, which are 2 (N - 1) / N of
+    the data for each: all between two, all but `exchange` between more."""
+    copies = {}
+    for name in PATTERNS:
+        plan = schedule(name, workers)
+        copies[name] = sum(plan.sent_elements((1,) * plan.chunks).values()) / plan.chunks
+    least = min(copies.values())
+    return tuple(name for name in PATTERNS if copies[name] <= least)
 
 
 @lru_cache(maxsize=256)

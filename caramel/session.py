@@ -185,8 +185,8 @@ class Session:
     def use(self, plan: str) -> None:
         """Let another plan of the model do all following steps. Trials and planning end.
 
-        Plans differ in when they transfer what. With the pattern "shuffle" they compute the same
-        bits, so the parameters never show which plan did which step.
+        Plans differ in when they transfer what. With the patterns "shuffle" and "exchange" they
+        compute the same bits, so the parameters never show which plan did which step.
 
         Args:
             plan: its name, one of `ARModel.variants`, also one that was added since.

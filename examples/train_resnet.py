@@ -263,7 +263,8 @@ def main(
         float, typer.Option(min=0, help="Seconds to wait for the workers.")
     ] = 60.0,
     pattern: Annotated[
-        str, typer.Option(help="How to aggregate: shuffle, ring, halving_doubling, or auto.")
+        str,
+        typer.Option(help="How to aggregate: auto, or shuffle, ring, halving_doubling, exchange."),
     ] = "auto",
     profile: Annotated[
         str | None, typer.Option(help="What 'caramel profile' has measured, to plan from.")

@@ -21,7 +21,7 @@ from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.simulate import Prediction, simulate_groups
 from caramel.workload import Piece, Size, Update, Workload
 
-PATTERNS = ("shuffle", "ring", "halving_doubling")
+PATTERNS = ("shuffle", "ring", "halving_doubling", "exchange")
 FLOAT = 4  # bytes
 ELEMENTS = 1536  # in chunks that are all alike, for up to 4 parts and 2, 3, 4, 6 or 8 workers
 FREE = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
-from networks import network, tf, wide
+from networks import CLASSES, FEATURES, network, parameter, tf
 from test_planned_model import model_of
 
 import caramel
@@ -20,8 +22,17 @@ def row(predicted_s, measured_s, *, invalid=None, network="toy"):
     return Row(what, (measured_s, measured_s), {"reported": reported}, invalid)
 
 
+def deep(x):
+    """Enough gradients for many different plans."""
+    widths = (FEATURES, 300, 200, 100, CLASSES)
+    for number, (before, after) in enumerate(pairwise(widths)):
+        weights = parameter(f"w{number}", [before, after], x.dtype)
+        x = tf.tanh(x @ weights + parameter(f"b{number}", [after], x.dtype))
+    return x
+
+
 def test_varied_plans_differ_repeat_and_can_be_carried_out():
-    job = network("adam", model=wide, dtype=tf.float32)
+    job = network("adam", model=deep, dtype=tf.float32)
     context = job.context()
     decision = model_of(context, 2, pattern="auto").decision
     plans = [varied(decision, number) for number in range(cells.VARIED)]

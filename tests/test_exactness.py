@@ -64,7 +64,7 @@ def test_every_number_of_workers_and_pattern_trains_as_one_device(
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("process", PROCESSES)
 def test_clipping_and_decay_see_the_aggregated_gradient(process, pattern):
-    workers = {"shuffle": 3, "ring": 5, "halving_doubling": 4}[pattern]
+    workers = {"shuffle": 3, "ring": 5, "halving_doubling": 4, "exchange": 2}[pattern]
     assert_equals_one_device(network("adam", process, decayed_loss=True), workers, pattern)
 
 
@@ -275,6 +275,17 @@ def test_a_run_can_be_repeated_bit_for_bit(workers, pattern):
     for name, value in runs[0].values.items():
         np.testing.assert_array_equal(runs[0].initial[name], runs[1].initial[name])
         np.testing.assert_array_equal(value, runs[1].values[name])
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_shuffle_and_exchange_give_the_same_bits(workers):
+    """Both add in the order of the workers, one of them on each worker by itself."""
+    job = network("adam", dtype=tf.float32, number=41)
+    shuffled, exchanged = (run_distributed(job, workers, p) for p in ("shuffle", "exchange"))
+    assert_replicas_equal(exchanged)
+    assert shuffled.losses == exchanged.losses
+    for name, value in shuffled.values.items():
+        np.testing.assert_array_equal(value, exchanged.values[name])
 
 
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16])

@@ -17,7 +17,7 @@ from caramel.errors import PlanError, ProfileError
 from caramel.fingerprint import graph_hash
 from caramel.measure import measure_network
 from caramel.network import fit_network
-from caramel.patterns import PATTERNS
+from caramel.patterns import frugal_patterns
 from caramel.processes import free_ports
 from caramel.profile import Profile
 from caramel.session import Session
@@ -48,6 +48,7 @@ JOB = """
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_aggregations_and_pairs_are_measured(workers):
+    patterns = frugal_patterns(workers)
     turns = []
     measured = measure_network(
         workers, sizes=SIZES, repeats=5, progress=lambda *turn: turns.append(turn)
@@ -55,23 +56,23 @@ def test_aggregations_and_pairs_are_measured(workers):
     assert measured.workers == workers
     alone = [each for each in measured.aggregations if each.tensors == 1]
     keys = [(each.pattern, each.size_bytes) for each in alone]
-    assert sorted(keys) == sorted((pattern, size) for pattern in PATTERNS for size in SIZES)
+    assert sorted(keys) == sorted((pattern, size) for pattern in patterns for size in SIZES)
     assert all(len(each.seconds) == 5 and each.least_s > 0.0 for each in alone)
     *together, many = [each for each in measured.aggregations if each.tensors > 1]
     assert [
         (each.pattern, each.size_bytes, each.tensors, len(each.seconds)) for each in together
-    ] == [(pattern, max(SIZES), 4, 1) for pattern in PATTERNS]
-    assert (many.pattern, many.size_bytes, many.tensors) == (PATTERNS[0], 64 * 64, 64)
+    ] == [(pattern, max(SIZES), 4, 1) for pattern in patterns]
+    assert (many.pattern, many.size_bytes, many.tensors) == (patterns[0], 64 * 64, 64)
     assert len(measured.empty_seconds) == 5
     pairs = [(each.source, each.target, each.size_bytes) for each in measured.sends]
     assert len(set(pairs)) == len(pairs) == workers * (workers - 1) * len(SIZES)
     assert measured.addresses == ("",) * workers
-    series = len(PATTERNS) * len(SIZES) + 1
+    series = len(patterns) * len(SIZES) + 1
     assert turns[4 * series - 1] == ("aggregations", 4 * series, 4 * series)
     assert turns[-1][0] == "pairs"
     assert turns[-1][1] == turns[-1][2]
     model = fit_network(measured)
-    assert set(model.costs) == set(PATTERNS)
+    assert set(model.costs) == set(patterns)
     assert len(model.links) == workers * (workers - 1)
     assert model.bytes_per_s > 0.0
     assert model.request_s > 0.0
@@ -176,7 +177,7 @@ def test_a_profile_of_network_and_ops(directory):
     assert {each.parameter for each in profile.outline.gradients} == {"w1", "w2", "b1", "b2"}
     timed_s = sum(profile.timing.seconds.values())
     assert profile.outline.free.computation_s <= timed_s * (1 + 1e-9)  # added in another order
-    assert set(profile.network(2).costs) == set(PATTERNS)
+    assert set(profile.network(2).costs) == set(frugal_patterns(2))
     assert profile.measurements[0].addresses == tuple(workers.split(","))
     sizes = {(each.tensors, each.size_bytes) for each in profile.measurements[0].aggregations}
     assert sizes == {(1, 64), (1, 16384), (4, 16384), (64, 64 * 64)}

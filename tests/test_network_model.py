@@ -227,6 +227,8 @@ def test_the_threshold_is_the_first_size_that_a_search_finds(cost):
         # half to 1 and the finished half to both; gets the other finished half; passes it on.
         ("halving_doubling", 3, (3 / 2, 3 / 2, 1 / 2, 1 / 2)),
         ("shuffle", 1, ()),
+        ("exchange", 2, (1,)),
+        ("exchange", 4, (3,)),
     ],
 )
 def test_stages_of_an_aggregation(pattern, workers, shares):
@@ -242,16 +244,20 @@ def test_an_assumed_network_has_the_costs_of_the_schedules(workers):
         "shuffle": 2 if workers > 1 else 0,
         "ring": 2 * (workers - 1),
         "halving_doubling": 2 * power + (2 if workers & (workers - 1) else 0),
+        "exchange": 1 if workers > 1 else 0,
     }
     assert set(model.costs) == set(PATTERNS)
     for pattern, cost in model.costs.items():
         assert cost.latency_s == pytest.approx(0.001 * transfers[pattern])
         assert cost.s_per_byte >= least * (1 - 1e-12)
-        if pattern != "halving_doubling" or not workers & (workers - 1):
+        if pattern == "exchange":
+            assert cost.s_per_byte == pytest.approx((workers - 1) / 1e8)
+        elif pattern != "halving_doubling" or not workers & (workers - 1):
             assert cost.s_per_byte == pytest.approx(least)
     assert (model.workers, model.bytes_per_s, model.links) == (workers, 1e8, ())
     if workers > 1:
-        assert model.threshold_bytes == pytest.approx(1.5 * 0.002 / least, abs=1.01)
+        rounds = 1 if workers == 2 else 2  # of the fastest
+        assert model.threshold_bytes == pytest.approx(1.5 * rounds * 0.001 / least, abs=1.01)
 
 
 @pytest.mark.parametrize("given", [(0, 1e8, 0.1), (2, 0.0, 0.1), (2, 1e8, -1.0), (2, math.nan, 0)])

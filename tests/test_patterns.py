@@ -18,6 +18,7 @@ from caramel.patterns import (
     Schedule,
     Send,
     chunk_sizes,
+    frugal_patterns,
     schedule,
 )
 
@@ -82,35 +83,48 @@ def test_laws_of_every_pattern(pattern, workers, depth, shift, elements, element
         np.testing.assert_array_equal(row, ends[0])
     np.testing.assert_allclose(ends[0], values.sum(0), atol=1e-12)
     # Every element leaves a worker at most once on the way there and once on the way back, and
-    # the fewest bytes that suffice are 2 (n - 1) / n of the data for each worker.
+    # the fewest bytes that suffice are 2 (n - 1) / n of the data for each worker. To send
+    # everything to everyone takes n / 2 times as many.
     sent = plan.sent_elements(sizes)
     assert all(a != b and 0 <= a < workers and 0 <= b < workers for a, b in sent)
-    assert sum(sent.values()) == 2 * (workers - 1) * elements
+    copies = workers if pattern == "exchange" else 2
+    assert sum(sent.values()) == copies * (workers - 1) * elements
 
 
+@pytest.mark.parametrize("pattern", ["shuffle", "exchange"])
 @pytest.mark.parametrize("workers", range(1, 9))
-def test_shuffle_adds_in_the_order_of_the_workers(workers):
+def test_some_patterns_add_in_the_order_of_the_workers(workers, pattern):
     values = np.random.RandomState(0).standard_normal((workers, 1000)).astype(np.float32)
     expected = values[0]
     for row in values[1:]:
         expected = expected + row
     for depth in (1, 3):
         for shift in range(workers):
-            plan = schedule("shuffle", workers, depth=depth, shift=shift)
+            plan = schedule(pattern, workers, depth=depth, shift=shift)
             ends = carried_out(plan, values, chunk_sizes(1000, plan.chunks, 4))
             np.testing.assert_array_equal(ends[0], expected)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("workers", WORKERS)
-def test_each_chunk_is_finished_on_one_worker(workers, pattern):
+def test_each_worker_finishes_a_chunk_or_is_sent_it_finished(workers, pattern):
     plan = schedule(pattern, workers, depth=2, shift=1)
-    reduces = [step for step in plan.steps if isinstance(step, Reduce)]
-    added = {(step.worker, step.chunk): 0 for step in reduces}
-    for finisher, chunk in zip(plan.finishers(), range(plan.chunks), strict=True):
+    for chunk in range(plan.chunks):
+        finished = [step.worker for step in plan.finishing() if step.chunk == chunk]
         gathered = [s.target for s in plan.steps if isinstance(s, Gather) and s.chunk == chunk]
-        assert sorted([*gathered, finisher]) == list(range(workers))
-        assert workers == 1 or (finisher, chunk) in added
+        assert sorted([*gathered, *finished]) == list(range(workers if workers > 1 else 0))
+        assert len(finished) == (workers if pattern == "exchange" else 1) or workers == 1
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_an_exchange_is_one_round(workers):
+    plan = schedule("exchange", workers)
+    everyone = tuple(range(workers))
+    pairs = [(step.source, step.target) for step in plan.steps if isinstance(step, Send)]
+    assert sorted(pairs) == [(a, b) for a in everyone for b in everyone if a != b]
+    sums = [(step.worker, step.order) for step in plan.steps if isinstance(step, Reduce)]
+    assert sums == [(worker, everyone) for worker in everyone if workers > 1]
+    assert len(plan.steps) == len(pairs) + len(sums)
 
 
 @pytest.mark.parametrize("pattern", ["shuffle", "ring"])
@@ -137,6 +151,12 @@ def test_a_tiny_tensor_is_one_chunk():
     assert chunk_sizes(7, 4, 8) == (7, 0, 0, 0)
     sent = schedule("ring", 4).sent_elements((7, 0, 0, 0))
     assert sent == {(1, 2): 14, (2, 3): 14, (3, 0): 7, (0, 1): 7}
+
+
+def test_which_patterns_send_no_more_than_they_must():
+    assert frugal_patterns(2) == PATTERNS
+    for workers in (3, 4, 7, 8):
+        assert frugal_patterns(workers) == ("shuffle", "ring", "halving_doubling")
 
 
 def test_one_worker_sends_nothing():

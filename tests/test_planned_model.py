@@ -124,9 +124,12 @@ def test_a_slow_network_has_transfers_deferred_and_gated():
 
 def test_without_facts_the_plan_is_plain():
     context = network().context()
-    assert caramel.ARModel(context, 2).plan == caramel.ARModel(context, 2, pattern="shuffle").plan
+    plain = caramel.ARModel(context, 2, pattern="exchange").plan
+    assert caramel.ARModel(context, 2).plan == plain
     off = dict.fromkeys(FLAGS, False)
-    assert model_of(context, 2, **off).plan == caramel.ARModel(context, 2, pattern="shuffle").plan
+    assert model_of(context, 2, **off, pattern="auto").plan == plain
+    three = caramel.ARModel(context, 3, pattern="shuffle").plan  # all gradients are small
+    assert caramel.ARModel(context, 3).plan == three
 
 
 def test_everything_off_is_the_plain_plan_with_facts_and_defaults_too():

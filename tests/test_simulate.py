@@ -204,5 +204,5 @@ def test_rates_and_times():
 
 
 def test_patterns():
-    assert parse_patterns("auto") == ("shuffle", "ring", "halving_doubling")
+    assert parse_patterns("auto") == ("shuffle", "ring", "halving_doubling", "exchange")
     assert parse_patterns("ring, shuffle,ring") == ("ring", "shuffle")

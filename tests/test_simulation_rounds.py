@@ -70,7 +70,7 @@ def test_rounds_of_four_workers_with_chunks_of_a_byte(pattern, rounds):
 
 
 def test_one_worker_needs_no_rounds():
-    assert [rounds_of(pattern, 1, (1.0,)) for pattern in PATTERNS] == [(), (), ()]
+    assert [rounds_of(pattern, 1, (1.0,)) for pattern in PATTERNS] == [()] * len(PATTERNS)
 
 
 def test_empty_chunks_are_not_sent():
@@ -120,6 +120,7 @@ COSTS = {
     "shuffle": TransferCost(0.004, 1.8e-8),
     "ring": TransferCost(0.012, 1.7e-8),
     "halving_doubling": TransferCost(0.008, 2.4e-8),
+    "exchange": TransferCost(0.003, 5e-8),
 }
 
 
@@ -142,7 +143,7 @@ def test_an_aggregation_takes_as_long_as_was_measured(pattern, workers):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_aggregations_at_a_time_take_as_long_as_was_measured(pattern):
     """Alone what its line says; many at a time only for as long as they keep the links busy."""
-    busy = {"shuffle": 1.7e-8, "ring": 1.5e-8, "halving_doubling": 2e-8}
+    busy = {"shuffle": 1.7e-8, "ring": 1.5e-8, "halving_doubling": 2e-8, "exchange": 4e-8}
     costs = {
         name: replace(cost, residual=0.01, busy_s_per_byte=busy[name])
         for name, cost in COSTS.items()
@@ -167,8 +168,13 @@ def test_the_fastest_pattern_says_what_a_link_carries():
     hardware = hardware_of(NetworkModel(2, COSTS, 1e7, 100_000), TimingTable({}, cores=2))
     wire_s = 1.7e-8 - HANDLING_S_PER_BYTE - REDUCE_S_PER_BYTE / 2
     assert hardware.bytes_per_s == pytest.approx(1 / wire_s)
-    # Two rounds each, with one chunk of 40 us in each.
-    latencies = {"shuffle": 0.00196, "ring": 0.00596, "halving_doubling": 0.00396}
+    # Two rounds each, or one, with one chunk of 40 us in each.
+    latencies = {
+        "shuffle": 0.00196,
+        "ring": 0.00596,
+        "halving_doubling": 0.00396,
+        "exchange": 0.00296,
+    }
     assert hardware.latency_s == pytest.approx(latencies)
     assert hardware.excess["ring"] == 1.0
     assert hardware.excess["shuffle"] == pytest.approx((wire_s + 1e-9) / wire_s)
@@ -272,7 +278,9 @@ def test_the_same_hardware_with_something_else():
     assert hardware.with_rates(5.0).bytes_per_s == pytest.approx(5.0 * hardware.bytes_per_s)
     assert hardware.with_latency(0.5).latency_of("ring") == 0.5
     assert hardware.latency_of("ring") == pytest.approx(0.012 / 6 - 40e-6)
-    assert hardware.latency_of("all_gather") == hardware.latency_of("ring")
+    # One round, with chunks for three others.
+    assert hardware.latency_of("exchange") == pytest.approx(0.003 - 3 * 40e-6)
+    assert hardware.latency_of("all_gather") == hardware.latency_of("exchange")
 
 
 def test_a_link_that_lets_the_begin_through_at_once_is_not_taken_for_a_faster_one():

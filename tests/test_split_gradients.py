@@ -192,7 +192,7 @@ def test_sparse_gradients_stand_beside_parts():
 def test_only_pieces_of_parts_that_are_aggregated_in_their_step_are_kept():
     job = network("momentum", model=wide)
     context = job.context()
-    plain = caramel.ARModel(context, 2).plan
+    plain = caramel.ARModel(context, 2, pattern="shuffle").plan
     plan = split_gradients(plain, 20_000)
     assert [part.name for part in plan.parts] == ["w1[0:2104]", "w1[2104:4200]"]
     first, second, *others = plan.groups

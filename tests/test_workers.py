@@ -49,7 +49,7 @@ def worker_pid(cluster, worker):
     return int(cluster.describe(worker).partition("pid ")[2].partition(")")[0].partition(",")[0])
 
 
-@pytest.mark.parametrize("pattern", ["shuffle", "ring", "halving_doubling"])
+@pytest.mark.parametrize("pattern", ["shuffle", "ring", "halving_doubling", "exchange"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adam"])
 def test_worker_processes_train_as_one_device_does(cluster, pattern, optimizer):
     job = networks.network(optimizer, "clip_by_global_norm", number=41)

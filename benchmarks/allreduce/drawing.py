@@ -17,9 +17,14 @@ from benchmarks.allreduce.report import (
 )
 from benchmarks.results import Row
 
-_BLUES = {"shuffle": "#08306b", "ring": "#2171b5", "halving_doubling": "#6baed6"}
+_BLUES = {
+    "shuffle": "#08306b",
+    "ring": "#2171b5",
+    "halving_doubling": "#6baed6",
+    "exchange": "#41ab5d",
+}
 _OTHERS = ("#d95f02", "#e6ab02", "#1b9e77", "#e7298a", "#66a61e", "#7570b3", "#a6761d")
-_MARKERS = {"shuffle": "o", "ring": "s", "halving_doubling": "^"}
+_MARKERS = {"shuffle": "o", "ring": "s", "halving_doubling": "^", "exchange": "D"}
 _HIGHEST_RATIO = 1.8  # that is drawn; a parameter server needs twice the limit or more
 _SMALL_BYTES, _LARGE_BYTES = 64 * 2**10, 2**22  # small and large tensors for Figure 14
 

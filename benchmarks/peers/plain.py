@@ -44,12 +44,12 @@ class InGraph:
     """Caramel.
 
     A setting of a planned run names the optimizations of the Caramel paper that it `uses`, joined
-    by plus signs, and the pattern; or it says that the plan comes from a `planner`: "search" for
-    the one that is predicted to be the fastest, "tried" for the one that proved the fastest when
-    the session tried the best few, as it does by default, or "live" for a job that is given
-    nothing, measures itself while it trains, and tries its plans; or which of some `varied` plans
-    is taken, by its number. A run can also be `without` some of what Caramel asks of its processes,
-    joined by plus signs.
+    by plus signs; or it says that the plan comes from a `planner`: "search" for the one that is
+    predicted to be the fastest, "tried" for the one that proved the fastest when the session tried
+    the best few, as it does by default, or "live" for a job that is given nothing, measures itself
+    while it trains, and tries its plans; or which of some `varied` plans is taken, by its number.
+    It can name the `pattern` of all groups. A run can also be `without` some of what Caramel asks
+    of its processes, joined by plus signs.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -188,10 +188,11 @@ def _model(rank: Rank, context: Any, cluster: Any) -> Any:
         return caramel.ARModel(context, cluster, plan=plan, profile=profile)
     planner = "search" if setting.get("planner") == "tried" else setting.get("planner", "paper")
     options: dict[str, Any] = {"profile": profile, "planner": planner}
+    if "pattern" in setting:
+        options["pattern"] = setting["pattern"]
     if "uses" in setting:
         used = setting["uses"].split("+")
         options |= {flag: word in used for word, flag in OPTIMIZATIONS.items()}
-        options["pattern"] = setting["pattern"]
     return caramel.ARModel(context, cluster, **options)
 
 

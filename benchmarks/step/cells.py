@@ -106,6 +106,7 @@ class Suite:
 
 
 ALONE, PLAIN = System("alone"), System("plain", (("pattern", "shuffle"),))
+EXCHANGED = System("plain", (("pattern", "exchange"),))
 SEARCHED = System("planned", (("planner", "search"),))
 DEFAULT = System("planned", (("planner", "tried"),))
 VARIED = 20  # plans, of which the first is the plain one
@@ -169,6 +170,13 @@ def searched_systems(cell: Cell) -> list[System]:
 def live_systems(cell: Cell) -> list[System]:
     """Plain Caramel, with measured facts, and one that measures itself while it trains."""
     return [ALONE, PLAIN, SEARCHED, LIVE]
+
+
+def pattern_systems(cell: Cell) -> list[System]:
+    """Between two workers: two rounds or one, of a plain and of a searched plan."""
+    patterns = ({"pattern": "shuffle"}, {"pattern": "exchange"})
+    searched = (System("planned", (*SEARCHED.setting, *each.items())) for each in patterns)
+    return [ALONE, PLAIN, EXCHANGED, *searched]
 
 
 def process_systems(cell: Cell) -> list[System]:
@@ -323,6 +331,7 @@ FULL = {
     "live-2": Suite(REAL[:1], live_systems, rounds=4, steps=3),
     # The first two need most of the processors, the third allocates the largest tensors.
     "processes": Suite((REAL[1], REAL[0], REAL[3]), process_systems, rounds=6, steps=3),
+    "patterns": Suite((*REAL[:2], replace(REAL[0], batch=8)), pattern_systems, rounds=4, steps=3),
     "grid-2": grid(2, 1000),
     "grid-4": grid(4, 500),
     "grid-8": grid(8, 200),

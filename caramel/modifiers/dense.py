@@ -195,7 +195,7 @@ class DenseSum:
 
     def _run(self, values: list[list[TensorRef | None]], sizes: Sequence[int], dtype: str) -> None:
         """Carry out the schedule: afterwards `values[worker][chunk]` is the aggregated chunk."""
-        last = {s.chunk: s for s in self._schedule.steps if isinstance(s, Reduce)}
+        finishing = self._schedule.finishing()
         arrived: dict[tuple[int, int, int], TensorRef | None] = {}
         for number, step in enumerate(self._schedule.steps):
             if sizes[step.chunk] == 0:
@@ -210,7 +210,7 @@ class DenseSum:
                         for w in order
                     ]
                     values[worker][chunk] = self._reduce(
-                        worker, number, operands, spec, finishes=last[chunk] is step
+                        worker, number, operands, spec, finishes=step in finishing
                     )
                 case Gather(source, target, chunk):
                     values[target][chunk] = values[source][chunk]
