@@ -23,8 +23,8 @@ def row(predicted_s, measured_s, *, invalid=None, network="toy"):
 
 
 def deep(x):
-    """Enough gradients for many different plans."""
-    widths = (FEATURES, 300, 200, 100, CLASSES)
+    """Gradients of some megabytes, which many different plans can join."""
+    widths = (FEATURES, 1000, 800, 900, 700, 1000, CLASSES)
     for number, (before, after) in enumerate(pairwise(widths)):
         weights = parameter(f"w{number}", [before, after], x.dtype)
         x = tf.tanh(x @ weights + parameter(f"b{number}", [after], x.dtype))
