@@ -255,4 +255,6 @@ def _figures(steps: Sequence[Timeline]) -> tuple[str, ...]:
 
 
 def _median_ms(seconds: Sequence[float]) -> str:
-    return f"{statistics.median(seconds) * 1e3:.1f}"
+    """Down to microseconds below one millisecond, where additions of small jobs are."""
+    median_ms = statistics.median(seconds) * 1e3
+    return f"{median_ms:.1f}" if median_ms >= 1 else f"{median_ms:.3f}"

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from commands import called
 from networks import FEATURES, cross_entropy, network, optimized, perceptron, tf, tf1, wide
+from rich.console import Console
 
 import caramel
 from caramel.facts import TimingTable
@@ -22,7 +23,7 @@ from caramel.fingerprint import Machine, graph_hash
 from caramel.network import assumed_network
 from caramel.profile import Profile
 from caramel.timeline import Span, Timeline
-from caramel.tracing import trace_job
+from caramel.tracing import Traced, show_traced, trace_job
 from caramel.user_job import UserJob
 
 TESTS = Path(__file__).parent
@@ -103,6 +104,17 @@ def test_steps_that_lack_transfers_are_traced_again(monkeypatch):
     assert list(seen) == [whole]
 
 
+def test_times_below_a_millisecond_are_shown_in_microseconds(capsys):
+    context, _ = make_context()
+    plan = caramel.ARModel(context, 2).plan
+    lengths_s = {"compute": 2.34e-3, "reduce": 39e-6, "send": 1.5e-3, "receive": 1.5e-3}
+    step = Timeline(
+        tuple(Span(kind, kind, 0.0, s, w) for kind, s in lengths_s.items() for w in range(2))
+    )
+    show_traced(Traced((step, step), plan), Console(width=200))
+    assert "│ 2.3 │ 0.039 │ 1.5 │ 1.5 │ 2.3 │" in re.sub(" +", " ", capsys.readouterr().out)
+
+
 # The command ------------------------------------------------------------------------------------
 
 
@@ -127,7 +139,7 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
     shown = {row[0]: [float(cell) for cell in row[1:] if cell] for row in table if len(row) == 9}
     assert set(shown) >= {"0", "1", "all"}
     assert len(shown["0"]) == 8
-    assert all(number > 0 for number in shown["0"][:5])
+    assert all(number > 0 for number in shown["0"][:5]), shown
     assert re.search(r"the busiest link is idle for [\d.]+ ms before its first", result.stdout)
     assert f"written to {tmp_path / 'trace.json'}" in result.stdout
     assert f"written to {tmp_path / 'trace.svg'}" in result.stdout
