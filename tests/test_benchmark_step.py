@@ -51,7 +51,11 @@ def test_every_system_but_plain_caramel_is_in_one_lot():
 class Steps:
     """A system whose steps take a second."""
 
-    def block(self, steps):
+    def __init__(self):
+        self.warm_ups = []
+
+    def block(self, steps, *, warm_up):
+        self.warm_ups.append(warm_up)
         return (1.0,) * steps
 
 
@@ -61,6 +65,17 @@ def test_a_lot_whose_steps_are_long_ends_after_the_least_rounds(monkeypatch):
     monkeypatch.setitem(take_turns.__globals__, "LOT_S", 0.0)
     least = (1.0,) * 2 * LEAST_ROUNDS
     assert take_turns(running, 5, 2) == dict.fromkeys(running, least)
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "steps", "warm_ups"),
+    [(1.0, 3, (1, 1, 1)), (9.0, 2, (1, 0, 0)), (30.0, 1, (1, 0, 0))],
+)
+def test_where_the_wire_takes_long_blocks_are_shorter(limit_s, steps, warm_ups):
+    running = {cells.ALONE: Steps(), cells.PLAIN: Steps()}
+    taken = take_turns(running, 3, 3, {cells.ALONE}, limit_s)
+    assert taken == {cells.ALONE: (1.0,) * steps, cells.PLAIN: (1.0,) * steps * 3}
+    assert tuple(running[cells.PLAIN].warm_ups) == warm_ups
 
 
 def test_who_always_takes_as_long_does_one_block():
@@ -83,7 +98,7 @@ def test_an_emulated_worker_alone_runs_with_nothing_beside_it(monkeypatch):
         def __exit__(self, *_):
             pass
 
-        def block(self, steps):
+        def block(self, steps, *, warm_up):
             blocks[self.name] += 1
             self.step_s += [1.0] * steps
             return (1.0,) * steps

@@ -37,6 +37,7 @@ variables of the environment that leave it as the libraries have it."""
 
 PROFILE = "profile.json"
 TRACED_STEPS = 3
+LONG_S = 5.0  # a step of which one trace has to do
 MOST_TRIED_STEPS = 200
 
 
@@ -135,7 +136,8 @@ def main() -> None:
 
     def facts() -> dict[str, Any]:
         """What the links were busy with, in traced steps; the plan and its prediction."""
-        timelines = session.trace(TRACED_STEPS)
+        is_long = session.metrics().recent_step_s[-1] > LONG_S
+        timelines = session.trace(1 if is_long else TRACED_STEPS)
         plan = model.variants[session.metrics().plan].plan
         pauses = [dataclasses.astuple(each.link_pauses) for each in timelines]
         return {

@@ -23,6 +23,8 @@ from benchmarks.testbed import Testbed
 MEMORY_BYTES = 16 * 2**30  # for all processes of a lot
 LOT_S = 180.0  # of blocks: where steps are long, fewer rounds than asked for are done,
 LEAST_ROUNDS = 3  # but so many
+BLOCK_S = 20.0  # of timed steps: where the wire alone takes long, a block has fewer, but one
+LONG_S = 5.0  # a step, by the wire alone, before which none is needed to warm up after a pause
 PROCESS_BYTES = 300 * 2**20  # of a worker, whatever the network
 COPIES = 5.5  # of the parameters, in a worker: values, momentum, gradients, sums, buffers
 
@@ -45,6 +47,7 @@ def measure(
         cell.workers, f"{cell.mbit_per_s:g}mbit", pin_cores=True, both_ways=cell.workers > 2
     ) as bed:
         sizes = prepared(cell.case(steps), cell.workers).sizes
+        limit_s = cell.wire_limit_s(sum(sizes))
         busy = busy_share()
         case = cell.case(rounds * steps)
         results: list[tuple[System, Result]] = []
@@ -57,7 +60,7 @@ def measure(
                     running = dict(_start(lot, bed, case, stack, failed))
                     if not once.issuperset(lot):
                         running = {**plain, **running}
-                    samples_s = take_turns(running, rounds, steps, once)
+                    samples_s = take_turns(running, rounds, steps, once, limit_s)
                     results += [(each, running[each].result()) for each in lot if each in running]
                     beside |= dict.fromkeys(lot, samples_s.get(PLAIN, ()))
                 for _ in lot:
@@ -82,13 +85,20 @@ def lots(systems: Sequence[System], parameter_bytes: float, workers: int) -> Ite
 
 
 def take_turns(
-    running: Mapping[System, Running], rounds: int, steps: int, once: Collection[System] = ()
+    running: Mapping[System, Running],
+    rounds: int,
+    steps: int,
+    once: Collection[System] = (),
+    limit_s: float = 0.0,
 ) -> dict[System, tuple[float, ...]]:
-    """The seconds of each system's steps, a block of each in turn; see `LOT_S`.
+    """The seconds of each system's steps, a block of each in turn; see `LOT_S` and `BLOCK_S`.
 
     Args:
         once: whose steps are all alike: one block is enough.
+        limit_s: the wire limit, which says whether steps are long.
     """
+    if limit_s > LONG_S:
+        steps = min(steps, max(1, int(BLOCK_S / limit_s)))
     samples_s: dict[System, tuple[float, ...]] = dict.fromkeys(running, ())
     began_s = time.monotonic()
     for done in range(rounds):
@@ -96,7 +106,8 @@ def take_turns(
             break
         for system, each in running.items():
             if done == 0 or system not in once:
-                samples_s[system] += each.block(steps)
+                warm_up = 0 if done and limit_s > LONG_S else 1
+                samples_s[system] += each.block(steps, warm_up=warm_up)
     return samples_s
 
 
