@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import document as document_of_tables
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
@@ -223,6 +224,18 @@ def tables(
             print(markdown(file) if full else overview(file))
             rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]
             print("\n".join(predicted.summary(rows)))
+
+
+@app.command()
+def document(
+    path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Of the document.")] = (
+        document_of_tables.DOCUMENT
+    ),
+    results: Results = RESULTS,
+) -> None:
+    """Put the tables of all result files that BENCHMARKS.md names into it."""
+    with _errors_in_a_line():
+        path.write_text(document_of_tables.with_tables(path.read_text(), results))
 
 
 if __name__ == "__main__":

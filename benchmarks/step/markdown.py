@@ -73,7 +73,7 @@ def _rows_of_cells(by_cell: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
             continue
         predicted_s = planned.facts["reported"].get("predicted_s")
         yield _line(
-            cell,
+            _short(cell, list(by_cell)),
             [
                 f"{plain.facts['computation_s']:.3f}",
                 f"{plain.facts['wire_limit_s']:.3f}",
@@ -85,6 +85,13 @@ def _rows_of_cells(by_cell: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
                 _against(planned),
             ],
         )
+
+
+def _short(cell: str, cells: Sequence[str]) -> str:
+    """A cell without what all have in common; the batch of a network is always the same there."""
+    own, *_ = parts = [each.split(", ") for each in (cell, *cells)]
+    common = set.intersection(*map(set, parts))
+    return ", ".join(word for word in own if word not in common and not word.startswith("batch "))
 
 
 def _line(head: str, texts: Sequence[str]) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.results import Row
+from benchmarks.step.cells import SEARCHED
+from benchmarks.step.show import bound_s
 
 _FEW = 4  # plans of a cell, of which no order is told
 
@@ -58,6 +60,28 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
                 f"{cell}: Spearman {spearman(own):.2f} over {len(own)} plans, "
                 f"median error {statistics.median(errors):.1%}, worst {max(errors):.1%}"
             )
+
+
+def markdown(rows: Sequence[Row]) -> Iterator[str]:
+    """A table with a line for each network, of which many plans were measured."""
+    heads = ("network", "Spearman", "error, median", "error, worst", "measured steps, s")
+    yield f"| {' | '.join((*heads, 'chosen plan, s', '÷ max(C, wire limit)'))} |"
+    yield "|---" * (len(heads) + 2) + "|"
+    found = pairs(rows)
+    chosen = {row.what["cell"]: row for row in rows if row.what["system"] == str(SEARCHED)}
+    for cell in dict.fromkeys(pair.cell for pair in found):
+        own = [pair for pair in found if pair.cell == cell]
+        errors, steps_s = [pair.error for pair in own], [pair.measured_s for pair in own]
+        texts = (
+            own[0].network,
+            f"{spearman(own):.2f}",
+            f"{statistics.median(errors):.1%}",
+            f"{max(errors):.1%}",
+            f"{min(steps_s):.2f} to {max(steps_s):.2f}",
+            f"{chosen[cell].median_s:.3f}",
+            f"{chosen[cell].median_s / bound_s(chosen[cell]):.2f}",
+        )
+        yield f"| {' | '.join(texts)} |"
 
 
 def spearman(found: Sequence[Pair]) -> float:

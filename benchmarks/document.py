@@ -1,0 +1,75 @@
+"""The tables of BENCHMARKS.md, as the result files have them.
+
+Below a line with the command and its result file stand that file's tables, in short or, where the
+first of them has a title of its own, in full. Everything else is prose, and stays.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.results import Row
+from benchmarks.step import grids, headline, predicted
+from benchmarks.step.cells import GRIDS, HEADLINES
+from benchmarks.step.markdown import markdown, overview
+
+DOCUMENT = Path(__file__).parents[1] / "BENCHMARKS.md"
+
+_OF_FILE = re.compile(
+    r"`python -m benchmarks (?:step|ablation|ranking)[^`]*`, result file `([^`]+)`"
+)
+_OF_SUITES = re.compile(r"`python -m benchmarks (headline|grids)`")
+_TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
+_SUMMARY = re.compile(r"\d+ predicted steps: ")
+_TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
+
+
+def with_tables(text: str, results: Path) -> str:
+    """The document with the tables of the result files in a directory.
+
+    Raises:
+        FileNotFoundError: there is no such result file.
+    """
+    lines = text.splitlines()
+    written: list[str] = []
+    while lines:
+        written.append(lines.pop(0))
+        of_file, of_suites = _OF_FILE.match(written[-1]), _OF_SUITES.match(written[-1])
+        if of_file is None and of_suites is None:
+            continue
+        old: list[str] = []
+        while lines and _TABLE.match(lines[0]):
+            old.append(lines.pop(0))
+        if of_file is not None:
+            new = _tables_of(results / of_file[1], old)
+        elif of_suites is not None:
+            new = _summary_of(of_suites[1], results)
+        written += ["", *new, ""]
+    return "\n".join(written).rstrip() + "\n"
+
+
+def _tables_of(path: Path, old: Sequence[str]) -> list[str]:
+    """The tables of one result file, in the form that the document has."""
+    rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
+    if path.name.startswith("ranking"):
+        return list(predicted.markdown(rows))
+    is_full = any(map(_TITLE.match, old))
+    tables = _below_command((markdown if is_full else overview)(path))
+    if any(map(_SUMMARY.match, old)):
+        tables += ["", next(predicted.summary(rows))]
+    return tables
+
+
+def _summary_of(command: str, results: Path) -> list[str]:
+    """The table of a command that sums up several suites."""
+    shown, suites = (headline, HEADLINES) if command == "headline" else (grids, GRIDS)
+    paths = [results / f"step-{suite}.json" for suite in suites]
+    return _below_command(shown.markdown([path for path in paths if path.exists()]))
+
+
+def _below_command(text: str) -> list[str]:
+    """The lines of tables, without the command above them and blank lines around them."""
+    return "\n".join(text.splitlines()[1:]).strip().splitlines()

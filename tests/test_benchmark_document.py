@@ -1,0 +1,41 @@
+"""The tables of BENCHMARKS.md are those of the result files."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.document import DOCUMENT, with_tables
+from benchmarks.results import RESULTS
+
+COMMAND = "`python -m benchmarks step --suite grid-2`, result file `step-grid-2.json`"
+
+
+def test_the_document_says_what_was_measured():
+    """If this fails: ``python -m benchmarks document``, and read the prose around what changed."""
+    text = DOCUMENT.read_text()
+    assert with_tables(text, RESULTS) == text
+    for name in (*(f"step-grid-{n}" for n in (2, 4, 8)), "step-headline", "ablation-real-2"):
+        assert f"result file `{name}.json`\n\n" in text
+
+
+def test_numbers_are_put_right_and_prose_stays():
+    old = f"Before.\n\n{COMMAND}\n\n| a number | 1 |\n\n3 predicted steps: good\nAfter | it.\n"
+    new = with_tables(old, RESULTS)
+    assert new.startswith(f"Before.\n\n{COMMAND}\n\n| cell (bound")
+    assert new.endswith("\nAfter | it.\n")
+    assert "a number" not in new
+    assert "| vgg_16, rho 2 |" in new
+    assert new.count("predicted steps:") == 1
+    assert "3 predicted steps: good" not in new
+    assert with_tables(new, RESULTS) == new
+
+
+def test_tables_are_in_short_or_in_full_as_they_were():
+    assert "**" not in with_tables(f"{COMMAND}\n\n| short | 1 |\n", RESULTS)
+    full = with_tables(f"{COMMAND}\n\n**vgg_16, batch 32**: C 1 s\n", RESULTS)
+    assert full.count("**: C ") >= 27
+
+
+def test_a_missing_result_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"step-grid-2\.json"):
+        with_tables(f"{COMMAND}\n", tmp_path)
