@@ -79,6 +79,9 @@ def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
         assert ("steps_s" in facts) == (each["what"]["workers"] == 2)
     assert len(rows[1]["facts"]["steps_s"]) == scale.QUICK.steps
     assert 0 < rows[1]["facts"]["open_kernel_s"] < 60
+    assert 0 < rows[2]["facts"]["again_kernel_s"] < 60
+    assert 0 < rows[2]["facts"]["again_s"] < 60
+    assert "again_s" not in rows[1]["facts"]
     assert rows[0]["facts"]["nodes"] < rows[1]["facts"]["nodes"] < rows[2]["facts"]["nodes"]
     assert content["settings"]["functions"]
     assert (tmp_path / "scale-quick.png").stat().st_size > 1000
