@@ -17,6 +17,7 @@ from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import start as start_benchmark
+from benchmarks import when as when_measured
 from benchmarks.allreduce import driver as allreduce_driver
 from benchmarks.allreduce.markdown import markdown as allreduce_markdown
 from benchmarks.allreduce.settings import FULL, QUICK
@@ -189,6 +190,12 @@ def headline(results: Results = RESULTS) -> None:
 def grids(results: Results = RESULTS) -> None:
     """How close plans come to the bound, from the grids' files: a table, and `grids.png`."""
     _sum_up(grids_step, step_cells.GRIDS, results, "grids.png")
+
+
+@app.command()
+def when(results: Results = RESULTS) -> None:
+    """When was what measured, and on which processor, from the result files."""
+    print(when_measured.markdown(results))
 
 
 def _sum_up(shown: Any, suites: Sequence[str], results: Path, picture: str) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks import when
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
 from benchmarks.step.cells import GRIDS, HEADLINES
@@ -21,7 +22,7 @@ DOCUMENT = Path(__file__).parents[1] / "BENCHMARKS.md"
 _OF_FILE = re.compile(
     r"`python -m benchmarks (?:step|ablation|ranking)[^`]*`, result file `([^`]+)`"
 )
-_OF_SUITES = re.compile(r"`python -m benchmarks (headline|grids)`")
+_OF_ALL = re.compile(r"`python -m benchmarks (headline|grids|when)`")
 _TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
 _SUMMARY = re.compile(r"\d+ predicted steps: ")
 _TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
@@ -37,16 +38,16 @@ def with_tables(text: str, results: Path) -> str:
     written: list[str] = []
     while lines:
         written.append(lines.pop(0))
-        of_file, of_suites = _OF_FILE.match(written[-1]), _OF_SUITES.match(written[-1])
-        if of_file is None and of_suites is None:
+        of_file, of_all = _OF_FILE.match(written[-1]), _OF_ALL.match(written[-1])
+        if of_file is None and of_all is None:
             continue
         old: list[str] = []
         while lines and _TABLE.match(lines[0]):
             old.append(lines.pop(0))
         if of_file is not None:
             new = _tables_of(results / of_file[1], old)
-        elif of_suites is not None:
-            new = _summary_of(of_suites[1], results)
+        elif of_all is not None:
+            new = _summary_of(of_all[1], results)
         written += ["", *new, ""]
     return "\n".join(written).rstrip() + "\n"
 
@@ -64,7 +65,9 @@ def _tables_of(path: Path, old: Sequence[str]) -> list[str]:
 
 
 def _summary_of(command: str, results: Path) -> list[str]:
-    """The table of a command that sums up several suites."""
+    """The table of a command that sums up many result files."""
+    if command == "when":
+        return _below_command(when.markdown(results))
     shown, suites = (headline, HEADLINES) if command == "headline" else (grids, GRIDS)
     paths = [results / f"step-{suite}.json" for suite in suites]
     return _below_command(shown.markdown([path for path in paths if path.exists()]))

@@ -17,7 +17,7 @@ from typing import Any
 from rich import box
 from rich.console import Console
 
-from benchmarks.results import Row, busy_share, is_loaded, load_of_others
+from benchmarks.results import Row, busy_share, is_loaded, load_of_others, machine
 
 # Options of tables with a dozen columns, for a terminal of 80.
 COMPACT: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
@@ -56,8 +56,9 @@ class Piece:
     def all_runs(self) -> list[dict[str, Any]]:
         """The earlier runs and this one."""
         own = {
-            "networks": self.networks,
+            "networks": list(dict.fromkeys(self.networks)),
             "date": self.date,
+            "processor": machine()["processor"],
             "command": self.command,
             "load_before_per_core": round(self.load, 2),
             "busy_share_before": round(self.busy, 2),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from benchmarks import when
 from benchmarks.document import DOCUMENT, with_tables
 from benchmarks.results import RESULTS
 
@@ -39,3 +42,16 @@ def test_tables_are_in_short_or_in_full_as_they_were():
 def test_a_missing_result_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"step-grid-2\.json"):
         with_tables(f"{COMMAND}\n", tmp_path)
+
+
+def test_a_table_tells_when_each_network_was_measured_and_where(tmp_path):
+    runs = [
+        {"networks": ["b"], "date": "2026-02-02 10:11:12", "processor": "X(R) Y"},
+        {"networks": ["a", "c"], "date": "2026-01-01 10:11:12"},
+    ]
+    for name in ("step-one", "step-quick"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"settings": {"runs": runs}}))
+    assert when.markdown(tmp_path).splitlines()[4:] == [
+        "| `step-one.json` | a, c | 2026-01-01 10:11 | not recorded |",
+        "| `step-one.json` | b | 2026-02-02 10:11 | X Y |",
+    ]

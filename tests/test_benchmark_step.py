@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -20,7 +21,15 @@ from benchmarks.peers.plain import WITHOUT
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.markdown import overview
-from benchmarks.step.measure import LEAST_ROUNDS, MEMORY_BYTES, lots, measure, overlap, take_turns
+from benchmarks.step.measure import (
+    LEAST_ROUNDS,
+    MEMORY_BYTES,
+    lots,
+    measure,
+    needs_one_session,
+    overlap,
+    take_turns,
+)
 from benchmarks.testbed import PAYLOAD_SHARE, missing
 
 
@@ -133,6 +142,17 @@ def test_an_emulated_worker_alone_runs_with_nothing_beside_it(monkeypatch):
         assert [len(row.facts["plain_samples_s"]) for row in rows] == [6, 2 * counts[1], 6]
 
 
+def test_two_plans_share_a_session_where_two_systems_do_not_fit_into_memory(monkeypatch):
+    sizes = {"SC_PHYS_PAGES": 6_000_000, "SC_PAGE_SIZE": 4096}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    systems = (cells.ALONE, cells.PLAIN, cells.SEARCHED)
+    assert not needs_one_session(systems, 200e6, 8)  # AlexNet-v2
+    assert needs_one_session(systems, 241e6, 8)  # ResNet-152
+    assert needs_one_session(systems, 553e6, 4)  # VGG-16
+    assert not needs_one_session(systems, 553e6, 2)
+    assert not needs_one_session((*systems, cells.LIVE), 553e6, 4)
+
+
 def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
     uses = [dict(system.setting).get("uses") for system in cells.ablation_systems(cells.REAL[0])]
     assert uses == [
@@ -158,7 +178,7 @@ def test_what_is_asked_of_processes_can_be_left_out_alone_and_together():
 def test_where_a_network_has_several_cells_each_has_a_row(tmp_path):
     rows = [
         step_row(cell, system, seconds, **reported)
-        for cell in ("toy, rho 1", "toy, rho 2")
+        for cell in ("toy, batch 4, rho 1, 2 workers", "toy, batch 8, rho 2, 2 workers")
         for system, seconds, reported in (
             (cells.ALONE, 0.5, {}),
             (cells.PLAIN, 1.0, {}),

@@ -12,6 +12,7 @@ import pytest
 from benchmarks import peers, testbed
 from benchmarks.peers import data
 from benchmarks.peers.data import Case, Kernel, initial_values, kernels_of, prepared
+from benchmarks.peers.plain import PLANNED
 from benchmarks.peers.rank import Rank
 from benchmarks.peers.validate import validate
 from caramel.processes import free_ports
@@ -80,6 +81,30 @@ def test_an_emulated_step_counts_and_takes_its_kernels_time(bed, plain, name, se
         initial = initial_values(prepared(case, 2).directory)
         for parameter, value in result.read_parameters().items():
             assert not np.array_equal(value, initial[parameter])
+
+
+@needs_namespaces
+@pytest.mark.namespaces
+def test_two_plans_take_turns_in_one_session(bed):
+    first, plain = PLANNED.start_beside_plain(
+        bed, ASSIGNED, {"pattern": "ring"}, {"pattern": "shuffle"}
+    )
+    with first:
+        for number in (1, 2):
+            assert len(first.block(2)) == len(plain.block(1)) + 1 == 2
+            assert [len(each.step_s) for each in (first, plain)] == [2 * number, number]
+        results = [plain.result(), first.result()]
+    assert [each.problems for each in validate(results)] == [(), ()]
+    assert [each.peer for each in results] == ["plain", "planned"]
+    assert [each.setting["pattern"] for each in results] == ["shuffle", "ring"]
+    assert [each.facts["plan"] for each in results] == ["beside", "own"]
+    assert all(min(each.step_s) > computation_s() - EARLY_S for each in results)
+    assert all(process.poll() is not None for process in first.run.processes)
+
+
+def test_plans_take_turns_in_one_session_where_nothing_is_updated_only():
+    with pytest.raises(peers.PeerError, match="nothing is updated"):
+        PLANNED.start_beside_plain(None, CASE, {}, {})
 
 
 # What is prepared --------------------------------------------------------------------------------

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.peers.base import Setting, evenly, versions_of
+from benchmarks.peers.base import PeerError, Setting, evenly, versions_of
 from benchmarks.peers.data import Case
-from benchmarks.peers.rank import Rank, leave
+from benchmarks.peers.rank import ONLY, Rank, leave
 from benchmarks.peers.running import Run, Running, launch
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ PROFILE = "profile.json"
 TRACED_STEPS = 3
 LONG_S = 5.0  # a step of which one trace has to do
 MOST_TRIED_STEPS = 200
+OWN, OTHER = "own", "beside"  # names of two plans of one session
 
 
 class InGraph:
@@ -76,15 +77,40 @@ class InGraph:
 
     def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
         """Start a worker on each host."""
+        return self._start(bed, case, setting, {})
 
+    def _start(
+        self, bed: Testbed, case: Case, setting: Setting, extra: Mapping[str, Any]
+    ) -> Running:
         def start_all(run: Run) -> None:
             addresses = run.addresses()
             env = _environment(setting)
             for number, host in enumerate(bed.hosts[1:], 1):
                 run.start(host, _worker(addresses, number, case), env)
-            run.start(bed.hosts[0], run.command(0, addresses=addresses, link=bed.rate), env)
+            told = {"addresses": addresses, "link": bed.rate, **extra}
+            run.start(bed.hosts[0], run.command(0, **told), env)
 
-        return launch(self, __name__, bed, case, setting, start_all, ranks=1)
+        plans = extra.get("plans", (ONLY,))
+        return launch(self, __name__, bed, case, setting, start_all, ranks=1, plans=plans)
+
+    def start_beside_plain(
+        self, bed: Testbed, case: Case, setting: Setting, plain: Setting
+    ) -> tuple[Running, Running]:
+        """Start a worker on each host, in whose session two plans take turns.
+
+        For networks of which two systems do not fit into the memory. Steps must put gradients in
+        the place of parameters, which then do not tell how many were done before.
+
+        Args:
+            setting: of the plan that the session begins with.
+            plain: that of the other one, which has none but a pattern.
+        """
+        if case.updates != "none":
+            raise PeerError("plans take turns in one session where nothing is updated only")
+        planned = self._start(bed, case, setting, {"plans": [OWN, OTHER], "plain": plain})
+        return planned, Running(
+            PEER, planned.run, plain, planned.load, planned.restless, planned.compared, OTHER
+        )
 
 
 PEER = InGraph("plain", [{"pattern": name} for name in ("shuffle", "ring", "halving_doubling")])
@@ -122,6 +148,10 @@ def main() -> None:
     model = _model(rank, context, cluster)
     is_live = rank.setting.get("planner") == "live"
     tries = is_live or rank.setting.get("planner") == "tried"
+    takes_turns = "plain" in rank.extra
+    if takes_turns:
+        plain = caramel.ARModel(context, cluster, planner="plain", **rank.extra["plain"])
+        model.add_variant(plain.plan, OTHER)
     session = model.session(config=graph.config(rank.case), trials="auto" if tries else None)
     session.run(job.assign, job.fed)
     session.run(job.start)
@@ -137,8 +167,11 @@ def main() -> None:
     def facts() -> dict[str, Any]:
         """What the links were busy with, in traced steps; the plan and its prediction."""
         is_long = session.metrics().recent_step_s[-1] > LONG_S
+        if is_long:
+            session.step()  # the first one after a look at the parameters has nothing deferred
         timelines = session.trace(1 if is_long else TRACED_STEPS)
-        plan = model.variants[session.metrics().plan].plan
+        name = session.metrics().plan
+        plan = model.variants[name].plan
         pauses = [dataclasses.astuple(each.link_pauses) for each in timelines]
         return {
             "communication_s": statistics.median(each.communication_s for each in timelines),
@@ -147,13 +180,13 @@ def main() -> None:
             "gates": len(plan.gates),
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
-            "predicted_s": expected_of(model.decision),
+            "predicted_s": None if name == OTHER else expected_of(model.decision),
             "timing_error": _timing_error(rank),
-            "plan": session.metrics().plan,
+            "plan": name,
             "trials": _medians(session.metrics().trials),
         }
 
-    rank.measure(session.step, parameters, facts=facts)
+    rank.measure(session.step, parameters, facts=facts, use=session.use if takes_turns else None)
     leave()
 
 

@@ -9,6 +9,9 @@ counters are read while nothing is under way:
 `end0`       its timed steps are done; the counters are read again
 `begin1` ... the same for further blocks
 ============ ====================================================================================
+
+A rank may be told to have several `plans`, in `extra`: they take turns in one session. It meets at
+`checked-PLAN` for each of them, and orders say whose block is to be done.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from benchmarks.peers.data import Case, write_values
 
 POLL_S = 0.01
 IDLE_POLL_S = 0.05
-OVER, FACTS = "over", "facts.json"
+OVER = "over"
+ONLY = ""  # the plan of a session that has one
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Rank:
         while not (directory / f"{point}.go").exists():
             time.sleep(POLL_S)
 
-    def order(self, number: int) -> dict[str, int] | None:
+    def order(self, number: int) -> dict[str, Any] | None:
         """The next block of steps to do; None if there is none any more."""
         directory = Path(self.directory)
         wanted, over = directory / f"block{number}.go", directory / f"{OVER}.go"
@@ -82,7 +86,7 @@ class Rank:
             if over.exists():
                 return None
             time.sleep(IDLE_POLL_S)
-        order: dict[str, int] = json.loads(wanted.read_text())
+        order: dict[str, Any] = json.loads(wanted.read_text())
         return order
 
     def measure(
@@ -92,6 +96,7 @@ class Rank:
         *,
         own_step: Callable[[], Any] | None = None,
         facts: Callable[[], Mapping[str, Any]] | None = None,
+        use: Callable[[str], None] | None = None,
     ) -> None:
         """Do the checked steps, and blocks of steps until it is over.
 
@@ -100,19 +105,25 @@ class Rank:
             parameters: reads the parameters; called at rank 0.
             own_step: does the computation of one step alone; timed before everything else.
             facts: what else there is to report; called at rank 0 after the checked steps.
+            use: lets another plan do the steps from now on.
         """
         directory = Path(self.directory)
         own_s = timed(own_step, self.case.warm_up, self.case.steps) if own_step else None
-        for _ in range(self.case.checked_steps):
-            step()
-        self.meet("checked")
-        if self.number == 0 and parameters is not None:
-            write_values(directory / "parameters.npz", parameters())
-        if self.number == 0 and facts is not None:
-            (directory / FACTS).write_text(json.dumps(facts()))
-        (directory / f"written.{self.number}").touch()
+        for plan in self.extra.get("plans", [ONLY]):
+            if use is not None:
+                use(plan)
+            for _ in range(self.case.checked_steps):
+                step()
+            self.meet(of_plan("checked", plan))
+            if self.number == 0 and parameters is not None:
+                write_values(directory / f"{of_plan('parameters', plan)}.npz", parameters())
+            if self.number == 0 and facts is not None:
+                (directory / f"{of_plan('facts', plan)}.json").write_text(json.dumps(facts()))
+            (directory / f"{of_plan('written', plan)}.{self.number}").touch()
         number = 0
         while (order := self.order(number)) is not None:
+            if use is not None:
+                use(order["plan"])
             timed(step, 0, order["warm_up"])
             self.meet(f"begin{number}")
             step_s = timed(step, 0, order["steps"])
@@ -122,6 +133,11 @@ class Rank:
                 (directory / f"measured{number}.json").write_text(json.dumps(measured))
             self.meet(f"end{number}")
             number += 1
+
+
+def of_plan(word: str, plan: str) -> str:
+    """The name of a point or a file, for one of several plans."""
+    return word if plan == ONLY else f"{word}-{plan}"
 
 
 def timed(step: Callable[[], Any], warm_up: int, steps: int) -> list[float]:

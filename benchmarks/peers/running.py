@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.environment import TENSORFLOW
 from benchmarks.peers.base import Peer, PeerError, Result, Setting
 from benchmarks.peers.data import Case, Prepared, prepared
-from benchmarks.peers.rank import FACTS, OVER, POLL_S, Rank
+from benchmarks.peers.rank import ONLY, OVER, POLL_S, Rank, of_plan
 from benchmarks.results import processor_s
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Run:
         bed: the test bed.
         case: what is run.
         ranks: how many processes meet; the others (`start_other`) only serve.
+        blocks: how many blocks of steps were ordered.
     """
 
     module: str
@@ -59,6 +60,7 @@ class Run:
     prepared: Prepared
     directory: Path
     processes: list[subprocess.Popen[Any]] = field(default_factory=list)
+    blocks: int = 0
 
     def addresses(self, count: int | None = None) -> list[str]:
         """A free ``host:port`` on each of the first `count` hosts (on all by default)."""
@@ -150,17 +152,19 @@ class Run:
 class Running:
     """A peer whose processes run and have done the checked steps.
 
-    Use it as a context manager: its processes end with it.
+    Use it as a context manager: its processes end with it. `plan` is the one that does its steps,
+    where several take turns in one session.
     """
 
     peer: Peer
     run: Run
+    setting: Setting
     load: float
     restless: bool
     compared: bool
+    plan: str = ONLY
     step_s: list[float] = field(default_factory=list)
     own_computation_s: float | None = None
-    _blocks: int = 0
     _sent: list[int] = field(default_factory=list)
     _processor_s: float = 0.0
 
@@ -176,11 +180,12 @@ class Running:
         Raises:
             PeerError: a process failed.
         """
-        number, run = self._blocks, self.run
-        self._blocks += 1
+        run, number = self.run, self.run.blocks
+        run.blocks += 1
         if self.restless:
             run.signal(signal.SIGCONT)
-        run.release(f"block{number}", {"warm_up": warm_up, "steps": steps})
+        order = {"warm_up": warm_up, "steps": steps, "plan": self.plan}
+        run.release(f"block{number}", order)
         counted: list[tuple[list[int], float]] = []
         for point in (f"begin{number}", f"end{number}"):
             run.meet(point, run.case.timeout_s)
@@ -206,20 +211,21 @@ class Running:
     def result(self) -> Result:
         """What all blocks so far have shown."""
         run, steps = self.run, len(self.step_s)
-        facts = run.directory / FACTS
+        facts = run.directory / f"{of_plan('facts', self.plan)}.json"
+        parameters = run.directory / f"{of_plan('parameters', self.plan)}.npz"
         workers = len(run.bed.hosts)
         return Result(
             peer=self.peer.name,
-            setting=run.setting,
+            setting=self.setting,
             case=run.case,
             step_s=tuple(self.step_s),
             own_computation_s=self.own_computation_s,
             tx_bytes=tuple(count / steps for count in self._sent),
             processor_s=self._processor_s / steps,
             expected_bytes=tuple(
-                self.peer.expected_bytes(run.prepared.sizes, workers, run.setting)
+                self.peer.expected_bytes(run.prepared.sizes, workers, self.setting)
             ),
-            parameters=str(run.directory / "parameters.npz") if self.compared else None,
+            parameters=str(parameters) if self.compared else None,
             versions=self.peer.versions(),
             load=self.load,
             facts=json.loads(facts.read_text()) if facts.exists() else {},
@@ -253,6 +259,7 @@ def launch(
     ranks: int | None = None,
     compared: bool = True,
     restless: bool = False,
+    plans: Sequence[str] = (ONLY,),
 ) -> Running:
     """Start the processes of a peer and let them do the checked steps.
 
@@ -267,6 +274,7 @@ def launch(
         compared: whether its parameters are comparable.
         restless: whether its processes use processor or network while no step is to be done; they
             are then stopped between blocks.
+        plans: those of its session, if there are several; what is returned is the first.
 
     Raises:
         PeerError: it is not available, or failed.
@@ -277,12 +285,13 @@ def launch(
     ready = prepared(case, len(bed.hosts))
     directory = Path(tempfile.mkdtemp(prefix="run-", dir=ready.directory))
     started = Run(module, bed, case, setting, ranks or len(bed.hosts), ready, directory)
-    running = Running(peer, started, load, restless, compared)
+    running = Running(peer, started, setting, load, restless, compared, plans[0])
     try:
         start(started)
-        started.meet("checked", case.timeout_s)
-        started.release("checked")
-        started.meet("written", case.timeout_s)
+        for plan in plans:
+            started.meet(of_plan("checked", plan), case.timeout_s)
+            started.release(of_plan("checked", plan))
+            started.meet(of_plan("written", plan), case.timeout_s)
         running.pause()
     except BaseException:
         running.close()

@@ -88,10 +88,11 @@ def _rows_of_cells(by_cell: Mapping[str, Mapping[str, Row]]) -> Iterator[str]:
 
 
 def _short(cell: str, cells: Sequence[str]) -> str:
-    """A cell without what all have in common; the batch of a network is always the same there."""
-    own, *_ = parts = [each.split(", ") for each in (cell, *cells)]
-    common = set.intersection(*map(set, parts))
-    return ", ".join(word for word in own if word not in common and not word.startswith("batch "))
+    """The network, and what not all cells have in common; a network's batch is always the same."""
+    common = set.intersection(*(set(each.split(", ")) for each in cells))
+    network, *rest = cell.split(", ")
+    told = [word for word in rest if word not in common and not word.startswith("batch ")]
+    return ", ".join([network, *told])
 
 
 def _line(head: str, texts: Sequence[str]) -> str:
