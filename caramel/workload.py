@@ -6,6 +6,7 @@ Small enough to be kept in a profile, so that steps can be simulated without the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Update:
     writes: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Workload:
     """What does a worker compute in a step?
 
@@ -80,6 +81,32 @@ class Workload:
     def computation_s(self) -> float:
         """C, with the updates."""
         return sum(p.seconds for p in self.chain) + sum(u.seconds for u in self.updates)
+
+    @cached_property
+    def yielded_at(self) -> dict[str, int]:
+        """With which piece each raw gradient is complete, by its number."""
+        return {name: number for number, each in enumerate(self.chain) for name in each.yields}
+
+    @cached_property
+    def needed_at(self) -> dict[str, int]:
+        """Which piece first needs each variable."""
+        found: dict[str, int] = {}
+        for number, piece in enumerate(self.chain):
+            for variable in sorted(piece.needs):
+                found.setdefault(variable, number)
+        return found
+
+    @cached_property
+    def needed_after(self) -> dict[str, int]:
+        """Which piece first needs what is updated with each parameter, if that moves; the number of
+        pieces if none does."""
+        last = len(self.chain)
+        found: dict[str, int] = {}
+        for update in self.updates:
+            first = min((self.needed_at.get(name, last) for name in update.writes), default=last)
+            for parameter in update.moves_with:
+                found[parameter] = min(first, found.get(parameter, last))
+        return found
 
     @property
     def ready_s(self) -> dict[str, float]:

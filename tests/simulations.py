@@ -61,11 +61,12 @@ class Case:
     hardware: Hardware
     pending: bool = True
 
-    def predict(self, hardware: Hardware | None = None) -> Prediction:
+    def predict(self, hardware: Hardware | None = None, *, detailed: bool = True) -> Prediction:
         return simulate_groups(
             *(self.groups, self.gates, self.sizes, self.workload),
             hardware or self.hardware,
             pending=self.pending,
+            detailed=detailed,
         )
 
     def bytes(self, group):

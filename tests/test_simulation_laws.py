@@ -65,6 +65,18 @@ def test_one_worker_stands_for_all_with_halving_and_doubling(case):
 
 
 @some
+@given(st.one_of(costly(), uneven(), costly(of=cases(workers=(2, 8), depths=(1,)))))
+def test_fewer_tasks_take_the_same_time(case):
+    """What nobody waits for need not be a task of its own."""
+    detailed, short = case.predict(), case.predict(detailed=False)
+    assert short.step_s == pytest.approx(detailed.step_s, abs=1e-9)
+    assert short.tasks <= detailed.tasks
+    for name, times in detailed.groups.items():
+        assert short.groups[name].end_s >= times.end_s - 1e-9
+        assert short.groups[name].begin_s == pytest.approx(times.begin_s, abs=1e-9)
+
+
+@some
 @given(uneven())
 def test_the_same_step_takes_the_same_time_every_time(case):
     first, second = case.predict(), case.predict()

@@ -12,6 +12,11 @@ It gets further from few large groups, which can be split, than from many small 
 over them takes less; so where to start, each group counts as if it made the step longer. Not with
 every job: if the budget lasts, starts that are the fastest as they are come last.
 
+It does not try everything. Steps are simulated with as few tasks as they take the same time with.
+Members of the family that could not win if they took the least time possible are left out. Changes
+of a kind that has seldom helped are only made to some of the groups, and to all of them in the end,
+if the budget lasts.
+
 The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
 """
 
@@ -40,6 +45,9 @@ _STARTS = 3  # limits of what is in flight
 _FURTHER = 3  # improved plans that are told of
 _WORTH = 1e-4  # of the step that a change must save to be made
 _PER_GROUP = 5e-4  # of the step that a start must save for each group that it has more
+_MANY = 24  # changes of one kind, of which some should have helped:
+_HELPFUL = 0.02  # as a share of them; else
+_SELDOM = 4  # only each so many-th group is changed that way
 _SIMPLER = 5e-3  # of the step that a plan must save over one that changes less
 
 
@@ -93,8 +101,8 @@ def search(
             searchers[parts] = _Searcher(outlook, grouping, options, budget)
         return searchers[parts]
 
-    def improved(start: Scored) -> Scored:
-        return searcher(start.candidate.parts).improved(start)
+    def improved(start: Scored, *, thoroughly: bool = False) -> Scored:
+        return searcher(start.candidate.parts).improved(start, thoroughly=thoroughly)
 
     def improve_rest(starts: Iterable[Scored]) -> None:
         for each in starts:
@@ -121,13 +129,17 @@ def search(
     if not budget.is_over and not _is_good(found, outlook):
         finer = searcher().family(value=_step_s)
         improve_rest([each for _, each in finer])
+    for each in sorted(found, key=_step_s)[:_FURTHER]:
+        if not budget.is_over and not _is_good(found, outlook):
+            found.append(improved(each, thoroughly=True))
     best = min(found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
     for simpler in (*given, plain):
         if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
             best = simpler
     found = sorted(found, key=lambda each: each.step_s)[:_FURTHER]
     further = [e for e in dict.fromkeys((*found, start, *given)) if e not in (best, plain)]
-    return Found(best, plain, tuple(sorted(further, key=lambda s: s.step_s)), budget.spent)
+    best, plain, *further = (_in_detail(each, outlook) for each in (best, plain, *further))
+    return Found(best, plain, tuple(sorted(further, key=_step_s)), budget.spent)
 
 
 def other_sides(
@@ -150,6 +162,11 @@ def other_sides(
     budget = _Budget(options.budget_tasks // 10)
     grouping = Grouping(outlook, candidate.parts, deferrable, options)
     return _Searcher(outlook, grouping, options, budget).other_sides(candidate)
+
+
+def _in_detail(each: Scored, outlook: Outlook) -> Scored:
+    """The same, predicted as whoever looks at the plan will: it differs by rounding."""
+    return Scored(each.candidate, outlook.predict(each.candidate).step_s)
 
 
 def _step_s(each: Scored) -> float:
@@ -180,6 +197,19 @@ class _Budget:
         return self.spent >= self.tasks
 
 
+@dataclass(slots=True)
+class _Luck:
+    """How often changes of one kind were tried, and how many of them helped."""
+
+    tried: int = 0
+    helped: int = 0
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether few of many have helped."""
+        return self.tried >= _MANY and self.helped < _HELPFUL * self.tried
+
+
 class _Searcher:
     """Searches among plans with the same parts of gradients."""
 
@@ -187,9 +217,11 @@ class _Searcher:
         self, outlook: Outlook, grouping: Grouping, options: Options, budget: _Budget
     ) -> None:
         self._outlook, self._options, self._budget = outlook, options, budget
+        self._least_s = outlook.least_s
         self._grouping = grouping
         self._neighbours = Neighbours(grouping, options, outlook.network.costs)
         self._known: dict[tuple[object, ...], float] = {}
+        self._luck: dict[str, _Luck] = {}
 
     # Scores
 
@@ -208,6 +240,7 @@ class _Searcher:
             self._grouping.sizes,
             self._outlook.workload(candidate.ordered),
             self._outlook.hardware,
+            detailed=False,
         )
         self._budget.spent += prediction.tasks
         return prediction
@@ -271,7 +304,12 @@ class _Searcher:
         for shape in shapes:
             if best is not None and self._is_over:
                 break
-            tried = self.score(self._grouping.shaped(shape))
+            candidate = self._grouping.shaped(shape)
+            if best is not None:
+                least = Scored(candidate, self._least_s)
+                if value(least) >= value(best[1]) * (1 - _WORTH):
+                    continue
+            tried = self.score(candidate)
             if best is None or value(tried) < value(best[1]) * (1 - _WORTH):
                 best = shape, tried
         assert best is not None
@@ -285,8 +323,12 @@ class _Searcher:
 
     # Improvement
 
-    def improved(self, start: Scored) -> Scored:
-        """A candidate changed step by step, as long as it gets faster and the budget lasts."""
+    def improved(self, start: Scored, *, thoroughly: bool = False) -> Scored:
+        """A candidate changed step by step, as long as it gets faster and the budget lasts.
+
+        Args:
+            thoroughly: change each group in every way, also in those that seldom help.
+        """
         if start.candidate.in_flight_bytes is None:  # gates that were given, or none
             in_flight = self._options.gated_bytes
             groups = start.candidate.groups
@@ -297,15 +339,15 @@ class _Searcher:
         best = start
         while not self._is_over:
             before_s = best.step_s
-            best = self._one_pass(best)
+            best = self._one_pass(best, thoroughly)
             if best.step_s > before_s * (1 - _WORTH):
                 break
         if best is start:
             return start
         return Scored(dataclasses.replace(best.candidate, name="improved"), best.step_s)
 
-    def _one_pass(self, best: Scored) -> Scored:
-        """Every change of every group once, each kept if it helps."""
+    def _one_pass(self, best: Scored, thoroughly: bool) -> Scored:
+        """Every change of every group once, each kept if it helps; some only of some groups."""
         in_flight = best.candidate.in_flight_bytes
         assert in_flight is not None
         number = 0
@@ -314,9 +356,14 @@ class _Searcher:
                 groups = list(best.candidate.groups)
                 if number >= len(groups):
                     break
+                luck = self._luck.setdefault(change.__name__, _Luck())
+                if luck.is_bad and number % _SELDOM and not thoroughly:
+                    continue
                 for changed in change(groups, number):
                     tried = self.score(self._grouping.candidate("improved", changed, in_flight))
+                    luck.tried += 1
                     if tried.step_s < best.step_s * (1 - _WORTH):
+                        luck.helped += 1
                         best = tried
                         break
             number += 1

@@ -107,9 +107,10 @@ def simulate_groups(
     hardware: Hardware,
     *,
     pending: bool = True,
+    detailed: bool = True,
 ) -> Prediction:
     """The same without the rest of a plan; see `caramel.simulation.tasks.tasks_of`."""
-    tasks = tasks_of(groups, gates, sizes, workload, hardware, pending=pending)
+    tasks = tasks_of(groups, gates, sizes, workload, hardware, pending=pending, detailed=detailed)
     if tasks.folded:
         hardware_of_one = dataclasses.replace(hardware, hosts=hardware.hosts[:1])
     else:

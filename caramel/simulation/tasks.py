@@ -9,15 +9,16 @@ host stands for all, and sends to itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from caramel.patterns import chunk_sizes, schedule
 from caramel.plan import ALL_GATHER, Gate, Group
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.rounds import Addition, Message, exchanges_of, rounds_of, sent_by
-from caramel.workload import Size, Update, Workload
+from caramel.workload import Piece, Size, Update, Workload
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ def tasks_of(
     hardware: Hardware,
     *,
     pending: bool = True,
+    detailed: bool = True,
 ) -> StepTasks:
     """The tasks of one step.
 
@@ -55,8 +57,11 @@ def tasks_of(
         workload: what each worker computes.
         hardware: workers and links.
         pending: whether deferred groups of the step before are still to be aggregated.
+        detailed: whether every piece of the computation is a task. Else there are as few as the
+            step takes the same time with: pieces are one task where no group begins between them
+            and none is waited for.
     """
-    writer = _Writer(groups, sizes, workload, hardware, pending)
+    writer = _Writer(groups, sizes, workload, hardware, pending, detailed)
     writer.compute()
     for group in groups:
         if group.deferred:
@@ -78,11 +83,13 @@ class _Writer:
         workload: Workload,
         hardware: Hardware,
         pending: bool,
+        detailed: bool,
     ) -> None:
         self._sizes, self._workload, self._hardware = sizes, workload, hardware
-        self._pending = pending
+        self._pending, self._detailed = pending, detailed or not groups
         self._groups = [group for group in groups if pending or not group.deferred]
         self._groups_of: dict[str, dict[str, Group]] = {}
+        self._all_groups = groups
         for group in groups:
             for name in self._parameters(group):
                 self._groups_of.setdefault(name, {})[group.name] = group
@@ -92,7 +99,7 @@ class _Writer:
             if part.parameter is not None:
                 joined = self._joined_bytes.get(part.parameter, 0)
                 self._joined_bytes[part.parameter] = joined + part.bytes
-        self._needed = self._first_needed()
+        self._needed = workload.needed_after
         self.found = StepTasks(folded=hardware.is_uniform)
         self._tasks = self.found.graph
         self._hosts = 1 if self.found.folded else hardware.workers
@@ -100,22 +107,8 @@ class _Writer:
         self._links = {(each.source, each.target): each for each in hardware.links}
         self._after: dict[str, list[str]] = {}
         self._asked: list[list[int]] = []
-        self._chain: list[list[int]] = []
+        self._chain: list[dict[int, int]] = []  # tasks by the first piece of each
         self._yielded: list[dict[str, int]] = []
-
-    def _first_needed(self) -> dict[str, int]:
-        """Of each parameter the first piece of the chain that needs what is updated with it."""
-        pieces: dict[str, int] = {}
-        for number, piece in enumerate(self._workload.chain):
-            for variable in piece.needs:
-                pieces.setdefault(variable, number)
-        last = len(self._workload.chain)
-        needed: dict[str, int] = {}
-        for update in self._workload.updates:
-            first = min((pieces.get(variable, last) for variable in update.writes), default=last)
-            for parameter in update.moves_with:
-                needed[parameter] = min(first, needed.get(parameter, last))
-        return needed
 
     def _urgency(self, group: Group) -> int:
         """Which piece of the chain waits for a group; what is not deferred is needed at the end."""
@@ -134,49 +127,87 @@ class _Writer:
         """The forward and the backward pass of every host."""
         op_s, request_s = self._hardware.op_s, self._hardware.request_s
         asking_s = request_s * sum(map(self._messages, self._groups)) if request_s else 0.0
+        stretches = list(self._stretches())
         for host in range(self._hosts):
             asked = [self._tasks.add(Kind.DELAY, host, asking_s, ())] if asking_s else []
             self._asked.append(asked)
-            chain: list[int] = []
+            chain: dict[int, int] = {}
             yielded: dict[str, int] = {}
-            for number, piece in enumerate(self._workload.chain):
+            before = asked
+            for number, pieces in stretches:
                 task = self._tasks.add(
                     Kind.COMPUTE,
                     host,
-                    piece.seconds + op_s * piece.ops,
-                    chain[-1:] or asked,
-                    name=piece.name,
+                    sum(piece.seconds + op_s * piece.ops for piece in pieces),
+                    before,
+                    name=pieces[-1].name,
                     urgency=number,
                 )
-                chain.append(task)
-                yielded.update(dict.fromkeys(piece.yields, task))
+                chain[number], before = task, [task]
+                yielded.update(dict.fromkeys((n for p in pieces for n in p.yields), task))
             self._chain.append(chain)
             self._yielded.append(yielded)
 
+    def _stretches(self) -> Iterator[tuple[int, Sequence[Piece]]]:
+        """The chain in tasks: pieces that are computed one after the other, and the first's number.
+
+        A task ends where a group is complete, and begins where what is updated in this step is
+        first needed.
+        """
+        chain = self._workload.chain
+        if self._detailed:
+            yield from ((number, (piece,)) for number, piece in enumerate(chain))
+            return
+        position = self._workload.yielded_at
+        members = (self._parameters(group) for group in self._all_groups)
+        ends = {max((position.get(name, 0) for name in each), default=0) for each in members}
+        needed_at = self._workload.needed_at
+        waiting = {needed_at[name] for name in self._moved_variables() if name in needed_at}
+        cuts = sorted({0, len(chain), *waiting, *(end + 1 for end in ends)})
+        yield from ((begin, chain[begin:end]) for begin, end in pairwise(cuts))
+
+    def _moved_variables(self) -> Iterator[str]:
+        """What is updated in this step with what is left of the one before."""
+        for update in self._workload.updates if self._pending else ():
+            if not self._deferred.isdisjoint(update.moves_with):
+                yield from update.writes
+
     def update(self) -> None:
         """What is computed from aggregated gradients, and what waits for it."""
-        op_s = self._hardware.op_s
         for host in range(self._hosts):
-            written: dict[str, list[int]] = {}
-            arrived = {name: self._arrived(name, host) for name in self._groups_of}
-            for each in self._workload.updates:
-                moved = not self._deferred.isdisjoint(each.moves_with)
-                if moved and not self._pending:
-                    continue
-                task = self._tasks.add(
-                    Kind.COMPUTE,
-                    host,
-                    each.seconds + (op_s if each.seconds else 0.0),
-                    self._needed_by(each, moved, host, arrived),
-                    name=each.name,
-                    urgency=_URGENT,
-                )
-                if moved:
-                    for variable in each.writes:
-                        written.setdefault(variable, []).append(task)
-            for piece, task in zip(self._workload.chain, self._chain[host], strict=True):
-                for variable in sorted(piece.needs):
-                    self._tasks.wait(task, written.get(variable, ()))
+            for variable, tasks in self._updated(host).items():
+                if variable in self._workload.needed_at:
+                    piece = self._workload.needed_at[variable]
+                    self._tasks.wait(self._chain[host][piece], tasks)
+
+    def _updated(self, host: int) -> dict[str, list[int]]:
+        """The tasks that write each variable with what is left of the step before."""
+        written: dict[str, list[int]] = {}
+        arrived = {name: self._arrived(name, host) for name in self._groups_of}
+        at_the_end: dict[tuple[int, ...], float] = {}  # nothing of this step waits for these
+        for each in self._workload.updates:
+            moved = not self._deferred.isdisjoint(each.moves_with)
+            if moved and not self._pending:
+                continue
+            seconds = each.seconds + (self._hardware.op_s if each.seconds else 0.0)
+            if not (seconds or moved or self._detailed):
+                continue
+            after = self._needed_by(each, moved, host, arrived)
+            if not self._detailed and not moved:
+                at_the_end[tuple(after)] = at_the_end.get(tuple(after), 0.0) + seconds
+                continue
+            done = after
+            if seconds or self._detailed:
+                done = [self._update_task(host, seconds, after, each.name)]
+            if moved:
+                for variable in each.writes:
+                    written.setdefault(variable, []).extend(done)
+        for waits, total_s in at_the_end.items():
+            self._update_task(host, total_s, waits, "")
+        return written
+
+    def _update_task(self, host: int, seconds: float, after: Sequence[int], name: str) -> int:
+        return self._tasks.add(Kind.COMPUTE, host, seconds, after, name=name, urgency=_URGENT)
 
     def _needed_by(
         self, update: Update, moved: bool, host: int, arrived: Mapping[str, Sequence[int]]
@@ -238,7 +269,9 @@ class _Writer:
             if not group.deferred:
                 after += self._ready(group, host)
             copy_s = 0.0 if group.deferred else self._copy_s(group)
-            starts.append(self._work(host, copy_s, after or self._asked[host]))
+            after = after or self._asked[host]
+            at_once = not self._detailed and not copy_s and len(after) == 1
+            starts.append(after[0] if at_once else self._work(host, copy_s, after))
         self.found.begins[group.name] = starts
         self._handle_messages(group, starts)
         if self._hardware.workers == 1 or (size_bytes == 0 and group.pattern != ALL_GATHER):
@@ -319,6 +352,8 @@ class _Writer:
         latency_s, urgency = hardware.latency_of(group.pattern), self._urgency(group)
         ends: list[int] = []
         before: dict[int, int] = {}
+        # A sum that only the next round waits for is as good as a later arrival.
+        adds_later = self._detailed or group.depth > 1 or bool(hardware.cores)
         for chunks in self._chunks(group):
             if not any(chunks):
                 continue
@@ -335,12 +370,15 @@ class _Writer:
                     target=0,
                     worth=self._worth(group, each.bytes, each.chunks, self._rate) * each.busiest,
                     latency_s=latency_s * each.count
-                    + self._handling_s(group, each.bytes * each.busiest),
+                    + self._handling_s(group, each.bytes * each.busiest)
+                    + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
                     urgency=urgency,
                 )
-                if each.added:
+                if each.added and adds_later:
                     last = self._add_up(group, 0, each.added, [last])
             ends.append(last)
+        if len(ends) == 1 and not self._detailed:
+            return ends
         return [self._tasks.add(Kind.DELAY, 0, 0.0, ends)]
 
     def _in_exchanges(self, group: Group, starts: list[int]) -> list[int]:
