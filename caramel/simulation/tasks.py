@@ -87,9 +87,9 @@ class _Writer:
     ) -> None:
         self._sizes, self._workload, self._hardware = sizes, workload, hardware
         self._pending, self._detailed = pending, detailed or not groups
+        self._all_groups = groups
         self._groups = [group for group in groups if pending or not group.deferred]
         self._groups_of: dict[str, dict[str, Group]] = {}
-        self._all_groups = groups
         for group in groups:
             for name in self._parameters(group):
                 self._groups_of.setdefault(name, {})[group.name] = group
@@ -163,7 +163,7 @@ class _Writer:
         ends = {max((position.get(name, 0) for name in each), default=0) for each in members}
         needed_at = self._workload.needed_at
         waiting = {needed_at[name] for name in self._moved_variables() if name in needed_at}
-        cuts = sorted({0, len(chain), *waiting, *(end + 1 for end in ends)})
+        cuts = sorted({0, len(chain), *waiting, *(end + 1 for end in ends if chain)})
         yield from ((begin, chain[begin:end]) for begin, end in pairwise(cuts))
 
     def _moved_variables(self) -> Iterator[str]:
