@@ -55,6 +55,7 @@ def test_a_piece_keeps_the_rows_of_other_networks(tmp_path):
     part = piece(["a", "b"], ["b"], path, Console())
     assert [kept.what["network"] for kept in part.rows] == ["a"]
     assert [list(run["networks"]) for run in part.all_runs()] == [["a"], ["b"]]
+    assert part.all_runs()[-1]["processor"]
     new = row("b", 4, 1.0)
     assert [each.what["workers"] for each in part.all_rows([new], ["a", "b"])] == [2, 4]
     assert piece(["a", "b"], [], path, Console()).rows == ()
