@@ -87,6 +87,13 @@ def test_where_the_wire_takes_long_blocks_are_shorter(limit_s, steps, warm_ups):
     assert tuple(running[cells.PLAIN].warm_ups) == warm_ups
 
 
+def test_plans_of_one_session_warm_up_after_each_change():
+    """The first step also does what is left to do of the other plan's last one."""
+    running = {cells.PLAIN: Steps(), cells.SEARCHED: Steps()}
+    take_turns(running, 3, 3, limit_s=9.0, is_shared=True)
+    assert [each.warm_ups for each in running.values()] == [[1, 1, 1]] * 2
+
+
 def test_who_always_takes_as_long_does_one_block():
     running = {cells.ALONE: Steps(), cells.PLAIN: Steps()}
     taken = take_turns(running, 5, 2, once={cells.ALONE})
@@ -140,6 +147,26 @@ def test_an_emulated_worker_alone_runs_with_nothing_beside_it(monkeypatch):
         rows = measure(cell, systems, 3, 2, lambda: None)
         assert tuple(blocks.values()) == counts
         assert [len(row.facts["plain_samples_s"]) for row in rows] == [6, 2 * counts[1], 6]
+
+    # Where they do not fit into memory together.
+    def beside_plain(bed, case, setting, plain):
+        return Started(case, "planned", setting), Started(case, "plain", plain)
+
+    monkeypatch.setattr(module, "needs_one_session", lambda *_: True)
+    monkeypatch.setattr(module, "PLANNED", SimpleNamespace(start_beside_plain=beside_plain))
+    monkeypatch.setattr(Fake, "start", lambda own, bed, case, setting: alone_only(own, case))
+
+    def alone_only(peer, case):
+        assert peer.name == "alone"
+        return Started(case, peer.name, {})
+
+    blocks.update(dict.fromkeys(blocks, 0))
+    steps = []
+    rows = measure(cells.Cell("tiny", 4, accelerator="K80"), systems, 3, 2, lambda: steps.append(1))
+    assert tuple(blocks.values()) == (1, 3, 3)
+    assert [row.what["system"] for row in rows] == [str(system) for system in systems]
+    assert [len(row.facts["plain_samples_s"]) for row in rows] == [6, 6, 6]
+    assert len(steps) == len(systems)
 
 
 def test_two_plans_share_a_session_where_two_systems_do_not_fit_into_memory(monkeypatch):

@@ -150,6 +150,19 @@ def searcher_of(outlook):
     return _Searcher(outlook, grouping, options, _Budget(10**9))
 
 
+def test_steps_are_simulated_with_few_tasks():
+    outlook = outlook_of([MB // 20] * 200, [0.001] * 200)
+    searcher = searcher_of(outlook)
+    joined = searcher.family()[0][1]
+    assert len(joined.candidate.groups) < 20
+    searcher._known.clear()
+    before = searcher._budget.spent
+    step_s = searcher.score(joined.candidate).step_s
+    detailed = outlook.predict(joined.candidate)
+    assert searcher._budget.spent - before < 0.5 * detailed.tasks
+    assert step_s == pytest.approx(detailed.step_s, rel=1e-9)
+
+
 def test_members_of_the_family_that_cannot_win_are_left_out():
     outlook = outlook_of([MB // 20] * 200, [0.001] * 200)
     short, long = searcher_of(outlook), searcher_of(outlook)
