@@ -45,7 +45,7 @@ def _errors_in_a_line() -> Iterator[None]:
     """What the user can correct ends the program with one line and exit code 2."""
     try:
         yield
-    except (BedError, ValueError) as error:
+    except (BedError, ValueError, FileNotFoundError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from benchmarks import when
+from benchmarks.__main__ import app
 from benchmarks.document import DOCUMENT, with_tables
 from benchmarks.results import RESULTS
 
@@ -42,6 +44,10 @@ def test_tables_are_in_short_or_in_full_as_they_were():
 def test_a_missing_result_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"step-grid-2\.json"):
         with_tables(f"{COMMAND}\n", tmp_path)
+    shown = CliRunner().invoke(app, ["document", str(DOCUMENT), "--results", str(tmp_path)])
+    assert shown.exit_code == 2
+    assert len(shown.stderr.splitlines()) == 1
+    assert "benchmarks: error: " in shown.stderr
 
 
 def test_a_table_tells_when_each_network_was_measured_and_where(tmp_path):
