@@ -20,7 +20,7 @@ from caramel.planning.fit import decides_alike
 from caramel.planning.options import Options
 from caramel.stalls import Forecast
 
-LIVE_BUDGET_TASKS = 200_000
+LIVE_BUDGET_TASKS = 400_000
 """Simulated tasks while training waits: some three seconds."""
 
 WORTH_A_TRIAL = 1.15

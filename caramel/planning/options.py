@@ -40,7 +40,7 @@ class Options:
     pattern: str = AUTO
     in_flight_bytes: int | None = None
     planner: Planner = "search"
-    budget_tasks: int = 900_000  # some ten seconds
+    budget_tasks: int = 1_800_000  # some ten seconds
 
     def __post_init__(self) -> None:
         if self.in_flight_bytes is not None and self.in_flight_bytes < 0:

@@ -21,10 +21,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from caramel.simulation.hardware import Hardware
+from caramel.simulation.hardware import Hardware, Host
 
 _LEAST_SHARE = 0.05  # of its speed that a computation keeps, whatever is transferred
-_NO_TIME_S = 1e-12
+NO_TIME_S = 1e-12
+"""What happens within it happens at once."""
 _SAME_SPEED = 1e-12
 
 
@@ -70,7 +71,7 @@ class TaskGraph:
         kind: Kind,
         host: int,
         amount: float,
-        after: Iterable[int] = (),
+        after: Sequence[int] = (),
         *,
         name: str = "",
         target: int = -1,
@@ -88,9 +89,11 @@ class TaskGraph:
         self.worth.append(worth)
         self.latencies.append(latency_s)
         self.urgencies.append(urgency)
-        self.waits.append(0)
-        self.dependents.append([])
-        self.wait(number, after)
+        self.waits.append(len(after))
+        dependents = self.dependents
+        dependents.append([])
+        for other in after:
+            dependents[other].append(number)
         return number
 
     def wait(self, number: int, after: Iterable[int]) -> None:
@@ -186,6 +189,14 @@ def run(tasks: TaskGraph, hardware: Hardware) -> tuple[list[float], list[float]]
     simulation = _Run(tasks, hardware)
     simulation.run()
     return simulation.begins_s, simulation.ends_s
+
+
+def speed_beside(bytes_per_s: float, host: Host, hardware: Hardware) -> float:
+    """How fast a host computes while it sends, or receives, so much."""
+    if hardware.cores is None:
+        return 1.0 / host.slowdown
+    taken = hardware.processor_s_per_byte * bytes_per_s / hardware.cores
+    return max(_LEAST_SHARE, 1.0 - taken) / host.slowdown
 
 
 class _Run:
@@ -301,7 +312,7 @@ class _Run:
             self._outgoing[source][target] = self._incoming[target][source] = link
         link.follow(clock_s)
         own = [_Waiting(number, clock_s, tasks.amounts[number] * tasks.worth[number])]
-        while link.waiting and link.waiting[-1].begin_s >= clock_s - _NO_TIME_S:
+        while link.waiting and link.waiting[-1].begin_s >= clock_s - NO_TIME_S:
             own.append(link.waiting.pop())
         end = link.waiting[-1].end if link.waiting else link.carried
         urgencies = tasks.urgencies
@@ -357,10 +368,8 @@ class _Run:
     def _slow_down(self, host: int) -> None:
         """How fast a host computes while its processor transfers."""
         hardware, device = self._hardware, self._devices[host]
-        assert hardware.cores is not None
         carried = max(self._sent[host], self._received[host])
-        taken = hardware.processor_s_per_byte * carried / hardware.cores
-        speed = max(_LEAST_SHARE, 1.0 - taken) / hardware.hosts[host].slowdown
+        speed = speed_beside(carried, hardware.hosts[host], hardware)
         if abs(speed - device.speed) > _SAME_SPEED:
             if device.running >= 0:
                 device.follow(self._clock_s)
@@ -382,7 +391,7 @@ class _Run:
 
     def _ended(self) -> list[int]:
         """What has ended by now, which is nothing if all of it has still to arrive."""
-        limit_s = self._clock_s + _NO_TIME_S
+        limit_s = self._clock_s + NO_TIME_S
         finished: list[int] = []
         while self._due and self._due[0][0] <= limit_s:
             due_s, number = heapq.heappop(self._due)
@@ -402,7 +411,7 @@ class _Run:
         """The transfers of a link that end now; those that are still to arrive are put off."""
         link.follow(self._clock_s)
         link.due_s, link.first = math.inf, -1.0
-        enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * _NO_TIME_S * link.share)
+        enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * NO_TIME_S * link.share)
         enough = max(enough, link.waiting[0].end)
         finished = []
         while link.waiting and link.waiting[0].end <= enough:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from caramel.graph import dtype_bytes
 from caramel.plan import Gate, Group, Part, Plan
+from caramel.simulation.alone import run_alone
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.tasks import StepTasks, tasks_of
@@ -112,10 +113,10 @@ def simulate_groups(
     """The same without the rest of a plan; see `caramel.simulation.tasks.tasks_of`."""
     tasks = tasks_of(groups, gates, sizes, workload, hardware, pending=pending, detailed=detailed)
     if tasks.folded:
-        hardware_of_one = dataclasses.replace(hardware, hosts=hardware.hosts[:1])
+        alone = dataclasses.replace(hardware, hosts=hardware.hosts[:1])
+        begins_s, ends_s = run_alone(tasks.graph, alone)
     else:
-        hardware_of_one = hardware
-    begins_s, ends_s = run(tasks.graph, hardware_of_one)
+        begins_s, ends_s = run(tasks.graph, hardware)
     step_s = max(ends_s, default=0.0) + hardware.step_s
     return Prediction(step_s, tasks, begins_s, ends_s, hardware.workers)
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
 from caramel.patterns import chunk_sizes, schedule
 from caramel.plan import ALL_GATHER, Gate, Group
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.hardware import Hardware
-from caramel.simulation.rounds import Addition, Message, exchanges_of, rounds_of, sent_by
+from caramel.simulation.rounds import Addition, Message, Round, exchanges_of, rounds_of, sent_by
 from caramel.workload import Piece, Size, Update, Workload
 
 
@@ -318,59 +319,53 @@ class _Writer:
         of gathered rows that is not known."""
         if group.pattern == ALL_GATHER:
             return 0.0
-        return sum(
-            each.chunks
-            for chunks in self._chunks(group)
-            if any(chunks)
-            for each in rounds_of(group.pattern, self._hardware.workers, tuple(map(float, chunks)))
-        )
+        return sum(each.chunks for rounds in self._rounds(group) for each in rounds)
 
     def _gathered(self, group: Group, starts: list[int]) -> list[int]:
         """Rows of a sparse gradient; nothing is known of their number, so only latency counts."""
         latency_s = self._hardware.latency_of(ALL_GATHER)
         return [self._tasks.add(Kind.DELAY, host, latency_s, starts) for host in range(self._hosts)]
 
-    def _chunks(self, group: Group) -> list[tuple[int, ...]]:
+    def _chunks(self, group: Group) -> tuple[tuple[int, ...], ...]:
         """The bytes of the chunks, for each of the group's parts."""
         first = self._sizes[group.members[0]]
+        elements = sum(self._sizes[name].elements for name in group.members)
         count = schedule(group.pattern, self._hardware.workers).chunks
-        sizes = chunk_sizes(
-            sum(self._sizes[name].elements for name in group.members),
-            count * group.depth,
-            first.element_bytes,
-            smallest_bytes=group.smallest_chunk_bytes,
+        return _part_bytes(
+            elements, first.element_bytes, count, group.depth, group.smallest_chunk_bytes
         )
-        in_bytes = [size * first.element_bytes for size in sizes]
-        return [tuple(in_bytes[n * count : (n + 1) * count]) for n in range(group.depth)]
+
+    def _rounds(self, group: Group) -> Iterator[tuple[Round, ...]]:
+        """The rounds of each of the group's parts that are not empty."""
+        for chunks in self._chunks(group):
+            if any(chunks):
+                yield rounds_of(group.pattern, self._hardware.workers, chunks)
 
     def _in_rounds(self, group: Group, starts: list[int]) -> list[int]:
         """The transfers of a group where one host stands for all.
 
         A part goes in each round behind the part before it.
         """
-        hardware = self._hardware
+        hardware, add = self._hardware, self._tasks.add
         latency_s, urgency = hardware.latency_of(group.pattern), self._urgency(group)
+        handling_s_per_byte = hardware.handling_of(group.pattern)
         ends: list[int] = []
         before: dict[int, int] = {}
         # A sum that only the next round waits for is as good as a later arrival.
         adds_later = self._detailed or group.depth > 1 or bool(hardware.cores)
-        for chunks in self._chunks(group):
-            if not any(chunks):
-                continue
+        for rounds in self._rounds(group):
             last = starts[0]
-            for number, each in enumerate(
-                rounds_of(group.pattern, hardware.workers, tuple(map(float, chunks)))
-            ):
-                last = before[number] = self._tasks.add(
+            for number, each in enumerate(rounds):
+                last = before[number] = add(
                     Kind.SEND,
                     0,
                     each.bytes,
-                    [last, *([before[number]] if number in before else [])],
+                    [last, before[number]] if number in before else [last],
                     name=group.name,
                     target=0,
                     worth=self._worth(group, each.bytes, each.chunks, self._rate) * each.busiest,
                     latency_s=latency_s * each.count
-                    + self._handling_s(group, each.bytes * each.busiest)
+                    + handling_s_per_byte * each.bytes * each.busiest
                     + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
                     urgency=urgency,
                 )
@@ -454,6 +449,16 @@ class _Writer:
     def _add_up(self, group: Group, host: int, added: float, after: Sequence[int]) -> int:
         seconds = self._hardware.reduce_s_per_byte * added
         return self._work(host, seconds, after, name=group.name)
+
+
+@lru_cache(maxsize=4096)
+def _part_bytes(
+    elements: int, element_bytes: int, chunks: int, depth: int, smallest_bytes: int
+) -> tuple[tuple[int, ...], ...]:
+    """The bytes of the chunks of each of `depth` parts."""
+    sizes = chunk_sizes(elements, chunks * depth, element_bytes, smallest_bytes=smallest_bytes)
+    in_bytes = [size * element_bytes for size in sizes]
+    return tuple(tuple(in_bytes[n * chunks : (n + 1) * chunks]) for n in range(depth))
 
 
 class _Values:
