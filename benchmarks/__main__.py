@@ -16,6 +16,7 @@ from benchmarks import document as document_of_tables
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
+from benchmarks import search as search_benchmark
 from benchmarks import start as start_benchmark
 from benchmarks import when as when_measured
 from benchmarks.allreduce import driver as allreduce_driver
@@ -157,6 +158,19 @@ def ranking(
 ) -> None:
     """Whether plans that are predicted to be faster are faster: twenty plans of each network."""
     _run_suites("ranking", step_cells.RANKING, suite, network, results)
+
+
+@app.command()
+def search(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """How near to the bound the search predicts its plans, for the grids, and what it takes."""
+    settings = search_benchmark.QUICK if quick else search_benchmark.FULL
+    name = "search-quick" if quick else "search"
+    with _errors_in_a_line():
+        search_benchmark.run(settings, name, results, Console(), only=network or ())
 
 
 def _run_small(name: str, benchmark: Any, quick: bool, results: Path) -> None:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from simulations import FLOAT, Case, Reference, cases, costly, gated, uneven, unfolded
 
 from caramel.patterns import chunk_sizes, schedule
-from caramel.simulation.engine import Kind
+from caramel.simulation.alone import run_alone
+from caramel.simulation.engine import Kind, run
+from caramel.simulation.tasks import tasks_of
 
 some = settings(deadline=None, max_examples=60)
 SIMPLE = ("shuffle", "ring")  # what the second simulator knows
@@ -74,6 +76,27 @@ def test_fewer_tasks_take_the_same_time(case):
     for name, times in detailed.groups.items():
         assert short.groups[name].end_s >= times.end_s - 1e-9
         assert short.groups[name].begin_s == pytest.approx(times.begin_s, abs=1e-9)
+
+
+@some
+@given(st.one_of(costly(), costly(of=cases(workers=(2, 8), depths=(1,)))), st.booleans())
+def test_one_host_alone_does_everything_when_it_would_among_others(case, detailed):
+    """Its simulation has a shorter way, without shares of links."""
+    tasks = tasks_of(
+        case.groups,
+        case.gates,
+        case.sizes,
+        case.workload,
+        case.hardware,
+        pending=case.pending,
+        detailed=detailed,
+    )
+    assert tasks.folded
+    alone = replace(case.hardware, hosts=case.hardware.hosts[:1])
+    for times_s, others_s in zip(
+        run_alone(tasks.graph, alone), run(tasks.graph, alone), strict=True
+    ):
+        assert times_s == pytest.approx(others_s, abs=1e-9)
 
 
 @some

@@ -82,12 +82,7 @@ def write(directory: Path, case: Case, context: Context) -> None:
     Raises:
         EmulationError: the computation cannot be emulated.
     """
-    times = flops_times(context, device=str(case.accelerator), batch=case.batch)
-    factor = case.slowdown
-    if case.computation_s_per_byte is not None:
-        wanted_s = case.computation_s_per_byte * _parameter_bytes(context)
-        factor = wanted_s / sum(times.values())
-    times = {name: seconds * factor for name, seconds in times.items()}
+    times = times_of(case, context)
     made = _computation(emulate(context, times, batch=case.batch))
     layers = layers_of(context, times)
     sums = [sum(times.values()), _waits_s(made.graph_def)]
@@ -101,6 +96,16 @@ def write(directory: Path, case: Case, context: Context) -> None:
         for layer in layers
     ]
     (directory / KERNELS).write_text(json.dumps(kernels))
+
+
+def times_of(case: Case, context: Context) -> dict[str, float]:
+    """What the kernels of a case take, in seconds, by the names of their ops."""
+    times = flops_times(context, device=str(case.accelerator), batch=case.batch)
+    factor = case.slowdown
+    if case.computation_s_per_byte is not None:
+        wanted_s = case.computation_s_per_byte * _parameter_bytes(context)
+        factor = wanted_s / sum(times.values())
+    return {name: seconds * factor for name, seconds in times.items()}
 
 
 def _parameter_bytes(context: Context) -> int:
