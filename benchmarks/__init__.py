@@ -1,12 +1,23 @@
 """Programs that measure Caramel, and what they stand on; run them from the repository.
 
-| file        | what                                                                            |
-|-------------|---------------------------------------------------------------------------------|
-| `allreduce` | time to aggregate one tensor (``python -m benchmarks allreduce``)               |
-| `networks`  | the papers' networks, in plain TensorFlow                                       |
-| `emulate`   | accelerators without a GPU: computation replaced by timed waits                 |
-| `peers`     | other systems, trained side by side with Caramel                                |
-| `testbed`   | several hosts with a real, rate-limited network, on one machine                 |
-| `workers`   | Caramel workers on the hosts of a test bed                                      |
-| `results`   | samples, statistics, and the files that keep them                               |
+| file          | what                                                                          |
+|---------------|-------------------------------------------------------------------------------|
+| `allreduce`   | time to aggregate one tensor (``python -m benchmarks allreduce``)             |
+| `step`        | time of a training step, beside peers; how it is predicted                    |
+| `order`       | in how many orders transfers arrive                                           |
+| `scale`       | how building and opening a job grow with its workers                          |
+| `search`      | how near to the bound plans are predicted to be, and what planning takes      |
+| `overhead`    | what a session's step costs                                                   |
+| `start`       | what a worker takes until it listens                                          |
+| `networks`    | the papers' networks, in plain TensorFlow                                     |
+| `emulate`     | accelerators without a GPU: computation replaced by timed waits               |
+| `peers`       | other systems, trained side by side with Caramel                              |
+| `testbed`     | several hosts with a real, rate-limited network, on one machine               |
+| `workers`     | Caramel workers on the hosts of a test bed                                    |
+| `environment` | what processes that are measured find in their environment                    |
+| `pieces`      | benchmarks that are run some networks at a time, into one file                |
+| `results`     | samples, statistics, and the files that keep them                             |
+| `document`    | the tables of BENCHMARKS.md; `when`: when they were measured                  |
+
+Files named `..._client` run where TensorFlow is loaded, most of them in a process of their own.
 """

@@ -5,7 +5,8 @@
 `options`             what may a user choose?
 `choose`              which plan, from the facts that are there?
 `search`              which plan is predicted to be the fastest? `candidate`: a plan that it tries;
-                      `grouping`: candidates of a job; `neighbours`: those that differ by a change
+                      `grouping`: candidates of a job; `family`: where it starts; `improve`: how it
+                      goes on; `neighbours`: candidates that differ by a change
 `split`               into which parts are large gradients split?
 `paper`               the plan of the Caramel paper; `batching`, `packing`, `depth`, `pattern` and
                       `gates` answer its questions

@@ -15,7 +15,7 @@ Steps are simulated with as few tasks as they take the same time with.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from caramel.plan import Part
@@ -65,64 +65,19 @@ def search(
         options: which optimizations may be used, which pattern, and how much may be simulated; then
             the best so far is taken.
     """
-    budget = Budget(options.budget_tasks)
-    tools: dict[tuple[Part, ...], tuple[Improver, Family]] = {}
-
-    def tool(parts: tuple[Part, ...] = ()) -> tuple[Improver, Family]:
-        if parts not in tools:
-            grouping = Grouping(outlook, parts, deferrable, options)
-            improver = Improver(outlook, grouping, options, budget)
-            family = Family(improver, grouping, outlook.least_s, options, budget)
-            tools[parts] = improver, family
-        return tools[parts]
-
-    def improver(each: Candidate) -> Improver:
-        return tool(each.parts)[0]
-
-    def is_good() -> bool:
-        """Whether too little is left to be gained to go on."""
-        return min(each.step_s for each in found) <= enough_s
-
-    def may_descend() -> bool:
-        return budget.spent < _DESCENTS * budget.tasks and not is_good()
-
-    def improve_rest(starts: Iterable[Scored]) -> None:
-        for each in starts:
-            if each not in done and may_descend():
-                found.append(improver(each.candidate).improved(each))
-                done.append(each)
-
-    enough_s = (1 + _SIMPLER) * outlook.least_s
     unplanned = Candidate("plain", outlook.plain.groups, ordered=False)
-    plain, *given = (improver(each).score(each) for each in (unplanned, *starts))
-    family = tool()[1].best(_start_s)
-    shape, start = family[0]
-    first = min([plain, *given, start], key=_start_s)
-    found, done = [improver(first.candidate).improved(first)], [first]
-    others = [each for _, each in family]
-    cuts = worthwhile_parts(outlook.plain, outlook.network.threshold_bytes)
-    may_split = options.scheduling and options.batching and not budget.is_over
-    if cuts and may_split and not is_good():
-        in_parts = [each for parts in cuts for _, each in tool(parts)[1].best(_start_s, shape)]
-        best = min(in_parts, key=_start_s)
-        found.append(improver(best.candidate).improved(best))
-        done.append(best)
-        others += [each for each in in_parts if each.candidate.parts == best.candidate.parts]
-    improve_rest(sorted(others, key=_start_s))
-    if may_descend():
-        improve_rest([each for _, each in tool()[1].best(_step_s)])
-    best = min(found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
-    if not is_good():
-        best = improver(best.candidate).improved(best, thoroughly=True)
-        best = improver(best.candidate).kicked(best, enough_s)
-        found.append(best)
+    run = _Search(outlook, deferrable, options)
+    plain, *given = (run.improver(each).score(each) for each in (unplanned, *starts))
+    start = run.from_family([plain, *given])
+    run.from_finer_starts()
+    run.kick_the_best()
+    best, found = run.best, sorted(run.found, key=_step_s)[:_FURTHER]
     for simpler in (*given, plain):
         if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
             best = simpler
-    found = sorted(found, key=_step_s)[:_FURTHER]
     further = [e for e in dict.fromkeys((*found, start, *given)) if e not in (best, plain)]
     best, plain, *further = (_in_detail(each, outlook) for each in (best, plain, *further))
-    return Found(best, plain, tuple(sorted(further, key=_step_s)), budget.spent)
+    return Found(best, plain, tuple(sorted(further, key=_step_s)), run.budget.spent)
 
 
 def other_sides(
@@ -145,6 +100,95 @@ def other_sides(
     budget = Budget(options.budget_tasks // 10)
     grouping = Grouping(outlook, candidate.parts, deferrable, options)
     return Improver(outlook, grouping, options, budget).other_sides(candidate)
+
+
+class _Search:
+    """A search under way.
+
+    Attributes:
+        budget: of all that is simulated.
+        found: what improvements have led to.
+    """
+
+    def __init__(
+        self,
+        outlook: Outlook,
+        deferrable: Callable[[frozenset[str]], str | None],
+        options: Options,
+    ) -> None:
+        self._outlook, self._deferrable, self._options = outlook, deferrable, options
+        self._enough_s = (1 + _SIMPLER) * outlook.least_s
+        self._tools: dict[tuple[Part, ...], tuple[Improver, Family]] = {}
+        self._done: list[Scored] = []
+        self.budget = Budget(options.budget_tasks)
+        self.found: list[Scored] = []
+
+    def _tools_for(self, parts: tuple[Part, ...]) -> tuple[Improver, Family]:
+        if parts not in self._tools:
+            outlook, options = self._outlook, self._options
+            grouping = Grouping(outlook, parts, self._deferrable, options)
+            improver = Improver(outlook, grouping, options, self.budget)
+            family = Family(improver, grouping, outlook.least_s, options, self.budget)
+            self._tools[parts] = improver, family
+        return self._tools[parts]
+
+    def improver(self, candidate: Candidate) -> Improver:
+        """What predicts and improves a candidate."""
+        return self._tools_for(candidate.parts)[0]
+
+    def _family(self, parts: tuple[Part, ...] = ()) -> Family:
+        return self._tools_for(parts)[1]
+
+    @property
+    def best(self) -> Scored:
+        """The best so far; one with parts of gradients has to be better than others by a little."""
+        return min(self.found, key=lambda s: s.step_s * (1 + _SIMPLER * bool(s.candidate.parts)))
+
+    @property
+    def _is_good(self) -> bool:
+        """Whether too little is left to be gained to go on."""
+        return min(each.step_s for each in self.found) <= self._enough_s
+
+    @property
+    def _may_descend(self) -> bool:
+        return self.budget.spent < _DESCENTS * self.budget.tasks and not self._is_good
+
+    def from_family(self, given: Sequence[Scored]) -> Scored:
+        """Improve the best of the family, or of what was given, without parts of gradients and
+        with them, and what comes next; returns the best member of the family."""
+        family = self._family().best(_start_s)
+        shape, start = family[0]
+        self._improve(min([*given, start], key=_start_s))
+        others = [each for _, each in family]
+        cuts = worthwhile_parts(self._outlook.plain, self._outlook.network.threshold_bytes)
+        may_split = self._options.scheduling and self._options.batching
+        if cuts and may_split and not self.budget.is_over and not self._is_good:
+            in_parts = [s for parts in cuts for _, s in self._family(parts).best(_start_s, shape)]
+            first = min(in_parts, key=_start_s)
+            self._improve(first)
+            others += [each for each in in_parts if each.candidate.parts == first.candidate.parts]
+        self._improve_rest(sorted(others, key=_start_s))
+        return start
+
+    def from_finer_starts(self) -> None:
+        """Improve members of the family that are the fastest as they are."""
+        if self._may_descend:
+            self._improve_rest([each for _, each in self._family().best(_step_s)])
+
+    def kick_the_best(self) -> None:
+        """Improve the best further, with all that is left of the budget."""
+        if not self._is_good:
+            best = self.improver(self.best.candidate).improved(self.best, thoroughly=True)
+            self.found.append(self.improver(best.candidate).kicked(best, self._enough_s))
+
+    def _improve(self, start: Scored) -> None:
+        self.found.append(self.improver(start.candidate).improved(start))
+        self._done.append(start)
+
+    def _improve_rest(self, starts: Iterable[Scored]) -> None:
+        for each in starts:
+            if each not in self._done and self._may_descend:
+                self._improve(each)
 
 
 def _in_detail(each: Scored, outlook: Outlook) -> Scored:

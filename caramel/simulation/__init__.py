@@ -5,7 +5,7 @@
 `hardware`       what can the workers and their links do?
 `rounds`         in which rounds does an aggregation go over a link?
 `tasks`          everything that happens in a step, and what waits for what
-`engine`         when does each task begin and end?
+`engine`         when does each task begin and end? `alone`: the same of one host, in less time
 `simulate`       the timeline of a step, from a plan
 `explain`        why does it take that long, and what would help?
 `limits`         which resource limits it?
