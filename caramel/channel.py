@@ -227,8 +227,9 @@ class Channel:
             self._cluster.kind != "embedded"
         ):
             return (
-                f"a worker failed during {what} and answers again, without its variables (was it "
-                f"restarted?): {error.message}"
+                f"a worker, or the connection to it, failed during {what} and answers again (was "
+                "it restarted, or the network interrupted?); its variables may be gone: open a new "
+                f"session and restore the last checkpoint: {error.message}"
             )
         return None
 

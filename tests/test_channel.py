@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+import tensorflow as tf
+
 from caramel.channel import Channel
 from caramel.cluster import Cluster
+from caramel.errors import WorkerLostError
 
 
 def test_the_thread_of_a_closed_channel_is_gone():
@@ -32,3 +36,21 @@ def test_closing_does_not_wait_for_a_worker_that_was_lost_since_the_last_call(mo
         "lost worker 1 (/job:worker/task:1 in this process) during closing the session" in warning
     )
     goes_on.set()
+
+
+def test_a_connection_that_was_interrupted_for_a_moment_is_told_with_what_to_do(monkeypatch):
+    """The workers answer again, whatever it was; nobody knows what they have kept."""
+    cluster = Cluster.of(["127.0.0.1:1", "127.0.0.1:2"])
+    monkeypatch.setattr(cluster, "unreachable", lambda timeout_s=1.0: ())
+    monkeypatch.setattr("caramel.channel._DIAGNOSIS_S", 0.1)
+
+    def reset():
+        raise tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer")
+
+    with pytest.raises(WorkerLostError) as error:
+        Channel(cluster).call(reset, what="a training step", timeout_s=5)
+    assert str(error.value) == (
+        "a worker, or the connection to it, failed during a training step and answers again (was "
+        "it restarted, or the network interrupted?); its variables may be gone: open a new session "
+        "and restore the last checkpoint: recvmsg:Connection reset by peer"
+    )
