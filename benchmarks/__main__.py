@@ -38,6 +38,10 @@ Networks = Annotated[
     list[str] | None,
     typer.Option("--network", help="Only this network; the result file keeps the others."),
 ]
+Ratios = Annotated[
+    list[float] | None,
+    typer.Option("--rho", help="Only cells with this rho; the result file keeps the others."),
+]
 Results = Annotated[Path, typer.Option(help="Where result files go.")]
 
 
@@ -125,11 +129,12 @@ def step(
         typer.Option(help=f"What to measure, of {', '.join(step_cells.FULL)}; all by default."),
     ] = None,
     network: Networks = None,
+    rho: Ratios = None,
     results: Results = RESULTS,
 ) -> None:
     """Time of a training step, beside all peers, with real and emulated computation."""
     known = {"quick": step_cells.QUICK} if quick else step_cells.FULL
-    _run_suites("step", known, suite, network, results)
+    _run_suites("step", known, suite, network, results, rho or ())
 
 
 @app.command()
@@ -186,12 +191,14 @@ def _run_suites(
     suites: Sequence[str] | None,
     networks: Sequence[str] | None,
     results: Path,
+    ratios: Sequence[float] = (),
 ) -> None:
     with _errors_in_a_line():
         for suite in suites or known:
             if suite not in known:
                 raise ValueError(f"there is no suite '{suite}'; there are {', '.join(known)}")
-            run_step(known[suite], f"{name}-{suite}", results, Console(), only=networks or ())
+            file = f"{name}-{suite}"
+            run_step(known[suite], file, results, Console(), only=networks or (), ratios=ratios)
 
 
 @app.command()

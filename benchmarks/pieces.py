@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,18 @@ class Piece:
         return sorted([*self.rows, *rows], key=lambda row: networks.index(str(row.what["network"])))
 
 
-def piece(networks: Sequence[str], only: Sequence[str], path: Path, console: Console) -> Piece:
+def piece(
+    networks: Sequence[str],
+    only: Sequence[str],
+    path: Path,
+    console: Console,
+    *,
+    stays: Callable[[Row], bool] = lambda row: False,
+) -> Piece:
     """What is to be run: all networks, or `only` some; says so if the machine is busy.
+
+    Args:
+        stays: whether an earlier row of one of these networks is kept, since it is not run again.
 
     Raises:
         ValueError: a network that is not among `networks`.
@@ -88,13 +98,18 @@ def piece(networks: Sequence[str], only: Sequence[str], path: Path, console: Con
         return Piece(chosen, load, busy)
     before = json.loads(path.read_text())
     rows = [Row(**row) for row in before["rows"]]
+    replaced = set(chosen) - {row.what["network"] for row in rows if stays(row)}
     runs = []
     for run in before["settings"]["runs"]:
-        left = [name for name in run["networks"] if name in networks and name not in chosen]
+        left = [name for name in run["networks"] if name in networks and name not in replaced]
         if left:
             runs.append({**run, "networks": left})
     remaining = {name for run in runs for name in run["networks"]}
-    kept = tuple(row for row in rows if row.what["network"] in remaining)
+    kept = tuple(
+        row
+        for row in rows
+        if row.what["network"] in remaining and (row.what["network"] not in chosen or stays(row))
+    )
     return Piece(chosen, load, busy, kept, tuple(runs), before["settings"])
 
 

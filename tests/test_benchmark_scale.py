@@ -61,6 +61,19 @@ def test_a_piece_keeps_the_rows_of_other_networks(tmp_path):
     assert piece(["a", "b"], [], path, Console()).rows == ()
 
 
+def test_a_piece_keeps_rows_of_its_networks_that_are_not_run_again(tmp_path):
+    runs = [{"networks": ["a", "b"], "loaded": False}]
+    rows = [row("a", 2, 1.0), row("b", 2, 1.0), row("b", 4, 1.0)]
+    path = write("x", {"runs": runs}, rows, load=0.1, directory=tmp_path)
+
+    def stays(each):
+        return each.what["workers"] == 4
+
+    part = piece(["a", "b"], ["a", "b"], path, Console(), stays=stays)
+    assert [(kept.what["network"], kept.what["workers"]) for kept in part.rows] == [("b", 4)]
+    assert [run["networks"] for run in part.all_runs()] == [["b"], ["a", "b"]]
+
+
 def test_an_unknown_network_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no network 'c'"):
         piece(["a", "b"], ["c"], tmp_path / "x.json", Console())

@@ -240,13 +240,40 @@ def test_where_nothing_is_planned_each_cell_has_a_column(tmp_path):
 def test_commands_measure_the_suites_that_are_asked_for(words, measured, monkeypatch):
     given = {}
 
-    def run(suite, name, *_, only):
+    def run(suite, name, *_, only, ratios):
         given[name] = suite
-        assert only == ["tiny"]
+        assert (only, ratios) == (["tiny"], ())
 
     monkeypatch.setattr(benchmarks.__main__, "run_step", run)
     assert CliRunner().invoke(app, [*words, "--network", "tiny"]).exit_code == 0
     assert given == measured
+
+
+def test_cells_with_one_rho_are_measured_again_and_the_others_kept(monkeypatch, tmp_path):
+    measured = []
+
+    def shown(cell, systems, *_):
+        measured.append((cell.network, cell.rho))
+        seconds = float(len(measured))
+        what = {"cell": str(cell), "network": cell.network}
+        return [Row({**what, "system": str(each)}, (seconds,), {}, "not run") for each in systems]
+
+    monkeypatch.setattr("benchmarks.step.measure", shown)
+    monkeypatch.setattr("benchmarks.step.table", lambda cell, rows: str(cell))
+    monkeypatch.setattr("benchmarks.step.draw", lambda rows, path: None)
+    step = ["step", "--suite", "grid-8", "--network", "inception_v1", "--results", str(tmp_path)]
+    for words in ([], ["--network", "inception_v2"], ["--rho", "0.5"]):
+        said = CliRunner().invoke(app, [*step, *words], catch_exceptions=False)
+        assert said.exit_code == 0, said.output
+    assert measured[-1] == ("inception_v1", 0.5)
+    content = json.loads((tmp_path / "step-grid-8.json").read_text())
+    values = [row["samples_s"][0] for row in content["rows"] if "planned" in row["what"]["system"]]
+    assert values == [10.0, 5.0, 6.0, 7.0, 8.0, 9.0]
+    by_networks = [run["networks"] for run in content["settings"]["runs"]]
+    assert by_networks == [["inception_v1", "inception_v2"], ["inception_v1"]]
+    refused = CliRunner().invoke(app, [*step, "--rho", "3"])
+    assert refused.exit_code == 2
+    assert "no cell with rho 3 here; there are: 0.5, 1, 2" in refused.output
 
 
 @pytest.mark.namespaces

@@ -39,19 +39,38 @@ from benchmarks.step.show import draw, table
 
 
 def run(
-    suite: Suite, name: str, directory: Path, console: Console, *, only: Sequence[str] = ()
+    suite: Suite,
+    name: str,
+    directory: Path,
+    console: Console,
+    *,
+    only: Sequence[str] = (),
+    ratios: Sequence[float] = (),
 ) -> Path:
     """Measure all cells, print tables, write a result file and a figure; returns the file.
 
     Args:
         only: networks to measure; of the others the file keeps what it has.
+        ratios: likewise; with which rho, of cells that are made for one.
 
     Raises:
-        ValueError: a network that the suite does not have.
+        ValueError: a network or a rho that the suite does not have.
     """
-    networks = [cell.network for cell in suite.cells]
-    own = piece(networks, only, directory / f"{name}.json", console)
-    cells = [cell for cell in suite.cells if cell.network in own.networks]
+    networks = list(dict.fromkeys(cell.network for cell in suite.cells))
+    for rho in ratios:
+        if rho not in (known := {cell.rho for cell in suite.cells}):
+            has = ", ".join(f"{each:g}" for each in sorted(r for r in known if r is not None))
+            raise ValueError(f"there is no cell with rho {rho:g} here; there are: {has or 'none'}")
+    chosen = [cell for cell in suite.cells if not ratios or cell.rho in ratios]
+    again = {str(cell) for cell in chosen}
+    own = piece(
+        networks,
+        only or (networks if ratios else ()),
+        directory / f"{name}.json",
+        console,
+        stays=lambda row: bool(ratios) and row.what["cell"] not in again,
+    )
+    cells = [cell for cell in chosen if cell.network in own.networks]
     rows: list[Row] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(name, total=sum(len(suite.systems(cell)) for cell in cells))
@@ -68,7 +87,10 @@ def run(
         "steps": suite.steps,
         "runs": own.all_runs(),
     }
-    all_rows = own.all_rows(rows, networks)
+    places = {str(cell): place for place, cell in enumerate(suite.cells)}
+    all_rows = sorted(
+        own.all_rows(rows, networks), key=lambda row: places.get(str(row.what["cell"]), len(places))
+    )
     path = write(name, described, all_rows, load=own.load, directory=directory)
     draw(all_rows, path.with_suffix(".png"))
     for line in predicted.summary(all_rows):
