@@ -84,10 +84,7 @@ def order(
     results: Results = RESULTS,
 ) -> None:
     """In how many orders transfers arrive, and how much step times spread."""
-    settings = order_benchmark.QUICK if quick else order_benchmark.FULL
-    name = "order-quick" if quick else "order"
-    with _errors_in_a_line():
-        order_benchmark.run(settings, name, results, Console(), only=network or ())
+    _run_one("order", order_benchmark, quick, results, only=network or ())
 
 
 @app.command()
@@ -97,10 +94,7 @@ def scale(
     results: Results = RESULTS,
 ) -> None:
     """Build time, memory and size of the distributed graph, by number of workers and network."""
-    settings = scale_benchmark.QUICK if quick else scale_benchmark.FULL
-    name = "scale-quick" if quick else "scale"
-    with _errors_in_a_line():
-        scale_benchmark.run(settings, name, results, Console(), only=network or ())
+    _run_one("scale", scale_benchmark, quick, results, only=network or ())
 
 
 @app.command()
@@ -109,7 +103,7 @@ def overhead(
     results: Results = RESULTS,
 ) -> None:
     """What a step of Caramel's session costs over TensorFlow's own."""
-    _run_small("overhead", overhead_benchmark, quick, results)
+    _run_one("overhead", overhead_benchmark, quick, results)
 
 
 @app.command()
@@ -118,7 +112,7 @@ def start(
     results: Results = RESULTS,
 ) -> None:
     """What a worker takes until it listens."""
-    _run_small("start", start_benchmark, quick, results)
+    _run_one("start", start_benchmark, quick, results)
 
 
 @app.command()
@@ -172,17 +166,14 @@ def search(
     results: Results = RESULTS,
 ) -> None:
     """How near to the bound the search predicts its plans, for the grids, and what it takes."""
-    settings = search_benchmark.QUICK if quick else search_benchmark.FULL
-    name = "search-quick" if quick else "search"
-    with _errors_in_a_line():
-        search_benchmark.run(settings, name, results, Console(), only=network or ())
+    _run_one("search", search_benchmark, quick, results, only=network or ())
 
 
-def _run_small(name: str, benchmark: Any, quick: bool, results: Path) -> None:
-    """Run a benchmark that has no networks to choose from."""
+def _run_one(name: str, benchmark: Any, quick: bool, results: Path, **options: Any) -> None:
+    """Run a benchmark that is no suite."""
     settings = benchmark.QUICK if quick else benchmark.FULL
     with _errors_in_a_line():
-        benchmark.run(settings, f"{name}-quick" if quick else name, results, Console())
+        benchmark.run(settings, f"{name}-quick" if quick else name, results, Console(), **options)
 
 
 def _run_suites(

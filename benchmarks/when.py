@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def markdown(directory: Path) -> str:
-    """A line for each run that the step, ablation, ranking and scale files still have rows of."""
+    """A line for each run that the files of step, ablation, ranking, scale and search keep."""
     return "\n".join(["`python -m benchmarks when`", "", *_lines(directory)])
 
 
 def _lines(directory: Path) -> Iterator[str]:
     yield "| result file | networks | measured | processor |"
     yield "|---|---|---|---|"
-    for kind in ("step", "ablation", "ranking", "scale"):
+    for kind in ("step", "ablation", "ranking", "scale", "search"):
         for path in sorted(directory.glob(f"{kind}*.json")):
             if path.stem.endswith("-quick"):
                 continue

@@ -211,6 +211,13 @@ def test_kicks_find_what_no_single_change_does():
     assert sum(gain > 1e-3 for gain in gains) >= 3
 
 
+def test_a_search_ends_with_kicks_of_the_best(monkeypatch):
+    outlook, options = irregular(1), Options(budget_tasks=600_000)
+    with_kicks = search(outlook, [], options=options).best.step_s
+    monkeypatch.setattr(Improver, "kicked", lambda own, best, enough_s: best)
+    assert with_kicks < search(outlook, [], options=options).best.step_s * 0.99
+
+
 def test_kicks_end_where_they_bring_nothing():
     """All plans of so few gradients are soon known, and to look at them costs nothing."""
     improver, family = improver_of(outlook_of([MB, 2 * MB], [0.02] * 2, rate=60 * MB))

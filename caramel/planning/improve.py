@@ -4,8 +4,9 @@ First by descent: one group at a time is put on the other side, joined with the 
 sent earlier, cut into another number of parts, or aggregated by another pattern, as long as that
 makes the predicted step shorter. Changes of a kind that has seldom helped are made to some of the
 groups only, unless asked for all. Then by kicks, for what no single change brings: two or three
-random changes at a time, which may make the step longer, and descent among the groups beside them;
-kept if the step is shorter than before (iterated local search). Their order is the same each time.
+random changes at a time, which may make the step longer, and descent among the groups beside them,
+after every other one also by what seldom helps; kept if the step is shorter than before (iterated
+local search). Their order is the same each time.
 """
 
 from __future__ import annotations
@@ -214,7 +215,8 @@ class Improver:
         return changed, places
 
     def _settled(self, best: Scored, places: set[int], in_every_way: bool) -> Scored:
-        """Descent among the groups at some places and beside them."""
+        """Descent among the groups at some places and beside them, also by what seldom helps if
+        asked for."""
         near = sorted({place + beside for place in places for beside in (-1, 0, 1)} - {-1})
         while not self._budget.is_over:
             before = best
