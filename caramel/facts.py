@@ -61,6 +61,36 @@ class RawGradient:
 
 
 @dataclass(frozen=True, slots=True)
+class Factors:
+    """The smaller tensors that a gradient is computed from, by ops that any worker can repeat.
+
+    Attributes:
+        tensors: what is needed of the worker whose gradient it is: the input of a layer, and the
+            gradient of its output. The gradient is linear in the last one.
+        specs: their dtypes and shapes, in which dimensions may be unknown.
+        ops: what computes the gradient from them, in order; the last one puts it out. What else
+            these read is the same on every worker.
+    """
+
+    tensors: tuple[TensorRef, ...]
+    specs: tuple[TensorSpec, ...]
+    ops: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int | None:
+        """Of all tensors; None if it is known only when they are there."""
+        sizes = [spec.bytes for spec in self.specs]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientFactors:
+    """From which smaller tensors can a gradient be computed again? By parameter, where it can."""
+
+    of: Mapping[str, Factors]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingJob:
     """Which training job is it: what is run, what is minimised, what is fed?
 

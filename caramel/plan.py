@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 from caramel.errors import PlanError
-from caramel.facts import Pipeline, Reduction, Variable
+from caramel.facts import Factors, Pipeline, Reduction, Variable
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.names import TensorRef, part_name
 from caramel.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern, chunk_sizes, schedule
@@ -22,6 +23,7 @@ from caramel.records import from_json_value, to_json_value
 
 FORMAT = 1
 ALL_GATHER = "all_gather"
+FACTORS = "factors"
 
 SparseMethod = Literal["gather", "dense"]
 
@@ -38,6 +40,7 @@ class AggregatedGradient:
         spec: dtype and shape of the parameter.
         consumers: ops of the single-device graph that read the aggregated value instead.
         merge_duplicates: add up rows of equal index before sending (sparse only).
+        factors: what it can be computed from on other workers, too; None if it cannot.
     """
 
     parameter: str
@@ -47,6 +50,7 @@ class AggregatedGradient:
     indices: TensorRef | None = None
     index_dtype: str = "int32"
     merge_duplicates: bool = False
+    factors: Factors | None = None
 
     @property
     def elements(self) -> int:
@@ -88,7 +92,9 @@ class Group:
         members: parameters, or names of parts of their gradients, in the order in which they lie in
             the group's memory. They have one dtype, and are all dense unless the group is one
             sparse gradient alone.
-        pattern: one of `caramel.patterns.PATTERNS`, or `all_gather` for one sparse gradient.
+        pattern: one of `caramel.patterns.PATTERNS`, `all_gather` for one sparse gradient, or
+            `factors` for one gradient that every worker computes from the factors of all workers
+            (`caramel.modifiers.factors`).
         depth: into how many parts the group is split that are aggregated side by side.
         shift: added to the workers' numbers in the pattern, to spread small groups over them.
         smallest_chunk_bytes: a group that is small is split into fewer chunks, none smaller.
@@ -104,6 +110,11 @@ class Group:
     smallest_chunk_bytes: int = CHUNK_ALIGNMENT_BYTES
     deferred: bool = False
     reason: str = ""
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether its gradients travel themselves, to be added up."""
+        return self.pattern not in (ALL_GATHER, FACTORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +326,8 @@ class Plan:
         if group.pattern == ALL_GATHER:
             if not sparse:
                 raise PlanError(f"group '{group.name}' gathers a dense gradient")
+        elif group.pattern == FACTORS:
+            self._check_factors(group, members)
         else:
             check_pattern(group.pattern)
         if group.depth < 1 or group.smallest_chunk_bytes < 1:
@@ -322,6 +335,17 @@ class Plan:
                 f"group '{group.name}' has depth {group.depth} and chunks of at least "
                 f"{group.smallest_chunk_bytes} bytes; both must be at least 1"
             )
+
+    def _check_factors(self, group: Group, members: Sequence[AggregatedGradient]) -> None:
+        if len(members) > 1:
+            raise PlanError(f"group '{group.name}' joins factors of several gradients")
+        if members[0].factors is None or self.part(group.members[0]) is not None:
+            raise PlanError(
+                f"group '{group.name}' sends factors, but '{group.members[0]}' has none; only a "
+                "whole gradient that is a product of smaller tensors has"
+            )
+        if group.deferred:
+            raise PlanError(f"group '{group.name}' sends factors, so it cannot be deferred")
 
     def _check_gates(self) -> None:
         deferred = {group.name: group.deferred for group in self.groups}
@@ -428,6 +452,19 @@ class Plan:
         """Bytes that a dense group aggregates."""
         size = dtype_bytes(self.spec(group.members[0]).dtype) or 0
         return self.elements(group) * size
+
+    def sent_bytes(self, group: Group) -> float:
+        """What a worker sends of a group, on average: 2 S (N - 1) / N of summed gradients.
+
+        Sizes that are known only when a step runs count nothing.
+        """
+        others = self.workers - 1
+        if group.is_summed:
+            return 2 * others / self.workers * self.bytes(group)
+        factors = self.gradient(group.members[0]).factors
+        if group.pattern != FACTORS or factors is None:
+            return 0.0
+        return others * (factors.bytes or 0)
 
     def to_json(self) -> str:
         """The plan as JSON text."""

@@ -1,7 +1,8 @@
 """The traffic audit: what crosses between tasks, from the graph's edges and from the plan.
 
 A tensor that several ops of one task read is sent there once, as TensorFlow does it. Sizes that
-are known only at run time (rows of sparse gradients) are counted as transfers of open size.
+are known only at run time (rows of sparse gradients, factors of batches of any size) are counted as
+transfers of open size.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from caramel.names import (
     worker_of,
 )
 from caramel.patterns import Gather, Reduce, chunk_sizes, schedule
-from caramel.plan import ALL_GATHER, Group, Plan
+from caramel.plan import ALL_GATHER, FACTORS, Group, Plan
 
 _SHARE_BYTES = 8
 _ROW_COUNT_BYTES = 4
+_FLAG_BYTES = 1
 
 
 @dataclass
@@ -86,12 +88,26 @@ def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
     workers = range(plan.workers)
     for group in plan.groups:
         yield from _group_transfers(plan, group)
+    yield from _share_transfers(plan)
     if plan.examples is not None and plan.reduction == "mean":
         yield from (
             (("examples", source), source, target, _SHARE_BYTES)
             for source in workers
             for target in workers
         )
+
+
+def _share_transfers(plan: Plan) -> Iterator[_Transfer]:
+    """How much each worker's factors count, and whether that is not 1."""
+    factored = [plan.gradient(g.members[0]).spec for g in plan.groups if g.pattern == FACTORS]
+    if plan.reduction != "mean" or not factored:
+        return
+    workers = range(plan.workers)
+    sizes = {spec.dtype: dtype_bytes(spec.dtype) for spec in factored}
+    for source, target in product(workers, workers):
+        yield ("uneven", source), source, target, _FLAG_BYTES
+        for dtype, size in sizes.items():
+            yield ("share", dtype, source), source, target, size
 
 
 def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
@@ -101,6 +117,11 @@ def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
             ("values", "indices"), range(plan.workers), range(plan.workers)
         ):
             yield (group.name, part, source), source, target, None
+        return
+    if group.pattern == FACTORS and first.factors is not None:
+        for number, spec in enumerate(first.factors.specs):
+            for source, target in product(range(plan.workers), range(plan.workers)):
+                yield (group.name, number, source), source, target, spec.bytes
         return
     size = dtype_bytes(first.spec.dtype) or 1
     yield from _pattern_transfers(plan, group, "values", plan.elements(group), size)

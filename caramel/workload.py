@@ -5,7 +5,8 @@ Small enough to be kept in a profile, so that steps can be simulated without the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -15,11 +16,14 @@ class Size:
 
     Attributes:
         parameter: that of the gradient of which this is a part; None for a whole one.
+        factor_bytes: of the tensors from which it can be computed; None if it cannot, or if that
+            is not known.
     """
 
     elements: int
     element_bytes: int
     parameter: str | None = None
+    factor_bytes: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -72,10 +76,13 @@ class Workload:
     Attributes:
         chain: forward and backward pass, in the order in which they are computed.
         updates: what waits for aggregated gradients.
+        again_s: how long it takes to compute a gradient from its factors, on a worker's device, by
+            parameter. That of the worker itself is part of the chain.
     """
 
     chain: tuple[Piece, ...]
     updates: tuple[Update, ...] = ()
+    again_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def computation_s(self) -> float:

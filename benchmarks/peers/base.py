@@ -41,7 +41,8 @@ class Result:
             of a peer whose computation is not that of plain TensorFlow; else None.
         tx_bytes: what each host's interface sent, per timed step, headers included.
         processor_s: seconds of processor that the whole machine spent, per timed step.
-        expected_bytes: the bytes of tensors that each host must send per step.
+        expected_bytes: the bytes of tensors that each host must send per step; of Caramel, what the
+            edges of its graph carry.
         parameters: file (npz) with the parameters after the checked steps, by variable names;
             None if the peer's are not comparable.
         versions: of the software.

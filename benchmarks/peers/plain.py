@@ -50,8 +50,8 @@ class InGraph:
     predicted to be the fastest, "tried" for the one that proved the fastest when the session tried
     the best few, as it does by default, or "live" for a job that is given nothing, measures itself
     while it trains, and tries its plans; or which of some `varied` plans is taken, by its number.
-    It can name the `pattern` of all groups. A run can also be `without` some of what Caramel asks
-    of its processes, joined by plus signs.
+    It can name the `pattern` of all groups, or say that no `factors` are sent. A run can also be
+    `without` some of what Caramel asks of its processes, joined by plus signs.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -137,6 +137,7 @@ def main() -> None:
     import caramel
     from benchmarks.peers import graph
     from caramel.live_planning import expected_of
+    from caramel.plan import FACTORS
 
     rank = Rank.read()
     caramel.keep_memory()
@@ -177,6 +178,8 @@ def main() -> None:
             "communication_s": statistics.median(each.communication_s for each in timelines),
             "link_pauses_s": [statistics.median(each) for each in zip(*pauses, strict=True)],
             "groups": len(plan.groups),
+            "factored": sum(group.pattern == FACTORS for group in plan.groups),
+            "sent_bytes": _sent_bytes(model.variants[name].traffic, plan),
             "gates": len(plan.gates),
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
@@ -188,6 +191,17 @@ def main() -> None:
 
     rank.measure(session.step, parameters, facts=facts, use=session.use if takes_turns else None)
     leave()
+
+
+def _sent_bytes(traffic: Any, plan: Any) -> list[int]:
+    """What each host sends in a step, from the edges of the graph."""
+    from caramel.devices import task_of
+
+    tasks = [task_of(device) for device in plan.devices]
+    sent = dict.fromkeys(tasks, 0)
+    for (source, _), size in traffic.bytes.items():
+        sent[source] += size
+    return [sent[task] for task in tasks]
 
 
 def _let_try(session: Any, checkpoint: str) -> None:
@@ -223,6 +237,8 @@ def _model(rank: Rank, context: Any, cluster: Any) -> Any:
         return caramel.ARModel(context, cluster, plan=plan, profile=profile)
     planner = "search" if setting.get("planner") == "tried" else setting.get("planner", "paper")
     options: dict[str, Any] = {"profile": profile, "planner": planner}
+    if "factors" in setting:
+        options["factors"] = setting["factors"]
     if "pattern" in setting:
         options["pattern"] = setting["pattern"]
     if "uses" in setting:

@@ -213,7 +213,10 @@ class Running:
         run, steps = self.run, len(self.step_s)
         facts = run.directory / f"{of_plan('facts', self.plan)}.json"
         parameters = run.directory / f"{of_plan('parameters', self.plan)}.npz"
-        workers = len(run.bed.hosts)
+        told = json.loads(facts.read_text()) if facts.exists() else {}
+        expected = told.get("sent_bytes") or self.peer.expected_bytes(
+            run.prepared.sizes, len(run.bed.hosts), self.setting
+        )
         return Result(
             peer=self.peer.name,
             setting=self.setting,
@@ -222,13 +225,11 @@ class Running:
             own_computation_s=self.own_computation_s,
             tx_bytes=tuple(count / steps for count in self._sent),
             processor_s=self._processor_s / steps,
-            expected_bytes=tuple(
-                self.peer.expected_bytes(run.prepared.sizes, workers, self.setting)
-            ),
+            expected_bytes=tuple(expected),
             parameters=str(parameters) if self.compared else None,
             versions=self.peer.versions(),
             load=self.load,
-            facts=json.loads(facts.read_text()) if facts.exists() else {},
+            facts=told,
         )
 
     def close(self) -> None:

@@ -186,6 +186,11 @@ def process_systems(cell: Cell) -> list[System]:
     return [ALONE, PLAIN, SEARCHED, *others]
 
 
+def factor_systems(cell: Cell) -> list[System]:
+    """The searched plan, with factors and without."""
+    return [ALONE, PLAIN, System("planned", (*SEARCHED.setting, ("factors", False))), SEARCHED]
+
+
 def ablation_systems(cell: Cell) -> list[System]:
     """Each optimization added in turn, and each alone, as in Figures 11 and 12 of the paper.
 
@@ -332,6 +337,7 @@ FULL = {
     # The first two need most of the processors, the third allocates the largest tensors.
     "processes": Suite((REAL[1], REAL[0], REAL[3]), process_systems, rounds=6, steps=3),
     "patterns": Suite((*REAL[:2], replace(REAL[0], batch=8)), pattern_systems, rounds=4, steps=3),
+    "factors-2": Suite((*REAL, replace(REAL[0], batch=8)), factor_systems, rounds=4, steps=3),
     "grid-2": grid(2, 1000),
     "grid-4": grid(4, 500),
     "grid-8": grid(8, 200),

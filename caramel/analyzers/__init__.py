@@ -7,6 +7,7 @@
 `branches`            in which branches of conditionals is each op?
 `regions`             which ops compute the loss, differentiate, and come behind that?
 `frontier`            where does differentiation end and post-processing begin?
+`factors`             from which smaller tensors can a gradient be computed again?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?
 `units`               what can a worker compute piece by piece, and which does a gradient need?
@@ -20,6 +21,7 @@ layer because the capture of a graph asks the same.
 
 from caramel.access import state_access
 from caramel.analyzers.activation import activation_order
+from caramel.analyzers.factors import gradient_factors
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
 from caramel.analyzers.inputs import worker_inputs
@@ -32,6 +34,7 @@ ANALYZERS = (
     loop_frames,
     worker_inputs,
     gradient_frontier,
+    gradient_factors,
     replica_state,
     input_pipelines,
     activation_order,

@@ -13,8 +13,8 @@
 `synchronise`         programs that read, broadcast and average variables
 ===================== ===========================================================================
 
-`rewrite` runs them in this order. `aggregate` is helped by `dense`, `sparse`, `split` and `desk`,
-`aggregated` knows where the results are, `keep` what is kept between two steps; `nodes` writes the
-nodes that all of them add. `stand_beside` makes what comes out ready to stand in one graph with
-that of another plan.
+`rewrite` runs them in this order. `aggregate` is helped by `dense`, `sparse`, `factors`, `split`
+and `desk`, `aggregated` knows where the results are, `keep` what is kept between two steps; `nodes`
+writes the nodes that all of them add. `stand_beside` makes what comes out ready to stand in one
+graph with that of another plan.
 """

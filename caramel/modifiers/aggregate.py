@@ -1,16 +1,17 @@
 """Aggregates the raw gradients between the workers, by ordinary ops.
 
 What post-processes a gradient in the user's graph then reads the aggregated one. How a group is
-aggregated is in `dense` and `sparse`, how a gradient is split in `split`.
+aggregated is in `dense`, `sparse` and `factors`, how a gradient is split in `split`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
+from caramel.modifiers.factors import FactorSum
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.sparse import SparseRows
 from caramel.modifiers.split import SplitGradients, comes_in_chunks
@@ -21,7 +22,7 @@ from caramel.names import (
     parse_input,
     tensor_in_replica,
 )
-from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan
+from caramel.plan import ALL_GATHER, FACTORS, AggregatedGradient, Group, Plan
 
 
 def aggregate(graph_def: Any, plan: Plan) -> Any:
@@ -33,7 +34,7 @@ def aggregate(graph_def: Any, plan: Plan) -> Any:
     desk = Desk(GraphWriter(aggregated), plan)
     split = SplitGradients(desk, plan)
     for group in plan.groups:
-        results = _aggregate_group(desk, plan, group, split)
+        results = _aggregate_group(desk, plan, group, split, nodes)
         for worker in range(plan.workers):
             for number, member in enumerate(group.members):
                 tensors = results[worker][number]
@@ -64,7 +65,7 @@ def _rewire(
 
 
 def _aggregate_group(
-    desk: Desk, plan: Plan, group: Group, split: SplitGradients
+    desk: Desk, plan: Plan, group: Group, split: SplitGradients, nodes: Mapping[str, Any]
 ) -> list[list[Sequence[TensorRef]]]:
     """The aggregated tensors of each member, for each worker; of a part its pieces."""
     first = plan.gradient(group.members[0])
@@ -72,6 +73,8 @@ def _aggregate_group(
         return [[tensors] for tensors in SparseRows(desk, plan, group).gather(first)]
     if first.indices is not None:
         return [[tensors] for tensors in SparseRows(desk, plan, group).add_up(first)]
+    if group.pattern == FACTORS:
+        return [[(tensor,)] for tensor in FactorSum(desk, plan, group, nodes).of(first)]
     parts = [[split.raw(worker, name) for name in group.members] for worker in range(plan.workers)]
     specs = [plan.spec(name) for name in group.members]
     if comes_in_chunks(plan, group):

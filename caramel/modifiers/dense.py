@@ -16,7 +16,6 @@ from typing import Any
 
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.modifiers.desk import Desk
-from caramel.modifiers.weigh import uneven
 from caramel.names import TensorRef, in_group, is_added, kept_flat
 from caramel.patterns import (
     Gather,
@@ -30,7 +29,7 @@ from caramel.patterns import (
 from caramel.plan import Group, Plan
 
 # Sums of these overflow or lose digits, so every worker's part is scaled before it is added.
-_SMALL_FLOATS = frozenset({"float16", "bfloat16"})
+SMALL_FLOATS = frozenset({"float16", "bfloat16"})
 
 
 class DenseSum:
@@ -115,37 +114,11 @@ class DenseSum:
         if not self._averages:
             return tensor
         part = str(number)
-        switched = self._add(
-            worker, ("even", part), "Switch", [tensor, uneven(worker)], [spec, spec], T=spec.dtype
-        )
-        factor = self._desk.share(worker, spec.dtype)
-        product = self._add(
-            worker,
-            ("weighed", part),
-            "Mul",
-            [TensorRef(switched.op, 1), factor],
-            [spec],
-            T=spec.dtype,
-        )
-        merged = self._add(
-            worker,
-            ("part", part),
-            "Merge",
-            [switched, product],
-            [spec, TensorSpec("int32", ())],
-            T=spec.dtype,
-            N=2,
-        )
-        if spec.dtype in _SMALL_FLOATS:
-            return self._divided(worker, ("scaled", part), merged, spec)
+        names = [self._name(worker, name, part) for name in ("even", "weighed", "part")]
+        merged = self._desk.weighed(names, worker, tensor, spec)
+        if spec.dtype in SMALL_FLOATS:
+            return self._desk.divided(self._name(worker, "scaled", part), worker, merged, spec)
         return merged
-
-    def _divided(
-        self, worker: int, parts: tuple[str, ...], tensor: TensorRef, spec: TensorSpec
-    ) -> TensorRef:
-        """The tensor divided by the number of workers."""
-        number = self._desk.constant(worker, self._plan.workers, spec.dtype)
-        return self._add(worker, parts, "RealDiv", [tensor, number], [spec], T=spec.dtype)
 
     def _flatten(
         self, worker: int, tensors: Sequence[TensorRef], specs: Sequence[TensorSpec]
@@ -245,8 +218,8 @@ class DenseSum:
             total = self._add(
                 worker, parts, "AddV2", [total, _present(operand)], [spec], T=spec.dtype
             )
-        if finishes and self._averages and spec.dtype not in _SMALL_FLOATS:
-            return self._divided(worker, ("mean", str(number)), total, spec)
+        if finishes and self._averages and spec.dtype not in SMALL_FLOATS:
+            return self._desk.divided(self._name(worker, "mean", str(number)), worker, total, spec)
         return total
 
     # The result

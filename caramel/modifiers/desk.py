@@ -13,7 +13,7 @@ from caramel.graph import TensorSpec, dtype_bytes, dtype_number
 from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
-from caramel.modifiers.weigh import SHARE_DTYPE, share
+from caramel.modifiers.weigh import SHARE_DTYPE, share, uneven
 from caramel.names import TensorRef, added, arrived, control_string, sliced, token_taken
 from caramel.patterns import aligned_elements
 from caramel.plan import Group, Plan
@@ -41,6 +41,26 @@ class Desk:
         return self._writer.add(
             name, kind, inputs, device=self._devices[worker], outputs=outputs, **attributes
         )
+
+    def again(
+        self,
+        name: str,
+        worker: int,
+        node: Any,
+        inputs: Sequence[TensorRef],
+        waits: Sequence[TensorRef] = (),
+    ) -> TensorRef:
+        """Add a node that does what another one does, with other inputs.
+
+        Args:
+            node: the other one, a NodeDef.
+            waits: what else has to be there.
+        """
+        self.add(name, worker, node.op, inputs, ())
+        for key, value in node.attr.items():
+            if not key.startswith("_"):  # where the other one stands, what it was made of
+                self._writer.last.attr[key].CopyFrom(value)
+        return self.gated([tensor.op for tensor in waits])
 
     def together(
         self,
@@ -127,6 +147,11 @@ class Desk:
             name, worker, "Reshape", [tensor, shape], [spec], T=spec.dtype, Tshape="int32"
         )
 
+    def divided(self, name: str, worker: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The tensor divided by the number of workers."""
+        number = self.constant(worker, self._plan.workers, spec.dtype)
+        return self.add(name, worker, "RealDiv", [tensor, number], [spec], T=spec.dtype)
+
     def constant(self, worker: int, value: Any, dtype: str) -> TensorRef:
         """A constant on a worker; equal ones are one node."""
         array = np.array(value, tf.as_dtype(dtype).as_numpy_dtype)
@@ -152,6 +177,31 @@ class Desk:
                 DstT=dtype,
             )
         return self._shares[key]
+
+    def weighed(
+        self,
+        names: Sequence[str],
+        worker: int,
+        tensor: TensorRef,
+        spec: TensorSpec,
+        *,
+        source: int | None = None,
+    ) -> TensorRef:
+        """A gradient times a worker's share; at run time nothing is done where that is 1.
+
+        Args:
+            names: of three nodes.
+            worker: where.
+            source: whose share; by default the worker's own.
+        """
+        whose = worker if source is None else source
+        choice, product, merged = names
+        inputs = [tensor, uneven(whose)]
+        even = self.add(choice, worker, "Switch", inputs, [spec, spec], T=spec.dtype)
+        factors = [TensorRef(even.op, 1), self.share(whose, spec.dtype)]
+        weighed = self.add(product, worker, "Mul", factors, [spec], T=spec.dtype)
+        outputs = [spec, TensorSpec("int32", ())]
+        return self.add(merged, worker, "Merge", [even, weighed], outputs, T=spec.dtype, N=2)
 
     def keep(self, kept: str, worker: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
         """Keep a tensor for the next step; returns what that reads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caramel.facts import NetworkModel
-from caramel.plan import ALL_GATHER, Gate, Group, Part, Plan
+from caramel.plan import FACTORS, Gate, Group, Part, Plan
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 from caramel.workload import Workload
@@ -69,11 +69,12 @@ class Outlook:
     @property
     def least_s(self) -> float:
         """What no step falls short of: computation, or the time to send what must be sent."""
-        groups = [group for group in self.plain.groups if group.pattern != ALL_GATHER]
-        workers, size = self.plain.workers, sum(self.plain.bytes(group) for group in groups)
-        sent_s = 2 * (workers - 1) / workers * size / self.hardware.bytes_per_s
-        slowdown = min(host.slowdown for host in self.hardware.hosts)
-        return max(sent_s, self.free.computation_s * slowdown)
+        plain = self.plain
+        sent_s = sum(map(plain.sent_bytes, plain.groups)) / self.hardware.bytes_per_s
+        again = (g.members[0] for g in plain.groups if g.pattern == FACTORS)
+        again_s = sum(self.free.again_s.get(name, 0.0) for name in again)
+        computation_s = self.free.computation_s + (plain.workers - 1) * again_s
+        return max(sent_s, computation_s * min(host.slowdown for host in self.hardware.hosts))
 
     def predict(self, candidate: Candidate) -> Prediction:
         """A steady step."""

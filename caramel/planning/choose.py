@@ -19,12 +19,14 @@ from caramel.facts import (
     TransferWindows,
 )
 from caramel.graph import OpGraph
-from caramel.plan import ALL_GATHER, Edge, Group, Plan
+from caramel.plan import Edge, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
+from caramel.planning.factoring import factored
 from caramel.planning.fit import DECIDED
 from caramel.planning.gates import split_between_all
+from caramel.planning.improve import Scored
 from caramel.planning.options import Options
 from caramel.planning.paper import paper_plan
 from caramel.planning.search import Found, other_sides, search
@@ -109,16 +111,23 @@ def choose(
     source = f"from the times of {len(timing.seconds)} ops"
     if options.planner == "paper":
         return Decision(paper, source, plain, outlook, deferrable=deferrals.reason_against)
+    searched = outlook
+    if options.sends_factors:
+        searched = factored(outlook, deferrals.reason_against, options)
     found = search(
-        outlook,
+        searched,
         [Candidate("paper", paper.groups, paper.gates, options.serialization)],
         deferrable=deferrals.reason_against,
         options=options,
     )
+    if searched is not outlook:  # the plain plan has no factors
+        unplanned = Candidate("plain", plain.groups, ordered=False)
+        scored = Scored(unplanned, outlook.predict(unplanned).step_s)
+        found = dataclasses.replace(found, plain=scored)
     sides = _Sides(
         found.best.step_s,
         other_sides(
-            found.best.candidate, outlook, deferrable=deferrals.reason_against, options=options
+            found.best.candidate, searched, deferrable=deferrals.reason_against, options=options
         ),
         deferrals.reason_against,
     )
@@ -246,7 +255,9 @@ def _paper(
     return paper_plan(
         plain,
         order=analysis.get(ActivationOrder),
-        windows=stretched(windows, cores=timing.cores, sent_bytes=_sent_bytes(plain)),
+        windows=stretched(
+            windows, cores=timing.cores, sent_bytes=sum(map(plain.sent_bytes, plain.groups))
+        ),
         network=analysis.get(NetworkModel),
         edges=edges,
         batching=options.batching,
@@ -257,9 +268,3 @@ def _paper(
         moved_updates=deferrals.updated_with,
         in_flight_bytes=options.gated_bytes,
     )
-
-
-def _sent_bytes(plan: Plan) -> float:
-    """What each worker sends in a step, if nothing is gathered: 2 S (N - 1) / N."""
-    summed = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
-    return 2 * summed * (plan.workers - 1) / plan.workers

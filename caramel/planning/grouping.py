@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from caramel.graph import dtype_bytes
-from caramel.plan import ALL_GATHER, Gate, Group, Part
+from caramel.plan import FACTORS, Gate, Group, Part
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.depth import depth_of
 from caramel.planning.gates import gates_of
@@ -58,6 +58,11 @@ class Grouping:
         plain = with_parts(outlook.plain, parts)
         self.sizes = sizes_of(plain)
         self._plain = {n: group for group in plain.groups for n in group.members}
+        self._sent_bytes = {
+            name: (size.factor_bytes or 0) if self._plain[name].pattern == FACTORS else size.bytes
+            for name, size in self.sizes.items()
+            if name in self._plain
+        }
         self._parameter = {name: plain.parameter(name) for name in self._plain}
         self._dtype = {name: plain.spec(name).dtype for name in self._plain}
         # Parts are large; whatever is joined is copied.
@@ -66,6 +71,7 @@ class Grouping:
             for g in plain.gradients
             if g.indices is not None or not g.elements or dtype_bytes(g.spec.dtype) is None
         }
+        self._alone |= {name for name, group in self._plain.items() if not group.is_summed}
         ready = outlook.ordered.ready_s
         order = sorted(self._plain, key=lambda n: ready.get(self._parameter[n], 0.0))
         self._rank = {name: float(number) for number, name in enumerate(order)}
@@ -85,15 +91,15 @@ class Grouping:
         return {name: first.get(self._parameter[name], end_s) for name in self._plain}
 
     def bytes(self, members: Iterable[str]) -> int:
-        """What they have together."""
-        return sum(self.sizes[name].bytes for name in members)
+        """What they have together; of factors, what these have."""
+        return sum(self._sent_bytes[name] for name in members)
 
     def may_defer(self, names: Sequence[str]) -> bool:
         """Whether these may be deferred together."""
         parameters = frozenset(self._parameter[name] for name in names)
         if parameters not in self._may_defer:
-            gathered = any(self._plain[name].pattern == ALL_GATHER for name in names)
-            self._may_defer[parameters] = not gathered and self._deferrable(parameters) is None
+            summed = all(self._plain[name].is_summed for name in names)
+            self._may_defer[parameters] = summed and self._deferrable(parameters) is None
         return self._may_defer[parameters]
 
     def may_join(self, one: Sequence[str], other: Sequence[str]) -> bool:
@@ -111,7 +117,7 @@ class Grouping:
         """
         plain = self._plain[members[0]]
         size = self.bytes(members)
-        if plain.pattern == ALL_GATHER:
+        if not plain.is_summed:
             return dataclasses.replace(plain, members=members, deferred=deferred)
         return dataclasses.replace(
             plain,
@@ -160,7 +166,7 @@ class Grouping:
         left = shape.deferred_share * self.bytes(order)
         deferred: list[str] = []
         for name in order:
-            size = self.sizes[name].bytes
+            size = self._sent_bytes[name]
             if size <= left and self.may_defer([name]):
                 deferred.append(name)
                 left -= size

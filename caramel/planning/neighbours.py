@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator
 
 from caramel.patterns import PATTERNS
-from caramel.plan import ALL_GATHER, Group
+from caramel.plan import Group
 from caramel.planning.depth import LARGEST_DEPTH
 from caramel.planning.grouping import Grouping
 from caramel.planning.options import Options
@@ -91,7 +91,7 @@ class Neighbours:
     def _cut(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
         """Cut it into twice or half as many parts."""
         group = groups[number]
-        if group.pattern == ALL_GATHER:
+        if not group.is_summed:
             return
         for depth in (group.depth * 2, group.depth // 2):
             if 1 <= depth <= LARGEST_DEPTH:
@@ -101,7 +101,7 @@ class Neighbours:
     def _by(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
         """Aggregate it by another pattern."""
         group = groups[number]
-        if self._options.pattern != AUTO or group.pattern == ALL_GATHER:
+        if self._options.pattern != AUTO or not group.is_summed:
             return
         for pattern in PATTERNS:
             if pattern != group.pattern and pattern in self._patterns:

@@ -26,6 +26,8 @@ class Options:
         in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`);
             None for the planner's choice.
         budget_tasks: simulated tasks in a search.
+        factors: gradients may be sent by their factors (`caramel.planning.factoring`), if no
+            pattern is asked for.
         planner: "search" takes what is predicted to be the fastest, "paper" follows the rules of
             the paper, "plain" plans nothing.
 
@@ -41,6 +43,7 @@ class Options:
     in_flight_bytes: int | None = None
     planner: Planner = "search"
     budget_tasks: int = 1_800_000  # some ten seconds
+    factors: bool = True
 
     def __post_init__(self) -> None:
         if self.in_flight_bytes is not None and self.in_flight_bytes < 0:
@@ -55,6 +58,11 @@ class Options:
     def gated_bytes(self) -> int:
         """Bytes in flight, by default as many as were best on a test bed."""
         return IN_FLIGHT_BYTES if self.in_flight_bytes is None else self.in_flight_bytes
+
+    @property
+    def sends_factors(self) -> bool:
+        """Whether gradients may be sent by their factors."""
+        return self.factors and self.pattern == AUTO and self.planner == "search"
 
     @property
     def plans(self) -> bool:

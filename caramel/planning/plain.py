@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from caramel.facts import Cut, GradientFrontier, InputPipelines, ReplicaState, TrainingJob
+from caramel.facts import (
+    Cut,
+    Factors,
+    GradientFactors,
+    GradientFrontier,
+    InputPipelines,
+    ReplicaState,
+    TrainingJob,
+)
 from caramel.graph import OpGraph, dtype_bytes
 from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan, SparseMethod
 from caramel.planning.pattern import AUTO, usual_pattern
@@ -20,6 +28,7 @@ def plain_plan(
     graph: OpGraph,
     job: TrainingJob,
     frontier: GradientFrontier,
+    factors: GradientFactors,
     state: ReplicaState,
     pipelines: InputPipelines,
     *,
@@ -40,7 +49,9 @@ def plain_plan(
             that gives the same).
         marks: whether steps leave marks of how far groups have come.
     """
-    gradients = tuple(aggregated(graph, job, cut) for cut in frontier.cuts)
+    gradients = tuple(
+        aggregated(graph, job, cut, factors.of.get(cut.gradient.parameter)) for cut in frontier.cuts
+    )
     workers = len(devices)
     return Plan(
         devices=tuple(devices),
@@ -102,8 +113,10 @@ def _is_gathered(gradient: AggregatedGradient, sparse: SparseMethod) -> bool:
     return sparse == "gather" or not gradient.merge_duplicates
 
 
-def aggregated(graph: OpGraph, job: TrainingJob, cut: Cut) -> AggregatedGradient:
-    """The gradient that is cut there."""
+def aggregated(
+    graph: OpGraph, job: TrainingJob, cut: Cut, factors: Factors | None = None
+) -> AggregatedGradient:
+    """The gradient that is cut there, with its factors if it has some."""
     gradient = cut.gradient
     return AggregatedGradient(
         parameter=gradient.parameter,
@@ -113,4 +126,5 @@ def aggregated(graph: OpGraph, job: TrainingJob, cut: Cut) -> AggregatedGradient
         indices=gradient.indices,
         index_dtype=graph.spec(gradient.indices).dtype if gradient.indices else "int32",
         merge_duplicates=cut.merge_duplicates,
+        factors=factors,
     )

@@ -34,7 +34,8 @@ def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[tuple[Part, ...]
         plan: the plain plan.
         threshold_bytes: of the network model.
     """
-    sizes = {g: _bytes(g) for g in plan.gradients if _may_be_split(g)}
+    summed = {name for group in plan.groups if group.is_summed for name in group.members}
+    sizes = {g: _bytes(g) for g in plan.gradients if _may_be_split(g) and g.parameter in summed}
     largest = max(sizes.values(), default=0)
     if largest <= DOMINANT_SHARE * sum(sizes.values()):
         return ()
@@ -60,7 +61,7 @@ def split_gradients(plan: Plan, most_bytes: int) -> Plan:
     """
     if most_bytes < 1:
         raise PlanError(f"parts of gradients must have at least 1 byte, not {most_bytes}")
-    alone = {group.members[0] for group in plan.groups if len(group.members) == 1}
+    alone = {g.members[0] for g in plan.groups if len(g.members) == 1 and g.is_summed}
     large = [g for g in plan.gradients if g.parameter in alone and _may_be_split(g)]
     return with_parts(plan, [part for g in large for part in _equal_parts(g, most_bytes)])
 

@@ -15,8 +15,9 @@ from caramel.analyzers.windows import group_window
 from caramel.explanation import Explanation, GroupExplanation, Limit, LimitedBy, WhatIf
 from caramel.facts import TransferWindows, Window
 from caramel.names import group_of
-from caramel.plan import ALL_GATHER, Plan
+from caramel.plan import ALL_GATHER, FACTORS, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
+from caramel.planning.factoring import by_factors
 from caramel.planning.options import Options
 from caramel.planning.search import search
 from caramel.simulation.limits import saved_by
@@ -110,7 +111,9 @@ class _Explainer:
     def __init__(
         self, plan: Plan, outlook: Outlook, deferrable: Callable[[frozenset[str]], str | None]
     ) -> None:
-        self._plan, self._outlook, self._deferrable = plan, outlook, deferrable
+        chosen = [g.members[0] for g in plan.groups if g.pattern == FACTORS]
+        alike = dataclasses.replace(outlook, plain=by_factors(outlook.plain, chosen))
+        self._plan, self._outlook, self._deferrable = plan, alike, deferrable
         self.workload: Workload = outlook.workload(bool(plan.edges))
         self.prediction: Prediction = simulate(plan, self.workload, outlook.hardware)
         self._step_s = self.prediction.step_s
@@ -131,9 +134,7 @@ class _Explainer:
 
     def _sent_bytes(self) -> float:
         """What a worker must send."""
-        plan = self._plan
-        size = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
-        return 2 * (plan.workers - 1) / plan.workers * size
+        return sum(map(self._plan.sent_bytes, self._plan.groups))
 
     # What bounds it
 
@@ -296,7 +297,7 @@ class _Explainer:
             yield GroupExplanation(
                 name=group.name,
                 members=group.members,
-                size_bytes=self._plan.bytes(group) if group.pattern != ALL_GATHER else 0,
+                size_bytes=self._size_bytes(group),
                 pattern=group.pattern,
                 depth=group.depth,
                 deferred=group.deferred,
@@ -309,6 +310,15 @@ class _Explainer:
                 waits_for=tuple(waits.get(group.name, ())),
                 reason=group.reason,
             )
+
+    def _size_bytes(self, group: Group) -> int:
+        """What is aggregated, or is sent in its place; 0 if that is not known."""
+        if group.is_summed:
+            return self._plan.bytes(group)
+        factors = self._plan.gradient(group.members[0]).factors
+        if group.pattern != FACTORS or factors is None:
+            return 0
+        return factors.bytes or 0
 
 
 def _windows(workload: Workload) -> TransferWindows:

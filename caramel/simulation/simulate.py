@@ -124,7 +124,11 @@ def simulate_groups(
 def sizes_of(plan: Plan, further: Sequence[Part] = ()) -> dict[str, Size]:
     """What is aggregated for each parameter of a plan, and for its parts and some further ones."""
     sizes = {
-        gradient.parameter: Size(gradient.elements, dtype_bytes(gradient.spec.dtype) or 0)
+        gradient.parameter: Size(
+            gradient.elements,
+            dtype_bytes(gradient.spec.dtype) or 0,
+            factor_bytes=gradient.factors.bytes if gradient.factors else None,
+        )
         for gradient in plan.gradients
     }
     for part in (*plan.parts, *further):

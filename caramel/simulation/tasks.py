@@ -12,14 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from caramel.patterns import chunk_sizes, schedule
-from caramel.plan import ALL_GATHER, Gate, Group
+from caramel.plan import ALL_GATHER, FACTORS, Gate, Group
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.rounds import Addition, Message, Round, exchanges_of, rounds_of, sent_by
 from caramel.workload import Piece, Size, Update, Workload
+
+EXCHANGE = "exchange"
+"""The pattern that factors are sent like: everything to everyone, in one round."""
+
+FACTORS_OF_EACH = 2
+"""How many tensors stand for a gradient that is sent by its factors."""
 
 
 @dataclass(slots=True)
@@ -279,6 +285,8 @@ class _Writer:
             self.found.arrivals[group.name] = starts
         elif group.pattern == ALL_GATHER:
             self.found.arrivals[group.name] = self._gathered(group, starts)
+        elif group.pattern == FACTORS:
+            self.found.arrivals[group.name] = self._by_factors(group, starts)
         elif self.found.folded:
             self.found.arrivals[group.name] = self._in_rounds(group, starts)
         else:
@@ -319,12 +327,62 @@ class _Writer:
         of gathered rows that is not known."""
         if group.pattern == ALL_GATHER:
             return 0.0
+        if group.pattern == FACTORS:
+            return FACTORS_OF_EACH * (self._hardware.workers - 1)
         return sum(each.chunks for rounds in self._rounds(group) for each in rounds)
 
     def _gathered(self, group: Group, starts: list[int]) -> list[int]:
         """Rows of a sparse gradient; nothing is known of their number, so only latency counts."""
         latency_s = self._hardware.latency_of(ALL_GATHER)
         return [self._tasks.add(Kind.DELAY, host, latency_s, starts) for host in range(self._hosts)]
+
+    def _by_factors(self, group: Group, starts: list[int]) -> list[int]:
+        """Factors go from everyone to everyone, who computes and adds up what they stand for."""
+        size = self._sizes[group.members[0]]
+        factor_bytes, others = size.factor_bytes or 0, self._hardware.workers - 1
+        workers = range(self._hardware.workers)
+        arrived: list[list[int]] = [[] for _ in starts]
+        if self.found.folded:
+            arrived[0].append(self._factors(group, (0, 0), others * factor_bytes, others, starts))
+        else:
+            for source, target in permutations(workers, 2):
+                after = [starts[source]]
+                sent = self._factors(group, (source, target), factor_bytes, 1, after)
+                arrived[target].append(sent)
+        again_s = others * self._workload.again_s.get(group.members[0], 0.0)
+        ends = []
+        for host, own in enumerate(arrived):
+            after = [*own, *self._ready(group, host)]
+            computed = self._tasks.add(
+                Kind.COMPUTE, host, again_s, after, name=group.name, urgency=_URGENT
+            )
+            ends.append(self._add_up(group, host, others * size.bytes, [computed]))
+        return ends
+
+    def _factors(
+        self, group: Group, pair: tuple[int, int], size: int, times: int, after: Sequence[int]
+    ) -> int:
+        """The transfer of factors, which go as what is exchanged does."""
+        source, target = pair
+        rate, hosts = self._rate, self._hardware.hosts
+        latency_s = self._hardware.latency_of(EXCHANGE)
+        if source != target:
+            rate = min(hosts[source].send_bytes_per_s, hosts[target].receive_bytes_per_s)
+        if link := self._links.get(pair):
+            rate, latency_s = min(rate, link.bytes_per_s), link.latency_s
+        chunks = FACTORS_OF_EACH * times
+        handling_s = self._hardware.handling_of(EXCHANGE) * size
+        return self._tasks.add(
+            Kind.SEND,
+            source,
+            size,
+            after,
+            name=group.name,
+            target=target,
+            worth=self._worth(EXCHANGE, size, chunks, rate),
+            latency_s=latency_s + handling_s,
+            urgency=self._urgency(group),
+        )
 
     def _chunks(self, group: Group) -> tuple[tuple[int, ...], ...]:
         """The bytes of the chunks, for each of the group's parts."""
@@ -363,7 +421,8 @@ class _Writer:
                     [last, before[number]] if number in before else [last],
                     name=group.name,
                     target=0,
-                    worth=self._worth(group, each.bytes, each.chunks, self._rate) * each.busiest,
+                    worth=self._worth(group.pattern, each.bytes, each.chunks, self._rate)
+                    * each.busiest,
                     latency_s=latency_s * each.count
                     + handling_s_per_byte * each.bytes * each.busiest
                     + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
@@ -432,14 +491,14 @@ class _Writer:
             after,
             name=group.name,
             target=target,
-            worth=self._worth(group, *size_and_chunks, rate),
+            worth=self._worth(group.pattern, *size_and_chunks, rate),
             latency_s=latency_s + handling_s,
             urgency=self._urgency(group),
         )
 
-    def _worth(self, group: Group, size: float, chunks: float, bytes_per_s: float) -> float:
+    def _worth(self, pattern: str, size: float, chunks: float, bytes_per_s: float) -> float:
         """How many bytes each byte of some chunks takes the time of."""
-        excess = self._hardware.excess.get(group.pattern, 1.0)
+        excess = self._hardware.excess.get(pattern, 1.0)
         return excess + self._hardware.message_s * chunks * bytes_per_s / size if size else excess
 
     def _handling_s(self, group: Group, size_bytes: float) -> float:

@@ -52,7 +52,12 @@ def workload_of(
     for variable, users in users_of(graph, units, access, sorted(written), seconds).items():
         for unit in users:
             needs.setdefault(unit, set()).add(variable)
-    return Workload(_cut(units, order, seconds, needs, _ends(units, gradients)), updates)
+    again_s = {
+        gradient.parameter: sum(timing.seconds.get(op, 0.0) for op in gradient.factors.ops)
+        for gradient in gradients
+        if gradient.factors is not None
+    }
+    return Workload(_cut(units, order, seconds, needs, _ends(units, gradients)), updates, again_s)
 
 
 def _behind(units: Units, graph: OpGraph, gradients: Sequence[AggregatedGradient]) -> list[int]:

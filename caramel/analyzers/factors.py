@@ -1,0 +1,63 @@
+"""From which smaller tensors can a gradient be computed again?
+
+The gradient of a dense layer's weights is the product of the layer's input and of the gradient of
+its output, each of which has one row for each example: with few examples both together are a small
+part of their product (*sufficient factors*: Xie et al., UAI 2016; used for fully connected layers
+by Poseidon, Zhang et al., USENIX ATC 2017). The same holds for the filters of a convolution, which
+is that product at many places. Where a raw gradient is put out by such an op, perhaps behind ops
+that only change its shape, its factors are found here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from caramel.analyzers.frames import ROOT
+from caramel.facts import Factors, GradientFactors, GradientFrontier, LoopFrames, RawGradient
+from caramel.graph import OpGraph
+
+# The inputs that differ between workers. The product is linear in the last of them.
+PRODUCTS: Mapping[str, tuple[int, int]] = {
+    "MatMul": (0, 1),
+    "Conv2DBackpropFilter": (0, 2),
+    "Conv3DBackpropFilterV2": (0, 2),
+    "DepthwiseConv2dNativeBackpropFilter": (0, 2),
+}
+
+# Put out the elements of their first input, in another shape.
+SHAPING = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+
+
+def gradient_factors(
+    graph: OpGraph, frontier: GradientFrontier, frames: LoopFrames
+) -> GradientFactors:
+    """The factors of every gradient that has some."""
+    found = {}
+    for cut in frontier.cuts:
+        factors = _factors(graph, frames, cut.gradient)
+        if factors is not None:
+            found[cut.gradient.parameter] = factors
+    return GradientFactors(found)
+
+
+def _factors(graph: OpGraph, frames: LoopFrames, gradient: RawGradient) -> Factors | None:
+    if gradient.indices is not None or gradient.values.index:
+        return None
+    ops = list(_computed_by(graph, gradient.values.op))
+    product = graph[ops[-1]]
+    if product.kind not in PRODUCTS:
+        return None
+    tensors = tuple(product.inputs[position] for position in PRODUCTS[product.kind])
+    # What is inside a loop puts out a tensor for each turn.
+    if any(frames.frame.get(name, ROOT) for name in (*ops, *(tensor.op for tensor in tensors))):
+        return None
+    specs = tuple(graph.spec(tensor) for tensor in tensors)
+    return Factors(tensors, specs, tuple(reversed(ops)))
+
+
+def _computed_by(graph: OpGraph, name: str) -> Iterator[str]:
+    """The op, and those before it as long as they only change shapes."""
+    yield name
+    while graph[name].kind in SHAPING and graph[name].inputs and not graph[name].inputs[0].index:
+        name = graph[name].inputs[0].op
+        yield name

@@ -1,0 +1,123 @@
+"""The aggregation of a gradient that every worker computes from the factors of all workers.
+
+Where a gradient is the product of much smaller tensors (`caramel.analyzers.factors`), these are
+sent in its place: each worker gets the factors of all, computes the gradient of each worker by the
+very ops of the single-device graph, and adds them up in worker order (sufficient factor
+broadcasting, Xie et al., UAI 2016). So the sum has the bits that it has where `shuffle` adds up
+gradients. Where a worker's part of the batch counts more or less than those of others, so does its
+gradient, wherever it is computed: its share of the mean is sent, too.
+
+The products that wait to be added take memory. So from the third on, one begins when those before
+the one before it are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caramel.facts import Factors
+from caramel.graph import TensorSpec
+from caramel.modifiers.dense import SMALL_FLOATS
+from caramel.modifiers.desk import Desk
+from caramel.names import TensorRef, in_group, in_replica, parse_input, tensor_in_replica
+from caramel.plan import AggregatedGradient, Group, Plan
+
+
+class FactorSum:
+    """The aggregation of one gradient by its factors.
+
+    Args:
+        nodes: of the graph, by name.
+    """
+
+    def __init__(self, desk: Desk, plan: Plan, group: Group, nodes: Mapping[str, Any]) -> None:
+        self._desk, self._plan, self._group, self._nodes = desk, plan, group, nodes
+        self._averages = plan.reduction == "mean"
+
+    def of(self, gradient: AggregatedGradient) -> list[TensorRef]:
+        """The aggregated gradient on each worker."""
+        factors = gradient.factors
+        assert factors is not None
+        workers = range(self._plan.workers)
+        sent = [self._sent(worker, factors) for worker in workers]
+        return [self._summed(worker, sent, gradient) for worker in workers]
+
+    def _sent(self, worker: int, factors: Factors) -> list[TensorRef]:
+        """A worker's factors when they may be sent, put out by ops of Caramel's own."""
+        gates = self._desk.gates(self._group, worker)
+        sent = []
+        for number, (tensor, spec) in enumerate(zip(factors.tensors, factors.specs, strict=True)):
+            own = tensor_in_replica(worker, tensor)
+            self._add(worker, ("factor", str(number)), "Identity", [own], spec, T=spec.dtype)
+            sent.append(self._desk.gated(gates))
+        return sent
+
+    def _summed(
+        self, worker: int, sent: Sequence[Sequence[TensorRef]], gradient: AggregatedGradient
+    ) -> TensorRef:
+        """The gradients of all workers, added from left to right, on one worker."""
+        spec, totals = gradient.spec, list[TensorRef]()
+        for source, tensors in enumerate(sent):
+            own = tensor_in_replica(worker, gradient.values)
+            if source != worker:
+                own = self._product(worker, source, tensors, gradient.factors, totals[-2:-1])
+            own = self._weighed(worker, source, own, spec)
+            if totals:
+                operands = [totals[-1], own]
+                own = self._add(worker, ("sum", str(source)), "AddV2", operands, spec, T=spec.dtype)
+            totals.append(own)
+        total = totals[-1]
+        if self._averages and spec.dtype not in SMALL_FLOATS:
+            total = self._desk.divided(self._name(worker, "mean"), worker, total, spec)
+        return self._add(worker, ("aggregated", "0"), "Identity", [total], spec, T=spec.dtype)
+
+    def _weighed(self, worker: int, source: int, own: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The gradient of one worker as it is to be added."""
+        if not self._averages:
+            return own
+        part = str(source)
+        names = [self._name(worker, name, part) for name in ("even", "weighed", "part")]
+        weighed = self._desk.weighed(names, worker, own, spec, source=source)
+        if spec.dtype not in SMALL_FLOATS:
+            return weighed
+        return self._desk.divided(self._name(worker, "scaled", part), worker, weighed, spec)
+
+    def _product(
+        self,
+        worker: int,
+        source: int,
+        tensors: Sequence[TensorRef],
+        factors: Factors | None,
+        waits: Sequence[TensorRef],
+    ) -> TensorRef:
+        """The gradient of one worker, computed on another."""
+        assert factors is not None
+        replaced = {
+            tensor_in_replica(worker, before): after
+            for before, after in zip(factors.tensors, tensors, strict=True)
+        }
+        result = tensors[0]
+        for number, op in enumerate(factors.ops):
+            node = self._nodes[in_replica(worker, op)]
+            reads = [parse_input(text) for text in node.input]
+            inputs = [replaced.get(tensor, tensor) for tensor in reads if tensor is not None]
+            name = self._name(worker, "product", str(source), str(number))
+            result = self._desk.again(name, worker, node, inputs, waits if number == 0 else ())
+            replaced = {TensorRef(node.name): result}
+        return result
+
+    def _add(
+        self,
+        worker: int,
+        parts: tuple[str, ...],
+        kind: str,
+        inputs: Sequence[TensorRef],
+        spec: TensorSpec,
+        **attributes: Any,
+    ) -> TensorRef:
+        name = self._name(worker, *parts)
+        return self._desk.add(name, worker, kind, inputs, [spec], **attributes)
+
+    def _name(self, worker: int, *parts: str) -> str:
+        return in_group(self._group.name, worker, *parts)

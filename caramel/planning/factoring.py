@@ -1,0 +1,95 @@
+"""Which gradients are sent by their factors?
+
+To send the factors of a gradient in its place saves the wire bytes and costs the device a product
+for each other worker. Gradients are taken in the order of how many seconds of the wire they save
+for each second that they cost, only those that save more; and as many of them as make the predicted
+step the shortest, for which a few numbers are tried, each with a plan that is searched quickly.
+
+A product has to give the same bits on every worker. Kernels of a processor do; those of
+accelerators need not (some add in the order in which their threads end), so nothing is factored
+where an accelerator computes, or where it is not known what does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from caramel.plan import FACTORS, Plan
+from caramel.planning.candidate import Outlook
+from caramel.planning.options import Options
+from caramel.planning.search import search
+
+_QUICK = 24  # part of the budget that each quick search has
+_COARSE = 6  # numbers of factored gradients that are tried first,
+_FINE = 4  # and then between the neighbours of the best of them
+_FEWER = 2e-3  # of the step that further factors must save
+
+
+def factored(
+    outlook: Outlook,
+    deferrable: Callable[[frozenset[str]], str | None],
+    options: Options,
+) -> Outlook:
+    """The outlook with those gradients of its plain plan by their factors that are worth it."""
+    order = worthwhile_factors(outlook)
+    if not order:
+        return outlook
+    known: dict[int, tuple[float, Outlook]] = {}
+    quick = dataclasses.replace(options, budget_tasks=max(1, options.budget_tasks // _QUICK))
+
+    def step_s(count: int) -> float:
+        if count not in known:
+            own = dataclasses.replace(outlook, plain=by_factors(outlook.plain, order[:count]))
+            found = search(own, [], deferrable=deferrable, options=quick)
+            known[count] = found.best.step_s * (1 + _FEWER * count / len(order)), own
+        return known[count][0]
+
+    coarse = _spread(0, len(order), _COARSE)
+    best = min(coarse, key=step_s)
+    at = coarse.index(best)
+    first, last = coarse[max(0, at - 1)], coarse[min(len(coarse) - 1, at + 1)]
+    best = min([best, *_spread(first, last, _FINE + 2)], key=step_s)
+    return known[best][1]
+
+
+def by_factors(plan: Plan, parameters: Sequence[str]) -> Plan:
+    """The plain plan with the gradients of some parameters by their factors."""
+    chosen = frozenset(parameters)
+    groups = [
+        dataclasses.replace(group, pattern=FACTORS) if group.members[0] in chosen else group
+        for group in plan.groups
+    ]
+    return dataclasses.replace(plan, groups=tuple(groups))
+
+
+def worthwhile_factors(outlook: Outlook) -> list[str]:
+    """Parameters whose factors take less than their gradients, those that save most for what they
+    cost first."""
+    plain, hardware = outlook.plain, outlook.hardware
+    if hardware.cores is None:
+        return []
+    others = plain.workers - 1
+    slowdown = max(host.slowdown for host in hardware.hosts)
+    worth: dict[str, float] = {}
+    for group in plain.groups:
+        name = group.members[0]
+        factors = plain.gradient(name).factors
+        if factors is None or factors.bytes is None or not group.is_summed:
+            continue
+        own = dataclasses.replace(group, pattern=FACTORS)
+        saved_bytes = plain.sent_bytes(group) - plain.sent_bytes(own)
+        added_bytes = others * plain.bytes(group)
+        cost_s = others * slowdown * outlook.free.again_s.get(name, 0.0)
+        cost_s += hardware.reduce_s_per_byte * added_bytes / hardware.cores
+        saved_s = saved_bytes / hardware.bytes_per_s
+        if saved_s > cost_s:
+            worth[name] = saved_s / cost_s
+    return sorted(worth, key=lambda name: -worth[name])
+
+
+def _spread(first: int, last: int, count: int) -> list[int]:
+    """About so many numbers from the first to the last one, both included."""
+    if count < 2 or last - first < count:
+        return list(range(first, last + 1))
+    return sorted({first + round(n * (last - first) / (count - 1)) for n in range(count)})
