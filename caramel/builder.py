@@ -385,6 +385,7 @@ class ARModel:
             self._access,
             self._pipelines,
             self.variants.undeferred,
+            self.variants.unfactored,
         )
         return Session(
             job,

@@ -45,6 +45,7 @@ class Job:
         access: which variables each op touches.
         pipelines: the input pipelines of the step.
         undeferred: the name of a plan that defers nothing; it is added if there is none.
+        unfactored: likewise of one that sends no factors.
     """
 
     context: Context
@@ -54,6 +55,7 @@ class Job:
     access: StateAccess
     pipelines: InputPipelines
     undeferred: Callable[[], str]
+    unfactored: Callable[[], str]
 
     @property
     def plan(self) -> Plan:

@@ -185,6 +185,11 @@ def in_group(group: str, worker: int, *parts: str) -> str:
     return "/".join((_CARAMEL, group, replica_prefix(worker), *parts))
 
 
+def factor_checksums(worker: int) -> TensorRef:
+    """On a worker, a number for the bits of each gradient that it computed from factors."""
+    return TensorRef(added(worker, "factor_checksums"))
+
+
 def part_name(parameter: str, begin: int, end: int) -> str:
     """What a part of a split gradient is called among members of groups; no parameter's name."""
     return f"{parameter}[{begin}:{end}]"

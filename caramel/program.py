@@ -16,6 +16,7 @@ from caramel.marks import StepMarks
 from caramel.modifiers import synchronise as programs
 from caramel.modifiers.aggregated import aggregated_tensors
 from caramel.modifiers.defer import step_ops
+from caramel.modifiers.factors import factored_groups
 from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
 from caramel.pending import Pending
@@ -45,6 +46,18 @@ class StepResult:
     is_usual: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A worker that computes a gradient from the same factors with other bits than worker 0."""
+
+    worker: int
+    parameter: str
+
+
+CHECKED_STEPS = 2
+"""In so many steps the bits of what every worker computes by itself are compared."""
+
+
 class Program:
     """Runs the training steps of one variant.
 
@@ -55,6 +68,10 @@ class Program:
         variant: says which plan, and where its nodes are.
         job: the distributed graph and what is known of it.
         runner: runs parts of the whole graph.
+
+    Attributes:
+        unlike: a worker that was found to compute other bits than the others; the variables are
+            not the same on all workers then.
     """
 
     def __init__(self, variant: Variant, job: Job, runner: Runner) -> None:
@@ -68,6 +85,9 @@ class Program:
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
         self._by_handle = {variable.handle: variable for variable in plan.variables}
         self._targets = step_ops(plan)
+        self._factored = [group.members[0] for group in factored_groups(plan)]
+        self._unchecked = CHECKED_STEPS if self._factored and plan.workers > 1 else 0
+        self.unlike: Unlike | None = None
         self._counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
 
     def begin(self) -> None:
@@ -144,7 +164,14 @@ class Program:
             *self._targets,
             *(names.in_replica(worker, op) for op in extra for worker in workers),
         ]
+        is_checked = self._unchecked > 0
+        if is_checked:
+            tensors += [names.factor_checksums(worker) for worker in workers]
         results = self._pending.step(tensors, targets, fed, "a training step")
+        if is_checked:
+            self._unchecked -= 1
+            self.unlike = self._first_unlike(results[-plan.workers :])
+            del results[-plan.workers :]
         examples: Sequence[int] | None = feeds.examples
         if self._counted:
             examples = [int(count) for count in results.pop()]
@@ -155,6 +182,14 @@ class Program:
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
         return values, examples
+
+    def _first_unlike(self, checksums: Sequence[np.ndarray]) -> Unlike | None:
+        """The first worker with other checksums than worker 0."""
+        for worker, own in enumerate(checksums):
+            for parameter, number, wanted in zip(self._factored, own, checksums[0], strict=True):
+                if number != wanted:
+                    return Unlike(worker, parameter)
+        return None
 
     def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
         """How much each worker's part counts; nothing is fed while all count alike."""

@@ -148,6 +148,9 @@ class Session:
         self._state.may_change()
         with self._state.torn_by_failures():
             result = run(flat, feeds)
+        if self._stepper.replicas_differ:
+            self._stepper.replicas_differ = False
+            self._state.tear()
         return tf.nest.pack_sequence_as(structure, result.values)
 
     def trace(

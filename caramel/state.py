@@ -99,6 +99,10 @@ class SharedState:
             self._torn = True
             raise
 
+    def tear(self) -> None:
+        """A step has left other values on some workers than on the others."""
+        self._torn = True
+
     def mend(self) -> None:
         """Make the replicas equal again if a failure may have torn them: all are as worker 0's is.
 

@@ -19,7 +19,7 @@ from caramel.errors import CaramelError, PlanError
 from caramel.feeds import SplitFeeds
 from caramel.job import Job
 from caramel.metrics import Metrics
-from caramel.program import Fetch, Program, StepResult
+from caramel.program import Fetch, Program, StepResult, Unlike
 from caramel.replanning import ReplanSettings, Watch
 from caramel.runner import Runner
 from caramel.trials import Trials, TrialSettings, TrialState
@@ -64,6 +64,10 @@ class Stepper:
         plan: the name of the plan that does the first step.
         planning: how to plan while the job runs; None for not at all.
         watchdog: looks into steps that take too long; None for nobody.
+
+    Attributes:
+        replicas_differ: whether the last step left other variables on some workers than on the
+            others; whoever mends that resets it.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Stepper:
         if planning is not None:
             self._watch = Watch(planning.settings, begins=planning.begins, again=planning.again)
             self._watch.expected_s = planning.expected_s
+        self.replicas_differ = False
         self._traces: list[list[Any]] = []
         self._trials: Trials | None = None
         self._is_trying = False
@@ -136,7 +141,21 @@ class Stepper:
         with self._watched(program):
             result = program.step(fetches, feeds)
         self._steps += 1
+        if program.unlike is not None:
+            self._leave_factors(program.unlike)
         return result
+
+    def _leave_factors(self, unlike: Unlike) -> None:
+        """Go on without factors, from which workers do not compute the same bits."""
+        _log.warning(
+            "worker %d computes other bits than worker 0 from the same factors (gradient of '%s'), "
+            "since its processor or its settings differ; gradients themselves are sent from now "
+            "on, and all workers get the variables of worker 0",
+            unlike.worker,
+            unlike.parameter,
+        )
+        self.use(self._job.unfactored())
+        self.replicas_differ = True
 
     def _watched(self, program: Program) -> AbstractContextManager[None]:
         """The step that is done in this context is watched."""

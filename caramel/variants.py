@@ -9,11 +9,15 @@ from caramel.assembly import Assembly
 from caramel.collector import held_back
 from caramel.errors import CaramelError, PlanError
 from caramel.job import Variant
-from caramel.plan import Plan
+from caramel.plan import FACTORS, Plan
 from caramel.planning.fit import decides_alike
 
 UNDEFERRED = "undeferred"
 """What a plan like the first one that defers nothing is called."""
+
+
+UNFACTORED = "without factors"
+"""What a plan like the first one that sends no factors is called."""
 
 
 class Variants(Mapping[str, Variant]):
@@ -101,6 +105,20 @@ class Variants(Mapping[str, Variant]):
         groups = [dataclasses.replace(group, deferred=False) for group in first.groups]
         name = self._new_name(UNDEFERRED)
         self.add(dataclasses.replace(first, groups=tuple(groups), gates=()), name)
+        return name
+
+    def unfactored(self) -> str:
+        """The name of a plan that sends no factors; it is added if there is none."""
+        for known, own in self._plans.items():
+            if all(group.pattern != FACTORS for group in own.groups):
+                return known
+        first = next(iter(self._plans.values()))
+        groups = [
+            dataclasses.replace(group, pattern="shuffle") if group.pattern == FACTORS else group
+            for group in first.groups
+        ]
+        name = self._new_name(UNFACTORED)
+        self.add(dataclasses.replace(first, groups=tuple(groups)), name)
         return name
 
     def _promise(self, plan: Plan, name: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import ExitStack
 
+import numpy as np
 import pytest
+from models import MODELS, loop
 from networks import (
     STEPS,
     Network,
@@ -13,16 +16,22 @@ from networks import (
     relative_error,
     run_on_one_device,
     tf,
+    tf1,
+    tied,
     wide,
 )
 from pending_updates import assert_equal
+from test_processes import WORKER, started
 from test_variants import plain_training
 
 import caramel
 from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
+from caramel.errors import PlanError
 from caramel.facts import GradientFactors
-from caramel.plan import FACTORS, Plan
+from caramel.plan import FACTORS, Gate, Plan
+from caramel.processes import free_ports
+from caramel.variants import UNFACTORED
 
 
 def convolutional(x):
@@ -34,6 +43,13 @@ def convolutional(x):
     h = tf.reshape(h, [-1, 1, 1, 1, 5])
     h = tf.nn.conv3d(h, parameter("k3", [1, 1, 1, 5, 4], x.dtype), [1, 1, 1, 1, 1], "SAME")
     return tf.reshape(h, [-1, 4]) @ parameter("w", [4, 3], x.dtype)
+
+
+def deep(x):
+    """A dense layer of many inputs."""
+    h = tf.tanh(x @ parameter("w", [6, 500], x.dtype))
+    h = tf.tanh(h @ parameter("w2", [500, 400], x.dtype))
+    return h @ parameter("w3", [400, 3], x.dtype)
 
 
 def by_factors(plan: Plan) -> Plan:
@@ -96,3 +112,131 @@ def test_parts_of_a_batch_count_as_they_do_with_shuffle():
         for step in range(STEPS)
     ]
     assert_same_bits(job, 3, feeds=feeds)
+
+
+@pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_sum])
+def test_sums_of_losses_are_added_up(reduce):
+    job = network("momentum", model=wide, reduce=reduce, number=36)
+    context = job.context(loss_reduction="sum" if reduce is tf.reduce_sum else "mean")
+    plain = caramel.ARModel(context, 3, pattern="shuffle")
+    model = caramel.ARModel(context, 3, plan=by_factors(plain.plan), check=True)
+    with plain.session() as one, model.session() as other:
+        for _ in range(5):
+            assert one.step(job.feed) == other.step(job.feed)
+        assert_equal(other.variables(), one.variables())
+
+
+def test_factors_beside_deferred_groups_and_behind_gates():
+    job = network("adam", model=wide, dtype=tf.float32)
+    _, values = plain_training(job, 2)
+    plan = by_factors(caramel.ARModel(job.context(), 2, pattern="shuffle").plan)
+    summed = [group for group in plan.groups if group.pattern != FACTORS]
+    first = next(group for group in plan.groups if group.pattern == FACTORS)
+    groups = [dataclasses.replace(g, deferred=g.pattern != FACTORS) for g in plan.groups]
+    gates = (Gate(first.name, summed[0].name),)
+    model = caramel.ARModel(
+        job.context(), 2, plan=dataclasses.replace(plan, groups=tuple(groups), gates=gates)
+    )
+    with model.session() as session:
+        for _ in range(STEPS):
+            session.step(job.feed)
+        for worker in range(2):
+            assert_equal(session.variables(worker=worker), values)
+
+
+# What has factors --------------------------------------------------------------------------------
+
+
+def test_products_have_factors_and_sums_have_none():
+    assert set(factors_of(network(model=convolutional)).of) == {"k", "d", "k2", "k3", "w"}
+    assert set(factors_of(network(model=wide)).of) == {"w1", "w2"}  # not the biases
+    assert not factors_of(network(model=tied)).of.get("w1")  # read twice: the sum of two products
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_factors_are_what_the_gradient_is_computed_from(model):
+    """By hand: what the ops of the single-device graph make of other values of the factors."""
+    job = network(model=model)
+    plan = caramel.ARModel(job.context(), 2, pattern="shuffle").plan
+    config = tf1.ConfigProto()  # without the graph optimizer, which has no layer norm in float64
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf1.Session(graph=job.graph, config=config) as session:
+        session.run([v.initializer for v in job.graph.get_collection("variables")])
+        for name, factors in factors_of(job).of.items():
+            tensors, gradient = list(map(str, factors.tensors)), str(plan.gradient(name).values)
+            *first, last = session.run(tensors, job.feed)
+            own, doubled, none = (
+                session.run(gradient, job.feed | dict(zip(tensors, (*first, each), strict=True)))
+                for each in (last, 2 * last, 0 * last)
+            )
+            np.testing.assert_array_equal(own, session.run(gradient, job.feed))
+            np.testing.assert_array_equal(doubled, 2 * own)  # it is linear in the last one
+            assert not none.any()
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_what_is_computed_in_a_loop_has_no_factors(version, control_flow):
+    control_flow(version)
+    assert "w" not in factors_of(network(model=loop)).of
+
+
+# Plans -------------------------------------------------------------------------------------------
+
+
+def test_a_plan_says_what_has_no_factors():
+    plan = caramel.ARModel(network(model=wide).context(), 2, pattern="shuffle").plan
+    groups = {group.members[0]: group for group in plan.groups}
+
+    def changed(name: str, **changes: object) -> Plan:
+        group = dataclasses.replace(groups[name], **changes)
+        others = [each for each in plan.groups if each.members[0] not in group.members]
+        return dataclasses.replace(plan, groups=(group, *others))
+
+    with pytest.raises(PlanError, match="sends factors, but 'b1' has none"):
+        changed("b1", pattern=FACTORS)
+    with pytest.raises(PlanError, match="so it cannot be deferred"):
+        changed("w1", pattern=FACTORS, deferred=True)
+    with pytest.raises(PlanError, match="joins factors of several gradients"):
+        changed("w1", pattern=FACTORS, members=("w1", "w2"))
+
+
+def test_a_plan_with_factors_is_kept_as_json():
+    plan = by_factors(caramel.ARModel(network(model=wide).context(), 2, pattern="shuffle").plan)
+    assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_factors_cross_and_nothing_else_does():
+    job = network(model=wide, batch=40, number=40, dtype=tf.float32)
+    model = factored(job, 2)
+    groups = {group.members[0]: group for group in model.plan.groups}
+    # w1: 40 examples times 6 inputs and 700 outputs; w2: 700 and 3. Biases: 703 numbers, summed.
+    assert model.plan.sent_bytes(groups["w1"]) == 40 * 706 * 4
+    assert model.plan.sent_bytes(groups["w2"]) == 40 * 703 * 4
+    share_bytes = 4 + 1
+    assert set(model.traffic.bytes.values()) == {
+        40 * 706 * 4 + 40 * 703 * 4 + 703 * 4 + share_bytes
+    }
+
+
+# Processors that differ --------------------------------------------------------------------------
+
+
+@pytest.mark.processes
+def test_workers_that_compute_other_bits_go_on_without_factors(caplog):
+    """One worker multiplies with oneDNN, the other with Eigen: last bits differ."""
+    job = network("momentum", model=deep, dtype=tf.float32, number=4000)
+    ports = free_ports(2)
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    with ExitStack() as stack:
+        for task, onednn in enumerate("01"):
+            command = (*WORKER, "--cluster", addresses, "--task", str(task))
+            stack.enter_context(started(*command, TF_ENABLE_ONEDNN_OPTS=onednn))
+        plain = caramel.ARModel(job.context(), addresses.split(","), pattern="shuffle").plan
+        model = caramel.ARModel(job.context(), addresses.split(","), plan=by_factors(plain))
+        with model.session() as session:
+            session.step(job.feed)
+            assert "worker 1 computes other bits than worker 0" in caplog.text
+            for _ in range(3):
+                session.step(job.feed)
+            assert session.metrics().plan == UNFACTORED
+            assert_equal(session.variables(worker=1), session.variables(worker=0))

@@ -11,7 +11,7 @@ from typing import Any
 
 from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
-from caramel.modifiers.factors import FactorSum
+from caramel.modifiers.factors import FactorSum, add_checksums
 from caramel.modifiers.nodes import GraphWriter, copy_of
 from caramel.modifiers.sparse import SparseRows
 from caramel.modifiers.split import SplitGradients, comes_in_chunks
@@ -42,6 +42,7 @@ def aggregate(graph_def: Any, plan: Plan) -> Any:
                     _rewire(nodes, worker, plan.gradient(member), tensors)
                 else:
                     split.arrive(worker, group, number, tensors)
+    add_checksums(desk, plan)
     for gradient in split.gradients:
         for worker in range(plan.workers):
             _rewire(nodes, worker, gradient, [split.join(worker, gradient)])

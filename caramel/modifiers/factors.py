@@ -9,6 +9,8 @@ gradient, wherever it is computed: its share of the mean is sent, too.
 
 The products that wait to be added take memory. So from the third on, one begins when those before
 the one before it are added.
+
+Only processors that compute alike give the same bits everywhere. `add_checksums` lets a step tell.
 """
 
 from __future__ import annotations
@@ -17,11 +19,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caramel.facts import Factors
-from caramel.graph import TensorSpec
+from caramel.graph import TensorSpec, dtype_bytes
 from caramel.modifiers.dense import SMALL_FLOATS
 from caramel.modifiers.desk import Desk
-from caramel.names import TensorRef, in_group, in_replica, parse_input, tensor_in_replica
-from caramel.plan import AggregatedGradient, Group, Plan
+from caramel.names import (
+    TensorRef,
+    factor_checksums,
+    in_group,
+    in_replica,
+    parse_input,
+    tensor_in_replica,
+)
+from caramel.plan import FACTORS, AggregatedGradient, Group, Plan
 
 
 class FactorSum:
@@ -121,3 +130,38 @@ class FactorSum:
 
     def _name(self, worker: int, *parts: str) -> str:
         return in_group(self._group.name, worker, *parts)
+
+
+def add_checksums(desk: Desk, plan: Plan) -> None:
+    """Add what sums up the bits of all gradients that are computed from factors.
+
+    Nothing of it runs unless it is fetched (`caramel.names.factor_checksums`).
+    """
+    groups = factored_groups(plan)
+    for worker in range(plan.workers) if groups else ():
+        sums = [_checksum(desk, plan, group, worker) for group in groups]
+        name, outputs = factor_checksums(worker).op, [TensorSpec("int64", (len(sums),))]
+        desk.add(name, worker, "Pack", sums, outputs, T="int64", N=len(sums), axis=0)
+
+
+def factored_groups(plan: Plan) -> list[Group]:
+    """The groups whose gradients are computed from factors, in the order of the checksums."""
+    return [group for group in plan.groups if group.pattern == FACTORS]
+
+
+def _checksum(desk: Desk, plan: Plan, group: Group, worker: int) -> TensorRef:
+    """The sum of a gradient's elements if they were integers."""
+    spec = plan.gradient(group.members[0]).spec
+    bits = TensorSpec(f"int{8 * (dtype_bytes(spec.dtype) or 1)}", spec.shape)
+    wide, total = TensorSpec("int64", spec.shape), TensorSpec("int64", ())
+
+    def add(part: str, kind: str, inputs: Sequence[TensorRef], out: TensorSpec, **attr: Any) -> Any:
+        name = in_group(group.name, worker, "checksum", part)
+        return desk.add(name, worker, kind, inputs, [out], **attr)
+
+    result = TensorRef(in_group(group.name, worker, "aggregated", "0"))
+    integers = add("bits", "Bitcast", [result], bits, T=spec.dtype, type=bits.dtype)
+    if bits.dtype != wide.dtype:
+        integers = add("wide", "Cast", [integers], wide, SrcT=bits.dtype, DstT=wide.dtype)
+    axes = desk.constant(worker, list(range(len(spec.shape or ()))), "int32")
+    return add("sum", "Sum", [integers, axes], total, T=wide.dtype, Tidx="int32", keep_dims=False)
