@@ -76,12 +76,6 @@ class Factors:
     specs: tuple[TensorSpec, ...]
     ops: tuple[str, ...]
 
-    @property
-    def bytes(self) -> int | None:
-        """Of all tensors; None if it is known only when they are there."""
-        sizes = [spec.bytes for spec in self.specs]
-        return None if None in sizes else sum(size or 0 for size in sizes)
-
 
 @dataclass(frozen=True, slots=True)
 class GradientFactors:
@@ -242,6 +236,9 @@ class TimingTable:
             None if an accelerator did, or if that is unknown.
         step_s: what a whole step took while nothing was traced, in the median; it has what the
             runtime takes besides the ops. None if not measured.
+        on_processor: whether a processor computed the ops, of perhaps an unknown number of cores.
+        traced_bytes: sizes of factors that the graph does not know, because a batch may have any
+            number of examples; by the name of the tensor.
     """
 
     seconds: Mapping[str, float]
@@ -249,6 +246,8 @@ class TimingTable:
     error: float | None = None
     cores: int | None = None
     step_s: float | None = None
+    on_processor: bool = False
+    traced_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def slowdown(self) -> float:

@@ -7,6 +7,7 @@ for these besides.
 from __future__ import annotations
 
 import dataclasses
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -19,8 +20,9 @@ from caramel.names import is_added, without_prefix, without_variant, worker_of
 from caramel.network import assumed_network
 from caramel.step_trace import timeline_of
 from caramel.timeline import Span, Timeline
-from caramel.traces import op_seconds, timing_table
+from caramel.traces import factor_bytes, op_seconds, timing_table
 
+_PROCESSOR = re.compile(r".*/(device:)?CPU:\d+", re.IGNORECASE)
 _LARGE_BYTES = 64 * 1024
 _SMALL_BYTES = 8 * 1024
 _USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
@@ -40,9 +42,13 @@ def observed_timing(
         devices: of the replicas.
     """
     workers = range(len(devices))
+    own = [_of_worker(calls, worker) for calls in steps for worker in workers]
     table = timing_table(
-        [op_seconds(_of_worker(calls, worker), graph) for calls in steps for worker in workers]
+        [op_seconds(each, graph) for each in own],
+        sizes=[factor_bytes(each, graph) for each in own],
     )
+    used = {device.device for each in own for device in each.dev_stats if device.node_stats}
+    table = dataclasses.replace(table, on_processor=all(map(_PROCESSOR.fullmatch, used)))
     timelines = [timeline_of(calls, devices) for calls in steps]
     busy_s = statistics.median(each.computation_s for each in timelines)
     if 0.0 < busy_s < sum(table.seconds.values()):

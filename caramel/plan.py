@@ -453,19 +453,6 @@ class Plan:
         size = dtype_bytes(self.spec(group.members[0]).dtype) or 0
         return self.elements(group) * size
 
-    def sent_bytes(self, group: Group) -> float:
-        """What a worker sends of a group, on average: 2 S (N - 1) / N of summed gradients.
-
-        Sizes that are known only when a step runs count nothing.
-        """
-        others = self.workers - 1
-        if group.is_summed:
-            return 2 * others / self.workers * self.bytes(group)
-        factors = self.gradient(group.members[0]).factors
-        if group.pattern != FACTORS or factors is None:
-            return 0.0
-        return others * (factors.bytes or 0)
-
     def to_json(self) -> str:
         """The plan as JSON text."""
         return json.dumps({"format": FORMAT, **to_json_value(self)}, indent=1)

@@ -24,14 +24,14 @@ from caramel.errors import ProfileError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.names import TensorRef
-from caramel.traces import op_seconds, timing_table
+from caramel.traces import factor_bytes, op_seconds, timing_table
 
 tf1 = tf.compat.v1
 
 Feed = Mapping[Any, Any] | Callable[[int], Mapping[Any, Any]]
 """Values by tensor or name; or a function from a step's number to them."""
 
-_VERSION = "4"  # of what is kept on disk
+_VERSION = "5"  # of what is kept on disk
 WARM_UP_STEPS = 2
 _WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 _ITERATORS = ("IteratorV2", "Iterator")
@@ -89,10 +89,9 @@ def profile_steps(
     kept = kept_timing(key) if use_cache else None
     if kept is not None:
         return kept
-    traced, untraced_s = _traced(job, steps, device, config, progress or (lambda *_: None))
-    table = timing_table(traced, untraced_s)
+    table = _traced(job, steps, device, config, progress or (lambda *_: None))
     if runs_on.device == "CPU":
-        table = replace(table, cores=runs_on.cores)
+        table = replace(table, cores=runs_on.cores, on_processor=True)
     keep_timing(key, table)
     return table
 
@@ -205,13 +204,14 @@ def _traced(
     device: str | None,
     config: Any,
     progress: Callable[[int, int], None],
-) -> tuple[list[dict[str, float]], list[float]]:
-    """The times of the ops in each traced step, and as many steps that were not traced.
+) -> TimingTable:
+    """The times of the ops in traced steps, and of as many steps that were not traced.
 
     These take turns, so that a slow moment does not hit one kind alone.
     """
     graph = _imported(job.context.graph_def, device)
     traced: list[dict[str, float]] = []
+    sizes: list[dict[str, int]] = []
     untraced_s: list[float] = []
     memory.keep_memory()  # as workers do
     with tf1.Session(graph=graph, config=_config(config)) as session:
@@ -221,11 +221,12 @@ def _traced(
             stats = _run_step(session, job, step, is_traced)
             if is_traced:
                 traced.append(op_seconds(stats, job.context.op_graph))
+                sizes.append(factor_bytes(stats, job.context.op_graph))
                 begin_s = time.perf_counter()
                 _run_step(session, job, step, False)
                 untraced_s.append(time.perf_counter() - begin_s)
             progress(step + 1, WARM_UP_STEPS + steps)
-    return traced, untraced_s
+    return timing_table(traced, untraced_s, sizes)
 
 
 def _initialise(session: Any, job: _Job) -> None:

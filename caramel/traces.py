@@ -7,6 +7,7 @@ count in place of the time that it took to start them.
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections import defaultdict
@@ -14,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from caramel.facts import TimingTable
-from caramel.graph import OpGraph
+from caramel.graph import OpGraph, dtype_bytes, dtype_name
+from caramel.kinds import PRODUCTS
+from caramel.names import TensorRef
 
 _STREAM = "/stream:"
 _ALL_STREAMS = "all"
@@ -56,6 +59,29 @@ def op_seconds(step_stats: Any, graph: OpGraph) -> dict[str, float]:
     return {op: seconds for op, seconds in found.items() if seconds > 0.0}
 
 
+def factor_bytes(step_stats: Any, graph: OpGraph) -> dict[str, int]:
+    """The sizes, in one step, of factors whose size the graph does not know.
+
+    Args:
+        step_stats: the `StepStats` proto of a traced step.
+        graph: the graph that ran.
+    """
+    products = (op for op in graph if op.kind in PRODUCTS)
+    factors = {op.inputs[position] for op in products for position in PRODUCTS[op.kind]}
+    open_ops = {tensor.op for tensor in factors if graph.spec(tensor).bytes is None}
+    found: dict[str, int] = {}
+    for device in step_stats.dev_stats:
+        for stats in device.node_stats:
+            op = next((op for op in _names(stats) if op in open_ops), None)
+            for output in stats.output if op else ():
+                tensor, described = TensorRef(op or "", output.slot), output.tensor_description
+                if tensor in factors:
+                    elements = math.prod(dimension.size for dimension in described.shape.dim)
+                    element_bytes = dtype_bytes(dtype_name(described.dtype)) or 0
+                    found[str(tensor)] = elements * element_bytes
+    return found
+
+
 def _streams(step_stats: Any) -> set[str]:
     """The pseudo-devices that have each kernel once."""
     names = [device.device for device in step_stats.dev_stats if _STREAM in device.device]
@@ -90,13 +116,16 @@ def _calls(stats: Any, graph: OpGraph) -> Iterator[str]:
 
 
 def timing_table(
-    steps: Sequence[Mapping[str, float]], untraced_s: Sequence[float] = ()
+    steps: Sequence[Mapping[str, float]],
+    untraced_s: Sequence[float] = (),
+    sizes: Sequence[Mapping[str, int]] = (),
 ) -> TimingTable:
     """The least time of every op, and how much of it half of the steps would have missed.
 
     Args:
         steps: times by op, for each traced step, at least one.
         untraced_s: whole times of steps that were not traced.
+        sizes: of factors, for each traced step; the largest count.
     """
     seconds = _least(steps)
     total = sum(seconds.values())
@@ -104,7 +133,10 @@ def timing_table(
     if len(steps) > 1 and total > 0.0:
         error = abs(sum(_least(steps[: len(steps) // 2]).values()) - total) / total
     step_s = statistics.median(untraced_s) if untraced_s else None
-    return TimingTable(seconds, steps=len(steps), error=error, step_s=step_s)
+    largest: dict[str, int] = {}
+    for each in sizes:
+        largest.update((name, max(size, largest.get(name, 0))) for name, size in each.items())
+    return TimingTable(seconds, steps=len(steps), error=error, step_s=step_s, traced_bytes=largest)
 
 
 def _least(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

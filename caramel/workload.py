@@ -16,14 +16,11 @@ class Size:
 
     Attributes:
         parameter: that of the gradient of which this is a part; None for a whole one.
-        factor_bytes: of the tensors from which it can be computed; None if it cannot, or if that
-            is not known.
     """
 
     elements: int
     element_bytes: int
     parameter: str | None = None
-    factor_bytes: int | None = None
 
     @property
     def bytes(self) -> int:
@@ -69,6 +66,20 @@ class Update:
     writes: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A gradient that can be computed from its factors.
+
+    Attributes:
+        bytes: of the factors of one worker.
+        seconds: to compute it once, on a worker's device. (From a worker's own factors it is
+            computed in the chain in any case.)
+    """
+
+    bytes: int
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Workload:
     """What does a worker compute in a step?
@@ -76,13 +87,13 @@ class Workload:
     Attributes:
         chain: forward and backward pass, in the order in which they are computed.
         updates: what waits for aggregated gradients.
-        again_s: how long it takes to compute a gradient from its factors, on a worker's device, by
-            parameter. That of the worker itself is part of the chain.
+        products: what it takes to send the factors of a gradient in its place, by parameter, for
+            those that have factors of known size.
     """
 
     chain: tuple[Piece, ...]
     updates: tuple[Update, ...] = ()
-    again_s: Mapping[str, float] = field(default_factory=dict)
+    products: Mapping[str, Product] = field(default_factory=dict)
 
     @property
     def computation_s(self) -> float:

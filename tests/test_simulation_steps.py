@@ -15,11 +15,11 @@ from caramel.errors import PlanError
 from caramel.facts import Link
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef
-from caramel.plan import ALL_GATHER, AggregatedGradient, Gate, Group, Plan
+from caramel.plan import ALL_GATHER, FACTORS, AggregatedGradient, Gate, Group, Plan
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.simulate import GroupTimes, simulate, simulate_groups, sizes_of
 from caramel.timeline import Span
-from caramel.workload import Piece, Size, Update, Workload
+from caramel.workload import Piece, Product, Size, Update, Workload
 
 RATE = 1024.0
 KIB_2 = Size(512, 4)
@@ -353,6 +353,40 @@ def test_of_gathered_rows_only_the_latency_is_known():
     hardware = replace(TWO, latency_s={"shuffle": 0.125, "ring": 0.5})
     two = predicted(ONE_LAYER, group("g", "p", pattern=ALL_GATHER), hardware=hardware)
     assert two.groups == {"g": GroupTimes(3.0, 3.5)}
+
+
+@pytest.mark.parametrize("unfold", [False, True])
+def test_factors_go_once_to_everyone_and_are_multiplied_again_for_everyone(unfold):
+    """Two workers send 512 bytes in 0.5 s, and compute 0.25 s; three send 1024 and compute 0.5."""
+    again = replace(ONE_LAYER, products={"p": Product(512, 0.25)})
+    for workers, arrives_s in ((2, 3.75), (3, 4.5)):
+        hardware = hosts(workers, RATE)
+        by_factors = predicted(
+            again,
+            group("g", "p", pattern=FACTORS),
+            hardware=unfolded(hardware) if unfold else hardware,
+        )
+        assert by_factors.groups == {"g": GroupTimes(3.0, arrives_s)}
+        assert by_factors.step_s == arrives_s + 0.5
+        assert spans(by_factors)[-2:] == [
+            ("compute", "g", 3.0 + 0.5 * (workers - 1), arrives_s),
+            ("compute", "u_p", arrives_s, arrives_s + 0.5),
+        ]
+
+
+def test_products_of_factors_are_added_up():
+    """2048 bytes of one other worker, at 0.25 s for 1024."""
+    adding = replace(TWO, reduce_s_per_byte=0.25 / 1024)
+    again = replace(ONE_LAYER, products={"p": Product(512, 0.0)})
+    two = predicted(again, group("g", "p", pattern=FACTORS), hardware=adding)
+    assert two.groups == {"g": GroupTimes(3.0, 4.0)}
+
+
+def test_factors_have_messages_and_latency_of_their_own():
+    hardware = replace(TWO, latency_s={"shuffle": 0.125, "exchange": 0.5}, message_s=0.25)
+    again = replace(ONE_LAYER, products={"p": Product(512, 0.0)})
+    two = predicted(again, group("g", "p", pattern=FACTORS), hardware=hardware)
+    assert two.groups == {"g": GroupTimes(3.0, 4.5)}  # 0.5 s, two messages, and the latency
 
 
 def test_an_empty_group_is_there_at_once():

@@ -10,19 +10,12 @@ that only change its shape, its factors are found here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
+from caramel import kinds
 from caramel.analyzers.frames import ROOT
 from caramel.facts import Factors, GradientFactors, GradientFrontier, LoopFrames, RawGradient
 from caramel.graph import OpGraph
-
-# The inputs that differ between workers. The product is linear in the last of them.
-PRODUCTS: Mapping[str, tuple[int, int]] = {
-    "MatMul": (0, 1),
-    "Conv2DBackpropFilter": (0, 2),
-    "Conv3DBackpropFilterV2": (0, 2),
-    "DepthwiseConv2dNativeBackpropFilter": (0, 2),
-}
 
 # Put out the elements of their first input, in another shape.
 SHAPING = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
@@ -45,9 +38,9 @@ def _factors(graph: OpGraph, frames: LoopFrames, gradient: RawGradient) -> Facto
         return None
     ops = list(_computed_by(graph, gradient.values.op))
     product = graph[ops[-1]]
-    if product.kind not in PRODUCTS:
+    if product.kind not in kinds.PRODUCTS:
         return None
-    tensors = tuple(product.inputs[position] for position in PRODUCTS[product.kind])
+    tensors = tuple(product.inputs[position] for position in kinds.PRODUCTS[product.kind])
     # What is inside a loop puts out a tensor for each turn.
     if any(frames.frame.get(name, ROOT) for name in (*ops, *(tensor.op for tensor in tensors))):
         return None

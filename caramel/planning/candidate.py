@@ -69,10 +69,9 @@ class Outlook:
     @property
     def least_s(self) -> float:
         """What no step falls short of: computation, or the time to send what must be sent."""
-        plain = self.plain
-        sent_s = sum(map(plain.sent_bytes, plain.groups)) / self.hardware.bytes_per_s
-        again = (g.members[0] for g in plain.groups if g.pattern == FACTORS)
-        again_s = sum(self.free.again_s.get(name, 0.0) for name in again)
+        plain, products = self.plain, self.free.products
+        sent_s = sent_bytes(plain, self.free) / self.hardware.bytes_per_s
+        again_s = sum(products[g.members[0]].seconds for g in plain.groups if g.pattern == FACTORS)
         computation_s = self.free.computation_s + (plain.workers - 1) * again_s
         return max(sent_s, computation_s * min(host.slowdown for host in self.hardware.hosts))
 
@@ -85,3 +84,16 @@ class Outlook:
             self.workload(candidate.ordered),
             self.hardware,
         )
+
+
+def sent_bytes(plan: Plan, workload: Workload) -> float:
+    """What a worker sends in a step, on average: 2 S (N - 1) / N of what is summed, and the factors
+    of others once to each.
+
+    Rows of sparse gradients, of which nobody knows how many there will be, count nothing.
+    """
+    others = plan.workers - 1
+    summed = sum(plan.bytes(group) for group in plan.groups if group.is_summed)
+    factored = (g.members[0] for g in plan.groups if g.pattern == FACTORS)
+    factor_bytes = sum(workload.products[name].bytes for name in factored)
+    return 2 * others / plan.workers * summed + others * factor_bytes

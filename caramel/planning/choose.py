@@ -112,7 +112,7 @@ def choose(
     if options.planner == "paper":
         return Decision(paper, source, plain, outlook, deferrable=deferrals.reason_against)
     searched = outlook
-    if options.sends_factors:
+    if options.sends_factors and (timing.on_processor or timing.cores is not None):
         searched = factored(outlook, deferrals.reason_against, options)
     found = search(
         searched,
@@ -252,11 +252,12 @@ def _paper(
     edges: tuple[Edge, ...],
 ) -> Plan:
     windows, timing = analysis.get(TransferWindows), analysis.get(TimingTable)
+    summed = sum(plain.bytes(group) for group in plain.groups if group.is_summed)
     return paper_plan(
         plain,
         order=analysis.get(ActivationOrder),
         windows=stretched(
-            windows, cores=timing.cores, sent_bytes=sum(map(plain.sent_bytes, plain.groups))
+            windows, cores=timing.cores, sent_bytes=2 * summed * (plain.workers - 1) / plain.workers
         ),
         network=analysis.get(NetworkModel),
         edges=edges,

@@ -6,13 +6,14 @@ for each second that they cost, only those that save more; and as many of them a
 step the shortest, for which a few numbers are tried, each with a plan that is searched quickly.
 
 A product has to give the same bits on every worker. Kernels of a processor do; those of
-accelerators need not (some add in the order in which their threads end), so nothing is factored
-where an accelerator computes, or where it is not known what does.
+accelerators need not (some add in the order in which their threads end), so `choose` factors
+nothing where an accelerator computes, or where it is not known what does.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from caramel.plan import FACTORS, Plan
@@ -67,24 +68,19 @@ def worthwhile_factors(outlook: Outlook) -> list[str]:
     """Parameters whose factors take less than their gradients, those that save most for what they
     cost first."""
     plain, hardware = outlook.plain, outlook.hardware
-    if hardware.cores is None:
-        return []
     others = plain.workers - 1
     slowdown = max(host.slowdown for host in hardware.hosts)
     worth: dict[str, float] = {}
     for group in plain.groups:
-        name = group.members[0]
-        factors = plain.gradient(name).factors
-        if factors is None or factors.bytes is None or not group.is_summed:
+        product = outlook.free.products.get(group.members[0])
+        if product is None or not group.is_summed:
             continue
-        own = dataclasses.replace(group, pattern=FACTORS)
-        saved_bytes = plain.sent_bytes(group) - plain.sent_bytes(own)
-        added_bytes = others * plain.bytes(group)
-        cost_s = others * slowdown * outlook.free.again_s.get(name, 0.0)
-        cost_s += hardware.reduce_s_per_byte * added_bytes / hardware.cores
-        saved_s = saved_bytes / hardware.bytes_per_s
+        size = plain.bytes(group)
+        saved_s = others * (2 * size / plain.workers - product.bytes) / hardware.bytes_per_s
+        added_s = hardware.reduce_s_per_byte * size / (hardware.cores or 1)
+        cost_s = others * (slowdown * product.seconds + added_s)
         if saved_s > cost_s:
-            worth[name] = saved_s / cost_s
+            worth[group.members[0]] = saved_s / cost_s if cost_s else math.inf
     return sorted(worth, key=lambda name: -worth[name])
 
 

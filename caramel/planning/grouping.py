@@ -59,9 +59,10 @@ class Grouping:
         self.sizes = sizes_of(plain)
         self._plain = {n: group for group in plain.groups for n in group.members}
         self._sent_bytes = {
-            name: (size.factor_bytes or 0) if self._plain[name].pattern == FACTORS else size.bytes
-            for name, size in self.sizes.items()
-            if name in self._plain
+            name: outlook.free.products[name].bytes
+            if group.pattern == FACTORS
+            else self.sizes[name].bytes
+            for name, group in self._plain.items()
         }
         self._parameter = {name: plain.parameter(name) for name in self._plain}
         self._dtype = {name: plain.spec(name).dtype for name in self._plain}

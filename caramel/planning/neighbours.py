@@ -47,6 +47,8 @@ class Neighbours:
     def other_side(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
         """Defer it, or do not."""
         group = groups[number]
+        if not group.is_summed:
+            return
         rest = [*groups[:number], *groups[number + 1 :]]
         deferred = [n for g in (group, *rest) if g.deferred or g is group for n in g.members]
         changed = dataclasses.replace(group, deferred=not group.deferred)
@@ -78,6 +80,7 @@ class Neighbours:
             return
         first, second = groups[number], groups[number + 1]
         may_join = self._grouping.may_join(first.members, second.members)
+        may_join = may_join and first.is_summed and second.is_summed
         if first.deferred == second.deferred and may_join:
             joined = dataclasses.replace(first, members=first.members + second.members)
             yield [*groups[:number], joined, *groups[number + 2 :]]

@@ -16,7 +16,7 @@ from caramel.explanation import Explanation, GroupExplanation, Limit, LimitedBy,
 from caramel.facts import TransferWindows, Window
 from caramel.names import group_of
 from caramel.plan import ALL_GATHER, FACTORS, Group, Plan
-from caramel.planning.candidate import Candidate, Outlook
+from caramel.planning.candidate import Candidate, Outlook, sent_bytes
 from caramel.planning.factoring import by_factors
 from caramel.planning.options import Options
 from caramel.planning.search import search
@@ -134,7 +134,7 @@ class _Explainer:
 
     def _sent_bytes(self) -> float:
         """What a worker must send."""
-        return sum(map(self._plan.sent_bytes, self._plan.groups))
+        return sent_bytes(self._plan, self.workload)
 
     # What bounds it
 
@@ -315,10 +315,9 @@ class _Explainer:
         """What is aggregated, or is sent in its place; 0 if that is not known."""
         if group.is_summed:
             return self._plan.bytes(group)
-        factors = self._plan.gradient(group.members[0]).factors
-        if group.pattern != FACTORS or factors is None:
+        if group.pattern != FACTORS:
             return 0
-        return factors.bytes or 0
+        return self.workload.products[group.members[0]].bytes
 
 
 def _windows(workload: Workload) -> TransferWindows:

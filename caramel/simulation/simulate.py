@@ -124,11 +124,7 @@ def simulate_groups(
 def sizes_of(plan: Plan, further: Sequence[Part] = ()) -> dict[str, Size]:
     """What is aggregated for each parameter of a plan, and for its parts and some further ones."""
     sizes = {
-        gradient.parameter: Size(
-            gradient.elements,
-            dtype_bytes(gradient.spec.dtype) or 0,
-            factor_bytes=gradient.factors.bytes if gradient.factors else None,
-        )
+        gradient.parameter: Size(gradient.elements, dtype_bytes(gradient.spec.dtype) or 0)
         for gradient in plan.gradients
     }
     for part in (*plan.parts, *further):

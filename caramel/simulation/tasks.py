@@ -338,18 +338,18 @@ class _Writer:
 
     def _by_factors(self, group: Group, starts: list[int]) -> list[int]:
         """Factors go from everyone to everyone, who computes and adds up what they stand for."""
-        size = self._sizes[group.members[0]]
-        factor_bytes, others = size.factor_bytes or 0, self._hardware.workers - 1
+        size, product = self._sizes[group.members[0]], self._workload.products[group.members[0]]
+        others = self._hardware.workers - 1
         workers = range(self._hardware.workers)
         arrived: list[list[int]] = [[] for _ in starts]
         if self.found.folded:
-            arrived[0].append(self._factors(group, (0, 0), others * factor_bytes, others, starts))
+            arrived[0].append(self._factors(group, (0, 0), others * product.bytes, others, starts))
         else:
             for source, target in permutations(workers, 2):
                 after = [starts[source]]
-                sent = self._factors(group, (source, target), factor_bytes, 1, after)
+                sent = self._factors(group, (source, target), product.bytes, 1, after)
                 arrived[target].append(sent)
-        again_s = others * self._workload.again_s.get(group.members[0], 0.0)
+        again_s = others * product.seconds
         ends = []
         for host, own in enumerate(arrived):
             after = [*own, *self._ready(group, host)]

@@ -10,7 +10,7 @@ is gathered in pieces that wait for the same gradients.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from caramel.analyzers.units import Units, units_of_step
 from caramel.analyzers.windows import users_of
@@ -18,7 +18,7 @@ from caramel.facts import LoopFrames, StateAccess, TimingTable, TrainingJob
 from caramel.graph import OpGraph
 from caramel.plan import AggregatedGradient, Edge
 from caramel.planning.deferral import Deferrals
-from caramel.workload import Piece, Update, Workload
+from caramel.workload import Piece, Product, Update, Workload
 
 
 def workload_of(
@@ -52,12 +52,23 @@ def workload_of(
     for variable, users in users_of(graph, units, access, sorted(written), seconds).items():
         for unit in users:
             needs.setdefault(unit, set()).add(variable)
-    again_s = {
-        gradient.parameter: sum(timing.seconds.get(op, 0.0) for op in gradient.factors.ops)
-        for gradient in gradients
-        if gradient.factors is not None
-    }
-    return Workload(_cut(units, order, seconds, needs, _ends(units, gradients)), updates, again_s)
+    products = dict(_products(graph, timing, gradients))
+    return Workload(_cut(units, order, seconds, needs, _ends(units, gradients)), updates, products)
+
+
+def _products(
+    graph: OpGraph, timing: TimingTable, gradients: Sequence[AggregatedGradient]
+) -> Iterator[tuple[str, Product]]:
+    """The gradients that have factors whose size is known from the graph, or was traced."""
+    for gradient in gradients:
+        factors = gradient.factors
+        if factors is None:
+            continue
+        tensors = zip(factors.tensors, factors.specs, strict=True)
+        sizes = [spec.bytes or timing.traced_bytes.get(str(tensor)) for tensor, spec in tensors]
+        if all(sizes):
+            seconds = sum(timing.seconds.get(op, 0.0) for op in factors.ops)
+            yield gradient.parameter, Product(sum(size or 0 for size in sizes), seconds)
 
 
 def _behind(units: Units, graph: OpGraph, gradients: Sequence[AggregatedGradient]) -> list[int]:

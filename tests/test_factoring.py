@@ -1,0 +1,168 @@
+"""Which gradients are sent by their factors."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from networks import network, slow_facts, wide
+from simulations import hosts
+from test_search import MB, layered, plain_of
+
+import caramel
+from caramel.facts import Factors, TimingTable
+from caramel.graph import OpGraph, TensorSpec
+from caramel.names import TensorRef
+from caramel.network import assumed_network
+from caramel.plan import FACTORS
+from caramel.planning.candidate import Candidate, Outlook
+from caramel.planning.factoring import by_factors, factored, worthwhile_factors
+from caramel.planning.options import Options
+from caramel.planning.search import search
+from caramel.workload import Product
+
+RATE = 100 * MB
+OPTIONS = Options(budget_tasks=60_000)
+
+
+def anything(parameters):
+    return None
+
+
+def outlook_of(sizes, factor_bytes, again_s, *, workers=2, cores=1, rate=RATE):
+    """A job of layers with gradients of so many bytes, each with factors of so many; None for a
+    gradient that has none."""
+    plain = plain_of(sizes, workers)
+    products, gradients = {}, []
+    for gradient, size, seconds in zip(plain.gradients, factor_bytes, again_s, strict=True):
+        name, spec = gradient.parameter, TensorSpec("float32", (None,))
+        factors = Factors((TensorRef(f"{name}/dy"),), (spec,), (f"{name}/grad",))
+        gradients.append(dataclasses.replace(gradient, factors=factors if size else None))
+        if size:
+            products[name] = Product(size, seconds)
+    plain = dataclasses.replace(plain, gradients=tuple(gradients))
+    work = dataclasses.replace(layered([0.01] * len(sizes)), products=products)
+    hardware = hosts(workers, rate, cores=cores, processor_s_per_byte=1e-9)
+    return Outlook(plain, assumed_network(workers, rate, 1e-4), hardware, work, work)
+
+
+def chosen(outlook):
+    return {g.members[0] for g in outlook.plain.groups if g.pattern == FACTORS}
+
+
+# Worth ------------------------------------------------------------------------------------------
+
+
+def test_what_saves_most_for_what_it_costs_comes_first():
+    outlook = outlook_of(
+        [8 * MB, 8 * MB, 8 * MB, 8 * MB, MB],
+        [MB, 4 * MB, MB, None, 8 * MB],  # the last one's factors are more than it is
+        [0.010, 0.010, 0.002, 0.0, 0.0],
+    )
+    assert worthwhile_factors(outlook) == ["p2", "p0", "p1"]
+
+
+def test_what_costs_more_than_it_saves_is_left_out():
+    """8 MB in 0.08 s of the wire, factors in 0.01 s."""
+    for again_s, expected in ((0.06, ["p0"]), (0.08, [])):
+        assert worthwhile_factors(outlook_of([8 * MB], [MB], [again_s])) == expected
+
+
+def test_more_workers_send_and_compute_more_of_it():
+    """Of 8 MB each of N workers sends 2 (N - 1) / N, of factors (N - 1) times 1 MB."""
+    for workers, expected in ((2, ["p0"]), (8, ["p0"]), (16, []), (32, [])):
+        outlook = outlook_of([8 * MB], [MB], [0.0], workers=workers)
+        assert worthwhile_factors(outlook) == expected, workers
+
+
+# Choice -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("rate", [20 * MB, RATE, 1000 * MB])
+def test_as_many_are_factored_as_make_the_step_the_shortest(workers, rate):
+    """Every number of factored gradients is searched with the whole budget, for comparison."""
+    sizes = [4 * MB, 8 * MB, 2 * MB, 6 * MB, 16 * MB, MB]
+    again_s = [0.004, 0.012, 0.004, 0.012, 0.002, 0.008]
+    outlook = outlook_of(sizes, [MB] * 5 + [None], again_s, workers=workers, rate=rate)
+    order = worthwhile_factors(outlook)
+
+    def best_s(factors):
+        own = dataclasses.replace(outlook, plain=by_factors(outlook.plain, factors))
+        return search(own, [], deferrable=anything, options=OPTIONS).best.step_s
+
+    least_s = min(best_s(order[:count]) for count in range(len(order) + 1))
+    found = factored(outlook, anything, dataclasses.replace(OPTIONS, budget_tasks=480_000))
+    assert best_s(sorted(chosen(found), key=order.index)) <= 1.02 * least_s
+
+
+def test_a_search_leaves_factored_gradients_alone_and_in_their_step():
+    outlook = outlook_of([8 * MB, MB, MB, 8 * MB], [MB, None, None, MB], [0.001] * 4)
+    own = dataclasses.replace(outlook, plain=by_factors(outlook.plain, ["p0", "p3"]))
+    found = search(own, [], deferrable=anything, options=OPTIONS)
+    for scored in (found.best, *found.others):
+        for group in scored.candidate.groups:
+            if group.pattern == FACTORS:
+                assert group.members in (("p0",), ("p3",))
+                assert not group.deferred
+            else:
+                assert {"p0", "p3"}.isdisjoint(group.members)
+
+
+def test_no_step_is_predicted_to_be_shorter_than_the_least_of_what_is_sent():
+    outlook = outlook_of([8 * MB, MB], [2 * MB, None], [0.001, 0.0])
+    own = dataclasses.replace(outlook, plain=by_factors(outlook.plain, ["p0"]))
+    assert own.least_s == pytest.approx(max(0.06 + 0.001, (2 * MB + MB) / RATE))
+    found = search(own, [], deferrable=anything, options=OPTIONS)
+    assert found.best.step_s >= own.least_s
+
+
+# Models -----------------------------------------------------------------------------------------
+
+
+def processor_facts(workers):
+    """As `slow_facts`, of ops that a processor computes."""
+
+    def timing(graph: OpGraph) -> TimingTable:
+        return TimingTable(dict.fromkeys(graph.ops, 0.0001), cores=1)
+
+    return [timing, slow_facts(workers)[1]]
+
+
+def job():
+    return network("momentum", model=wide, batch=5, number=5)
+
+
+def test_a_model_sends_factors_where_a_processor_computes():
+    model = caramel.ARModel(job().context(), 2, analyzers=processor_facts(2))
+    by_them = [group.members for group in model.plan.groups if group.pattern == FACTORS]
+    assert by_them == [("w1",)]  # 6 inputs and 700 outputs; of w2, 700 and 3, they are larger
+    decision = model.decision
+    assert all(group.pattern != FACTORS for group in decision.plain.groups)
+    assert decision.found.best.step_s < decision.found.plain.step_s
+    predicted = decision.outlook.predict(Candidate.of(decision.plain, "plain")).step_s
+    assert decision.found.plain.step_s == predicted
+
+
+@pytest.mark.parametrize(
+    "options", [{"factors": False}, {"pattern": "shuffle"}, {"planner": "paper"}]
+)
+def test_a_model_sends_no_factors_if_something_else_is_asked_for(options):
+    model = caramel.ARModel(job().context(), 2, analyzers=processor_facts(2), **options)
+    assert all(group.pattern != FACTORS for group in model.plan.groups)
+
+
+def test_a_model_sends_no_factors_where_an_accelerator_may_compute():
+    model = caramel.ARModel(job().context(), 2, analyzers=slow_facts(2))
+    assert all(group.pattern != FACTORS for group in model.plan.groups)
+
+
+def test_factors_are_explained():
+    model = caramel.ARModel(job().context(), 2, analyzers=processor_facts(2))
+    explained = model.explain()
+    group = next(each for each in explained.groups if each.members == ("w1",))
+    assert (group.pattern, group.size_bytes) == (FACTORS, 8 * 5 * (6 + 700))
+    assert explained.step_s < explained.plain_step_s
+    sent_bytes = 8 * (700 + 700 * 3 + 3) + group.size_bytes  # what is summed, and factors of w1
+    rate = model.decision.outlook.hardware.bytes_per_s
+    assert explained.wire_limit_s == pytest.approx(sent_bytes / rate)
