@@ -75,9 +75,9 @@ class ARModel:
             two workers, and a ring for large gradients of three workers and more.
         factors: let workers send what a gradient is the product of (the input of a layer and the
             gradient of its output), and each compute the gradients of all from that, where this is
-            predicted to make steps shorter. It changes no bit as long as the processors of all
-            workers compute alike, and is done only where processors compute, by the planner
-            "search", with the pattern "auto".
+            predicted to make steps shorter. The sums have the bits of "shuffle" as long as the
+            processors of all workers compute alike, which sessions check. It is done only where
+            processors compute, by the planner "search", with the pattern "auto".
         planner: who decides: "search" simulates steps and takes the plan that is predicted to be
             the fastest, the plain one included; "paper" follows the rules of the Caramel paper;
             "plain" plans nothing.

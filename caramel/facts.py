@@ -66,7 +66,7 @@ class Factors:
 
     Attributes:
         tensors: what is needed of the worker whose gradient it is: the input of a layer, and the
-            gradient of its output. The gradient is linear in the last one.
+            gradient of its output.
         specs: their dtypes and shapes, in which dimensions may be unknown.
         ops: what computes the gradient from them, in order; the last one puts it out. What else
             these read is the same on every worker.

@@ -44,8 +44,9 @@ class Job:
         state: which values differ between workers.
         access: which variables each op touches.
         pipelines: the input pipelines of the step.
-        undeferred: the name of a plan that defers nothing; it is added if there is none.
-        unfactored: likewise of one that sends no factors.
+        undeferred: the name of a plan that defers nothing, and, if asked, sends no factors; it is
+            added if there is none.
+        unfactored: the names of those that send no factors; likewise.
     """
 
     context: Context
@@ -54,8 +55,8 @@ class Job:
     state: ReplicaState
     access: StateAccess
     pipelines: InputPipelines
-    undeferred: Callable[[], str]
-    unfactored: Callable[[], str]
+    undeferred: Callable[..., str]
+    unfactored: Callable[[], list[str]]
 
     @property
     def plan(self) -> Plan:

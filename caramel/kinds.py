@@ -227,7 +227,6 @@ NOT_LINEAR_IN: dict[str, tuple[int, ...]] = {
 ELEMENTWISE_PRODUCTS = frozenset({"Mul", "RealDiv", "DivNoNan", "MulNoNan"})
 
 # Products of two tensors that each have a row for each example, or several: which inputs these are.
-# The result is linear in the last of them.
 PRODUCTS: dict[str, tuple[int, int]] = {
     "MatMul": (0, 1),
     "Conv2DBackpropFilter": (0, 2),

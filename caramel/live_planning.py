@@ -15,13 +15,13 @@ from caramel.graph import OpGraph
 from caramel.observed import observed_network, observed_timing
 from caramel.plan import Plan
 from caramel.planning.candidate import Candidate
-from caramel.planning.choose import Decision, choose
+from caramel.planning.choose import UNFACTORED, Decision, choose
 from caramel.planning.fit import decides_alike
 from caramel.planning.options import Options
 from caramel.stalls import Forecast
 
 LIVE_BUDGET_TASKS = 400_000
-"""Simulated tasks while training waits: some three seconds."""
+"""Simulated tasks while training waits: some three to five seconds."""
 
 WORTH_A_TRIAL = 1.15
 """A further plan is tried if it is predicted to take at most so many times as long as the best."""
@@ -56,7 +56,9 @@ def worth_a_trial(decision: Decision) -> dict[str, Plan]:
 
     The plain plan is always among them, so that a job is never slower than without planning. The
     next is that of the paper's rules, if it may be as fast: it has many small groups where searched
-    plans have few, and so does not share the errors of their predictions. Then come other searched
+    plans have few, and so does not share the errors of their predictions. Where factors are sent, a
+    plan that sends none is tried in any case: what is gained depends on how well products are
+    timed, and it is what is left if processors turn out to differ. Then come other searched
     plans, each from another start: what their predictions differ by is less than what predictions
     are wrong by.
     """
@@ -66,9 +68,10 @@ def worth_a_trial(decision: Decision) -> dict[str, Plan]:
     others = [
         (name, plan)
         for scored, (name, plan) in zip(found.others, decision.alternatives, strict=True)
-        if name != PLAIN and scored.step_s <= WORTH_A_TRIAL * found.best.step_s
+        if name == UNFACTORED
+        or (name != PLAIN and scored.step_s <= WORTH_A_TRIAL * found.best.step_s)
     ]
-    others.sort(key=lambda each: each[0] != PAPER)
+    others.sort(key=lambda each: (each[0] != PAPER, each[0] != UNFACTORED))
     further = zip(FURTHER, (plan for _, plan in others), strict=False)
     return {PLAIN: decision.plain, **dict(further)}
 

@@ -23,6 +23,7 @@ from caramel.devices import Device
 from caramel.errors import ProfileError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, digest, graph_hash, this_machine
+from caramel.graph import dtype_bytes
 from caramel.names import TensorRef
 from caramel.traces import factor_bytes, op_seconds, timing_table
 
@@ -131,6 +132,14 @@ class _Job:
         fed = ((str(tensor), np.asarray(value)) for tensor, value in self.feeds(0).items())
         return sorted((name, str(array.dtype), array.shape) for name, array in fed)
 
+    def fed_bytes(self, step: int) -> dict[str, int]:
+        """The size of what a step is fed, which no trace tells, by name."""
+        sizes = {}
+        for tensor, value in self.feeds(step).items():
+            element_bytes = dtype_bytes(self.context.op_graph.spec(tensor).dtype) or 0
+            sizes[str(tensor)] = element_bytes * np.size(value)
+        return sizes
+
     def check_fed(self) -> None:
         """Raise unless every placeholder that a step or a pipeline needs is fed."""
         fed = frozenset(tensor.op for tensor in self.feeds(0))
@@ -221,7 +230,7 @@ def _traced(
             stats = _run_step(session, job, step, is_traced)
             if is_traced:
                 traced.append(op_seconds(stats, job.context.op_graph))
-                sizes.append(factor_bytes(stats, job.context.op_graph))
+                sizes.append(factor_bytes(stats, job.context.op_graph) | job.fed_bytes(step))
                 begin_s = time.perf_counter()
                 _run_step(session, job, step, False)
                 untraced_s.append(time.perf_counter() - begin_s)

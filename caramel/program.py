@@ -33,20 +33,6 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step returned.
-
-    Attributes:
-        values: for each fetch its result; None for an op.
-        is_usual: whether the call did what calls do in a row of equal steps: it prepared nothing,
-            and did the deferred part of exactly one step, if the plan defers anything.
-    """
-
-    values: list[Any]
-    is_usual: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Unlike:
     """A worker that computes a gradient from the same factors with other bits than worker 0."""
 
@@ -54,8 +40,27 @@ class Unlike:
     parameter: str
 
 
-CHECKED_STEPS = 2
-"""In so many steps the bits of what every worker computes by itself are compared."""
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step returned.
+
+    Attributes:
+        values: for each fetch its result; None for an op.
+        is_usual: whether the call did what calls do in a row of equal steps: it prepared nothing,
+            and did the deferred part of exactly one step, if the plan defers anything.
+        unlike: a worker that was found to compute other bits than the others; the variables are not
+            the same on all workers then.
+    """
+
+    values: list[Any]
+    is_usual: bool
+    unlike: Unlike | None = None
+
+
+COMPARED_EVERY = 1000
+"""Steps; the first ones, at first each second one and then ever less often, are compared, too."""
+
+_UNSURE_STEPS = 64  # in which gradients that are 0 are compared again
 
 
 class Program:
@@ -68,10 +73,6 @@ class Program:
         variant: says which plan, and where its nodes are.
         job: the distributed graph and what is known of it.
         runner: runs parts of the whole graph.
-
-    Attributes:
-        unlike: a worker that was found to compute other bits than the others; the variables are
-            not the same on all workers then.
     """
 
     def __init__(self, variant: Variant, job: Job, runner: Runner) -> None:
@@ -86,8 +87,9 @@ class Program:
         self._by_handle = {variable.handle: variable for variable in plan.variables}
         self._targets = step_ops(plan)
         self._factored = [group.members[0] for group in factored_groups(plan)]
-        self._unchecked = CHECKED_STEPS if self._factored and plan.workers > 1 else 0
-        self.unlike: Unlike | None = None
+        self._steps = 0
+        self._seen_shapes: set[frozenset[tuple[TensorRef, tuple[int, ...]]]] = set()
+        self._is_unsure = False  # a gradient was 0 when it was compared
         self._counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
 
     def begin(self) -> None:
@@ -132,18 +134,39 @@ class Program:
             tf.errors.OpError: an op has failed.
         """
         compiled, parts = self._runner.compiled, self._pending.parts_done
-        values, examples = self._run_step(fetches, feeds)
+        is_compared = self._compares(feeds)
+        values, examples, checksums = self._run_step(fetches, feeds, is_compared)
+        self._steps += 1
         results = [
             None if fetch.tensor is None else self._combine(fetch.tensor, column, examples)
             for fetch, column in zip(fetches, values, strict=True)
         ]
         did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
-        return StepResult(results, did_one_part and self._runner.compiled == compiled)
+        is_usual = did_one_part and self._runner.compiled == compiled and not is_compared
+        return StepResult(results, is_usual, self._first_unlike(checksums))
+
+    def _compares(self, feeds: SplitFeeds) -> bool:
+        """Whether this step compares the bits of what every worker computes by itself.
+
+        Kernels choose how to compute by shapes and sizes, so they are compared with every new shape
+        that is fed, and now and then in any case.
+        """
+        if not self._factored:
+            return False
+        shapes = frozenset(
+            (tensor, np.shape(value)) for own in feeds.values for tensor, value in own.items()
+        )
+        is_new = shapes not in self._seen_shapes
+        self._seen_shapes.add(shapes)
+        count = self._steps + 1
+        is_due = count & (count - 1) == 0 or count % COMPARED_EVERY == 0
+        return is_new or is_due or (self._is_unsure and count <= _UNSURE_STEPS)
 
     def _run_step(
-        self, flat: Sequence[Fetch], feeds: SplitFeeds
-    ) -> tuple[list[list[Any]], Sequence[int] | None]:
-        """For each fetch its value on every worker, and the workers' numbers of examples."""
+        self, flat: Sequence[Fetch], feeds: SplitFeeds, is_compared: bool
+    ) -> tuple[list[list[Any]], Sequence[int] | None, Sequence[np.ndarray]]:
+        """For each fetch its value on every worker, the workers' numbers of examples, and, if asked
+        for, checksums of what each worker has computed from factors."""
         plan, workers = self._plan, range(self._plan.workers)
         fed = {
             names.tensor_in_replica(worker, tensor): value
@@ -164,14 +187,10 @@ class Program:
             *self._targets,
             *(names.in_replica(worker, op) for op in extra for worker in workers),
         ]
-        is_checked = self._unchecked > 0
-        if is_checked:
+        if is_compared:
             tensors += [names.factor_checksums(worker) for worker in workers]
         results = self._pending.step(tensors, targets, fed, "a training step")
-        if is_checked:
-            self._unchecked -= 1
-            self.unlike = self._first_unlike(results[-plan.workers :])
-            del results[-plan.workers :]
+        checksums = [results.pop() for _ in workers][::-1] if is_compared else []
         examples: Sequence[int] | None = feeds.examples
         if self._counted:
             examples = [int(count) for count in results.pop()]
@@ -181,10 +200,11 @@ class Program:
         values = [
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
-        return values, examples
+        return values, examples, checksums
 
     def _first_unlike(self, checksums: Sequence[np.ndarray]) -> Unlike | None:
         """The first worker with other checksums than worker 0."""
+        self._is_unsure = any(not np.all(own) for own in checksums)
         for worker, own in enumerate(checksums):
             for parameter, number, wanted in zip(self._factored, own, checksums[0], strict=True):
                 if number != wanted:

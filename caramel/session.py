@@ -148,9 +148,9 @@ class Session:
         self._state.may_change()
         with self._state.torn_by_failures():
             result = run(flat, feeds)
-        if self._stepper.replicas_differ:
-            self._stepper.replicas_differ = False
-            self._state.tear()
+            if result.unlike is not None:
+                self._stepper.leave_factors(result.unlike)
+                self._state.tear()
         return tf.nest.pack_sequence_as(structure, result.values)
 
     def trace(
@@ -174,13 +174,21 @@ class Session:
         """
         self._check_open()
         timelines = []
+        plan = ""
+
+        def run(fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+            nonlocal plan
+            result = self._stepper.step_as_before(fetches, feeds)
+            plan = self._stepper.program.name
+            return result
+
         clock_offsets_s = self._runner.clock_offsets_s()
         for _ in range(steps):
             with self._runner.traced() as traces:
-                self._step(self._stepper.step_as_before, feed_dict)
+                self._step(run, feed_dict)
             stats = [metadata.step_stats for metadata in traces]
             timeline = timeline_of(stats, self._job.plan.devices, clock_offsets_s)
-            timelines.append(dataclasses.replace(timeline, plan=self._stepper.program.name))
+            timelines.append(dataclasses.replace(timeline, plan=plan))
         return tuple(timelines)
 
     # Plans
@@ -188,8 +196,10 @@ class Session:
     def use(self, plan: str) -> None:
         """Let another plan of the model do all following steps. Trials and planning end.
 
-        Plans differ in when they transfer what. With the patterns "shuffle" and "exchange" they
-        compute the same bits, so the parameters never show which plan did which step.
+        Plans differ in when they transfer what. With the patterns "shuffle" and "exchange", and by
+        factors, they compute the same bits, so the parameters never show which plan did which step.
+        (Should processors differ, so that they compute other bits from the same factors, the
+        session goes on with a plan that sends none.)
 
         Args:
             plan: its name, one of `ARModel.variants`, also one that was added since.

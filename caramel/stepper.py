@@ -64,10 +64,6 @@ class Stepper:
         plan: the name of the plan that does the first step.
         planning: how to plan while the job runs; None for not at all.
         watchdog: looks into steps that take too long; None for nobody.
-
-    Attributes:
-        replicas_differ: whether the last step left other variables on some workers than on the
-            others; whoever mends that resets it.
     """
 
     def __init__(
@@ -84,7 +80,7 @@ class Stepper:
         if planning is not None:
             self._watch = Watch(planning.settings, begins=planning.begins, again=planning.again)
             self._watch.expected_s = planning.expected_s
-        self.replicas_differ = False
+        self._may_factor = True
         self._traces: list[list[Any]] = []
         self._trials: Trials | None = None
         self._is_trying = False
@@ -136,26 +132,34 @@ class Stepper:
         program = self._program
         if not program.serves(fetches):
             program.flush()
-            program = self._program_of(self._job.undeferred())
+            program = self._program_of(self._job.undeferred(factored=self._may_factor))
         self._last = program
         with self._watched(program):
             result = program.step(fetches, feeds)
         self._steps += 1
-        if program.unlike is not None:
-            self._leave_factors(program.unlike)
         return result
 
-    def _leave_factors(self, unlike: Unlike) -> None:
-        """Go on without factors, from which workers do not compute the same bits."""
+    def leave_factors(self, unlike: Unlike) -> None:
+        """Go on without factors, from which workers do not compute the same bits.
+
+        The plans that send none go on to be tried, if any are.
+        """
         _log.warning(
-            "worker %d computes other bits than worker 0 from the same factors (gradient of '%s'), "
-            "since its processor or its settings differ; gradients themselves are sent from now "
-            "on, and all workers get the variables of worker 0",
+            "worker %d computes other bits than worker 0 from the same factors (gradient of '%s'): "
+            "its processor, its number of threads or its settings differ. Gradients themselves are "
+            "sent from now on, and all workers get the variables of worker 0",
             unlike.worker,
             unlike.parameter,
         )
-        self.use(self._job.unfactored())
-        self.replicas_differ = True
+        self._may_factor = False
+        names = self._job.unfactored()
+        if self._is_trying and self._trials is not None:
+            tried = [p.name for p in self._trials.state().plans if p.name in names]
+            if len(tried) > 1:
+                self.try_plans(tried, self._trials.settings)
+                self._switch(tried[0])
+                return
+        self.use(names[0])
 
     def _watched(self, program: Program) -> AbstractContextManager[None]:
         """The step that is done in this context is watched."""

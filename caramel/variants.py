@@ -10,14 +10,11 @@ from caramel.collector import held_back
 from caramel.errors import CaramelError, PlanError
 from caramel.job import Variant
 from caramel.plan import FACTORS, Plan
+from caramel.planning.choose import UNFACTORED
 from caramel.planning.fit import decides_alike
 
 UNDEFERRED = "undeferred"
 """What a plan like the first one that defers nothing is called."""
-
-
-UNFACTORED = "without factors"
-"""What a plan like the first one that sends no factors is called."""
 
 
 class Variants(Mapping[str, Variant]):
@@ -92,34 +89,36 @@ class Variants(Mapping[str, Variant]):
             self.add(plan, new)
         return new
 
-    def undeferred(self) -> str:
+    def undeferred(self, *, factored: bool = True) -> str:
         """The name of a plan that defers nothing.
 
         If there is none, one is added that has the groups of the first plan, and so computes the
         same bits with every pattern.
+
+        Args:
+            factored: whether it may send factors.
         """
         for known, own in self._plans.items():
-            if not own.deferral.moved:
+            if not own.deferral.moved and (factored or not _sends_factors(own)):
                 return known
         first = next(iter(self._plans.values()))
-        groups = [dataclasses.replace(group, deferred=False) for group in first.groups]
+        plain = first if factored else _without_factors(first)
+        groups = [dataclasses.replace(group, deferred=False) for group in plain.groups]
         name = self._new_name(UNDEFERRED)
-        self.add(dataclasses.replace(first, groups=tuple(groups), gates=()), name)
+        self.add(dataclasses.replace(plain, groups=tuple(groups), gates=()), name)
         return name
 
-    def unfactored(self) -> str:
-        """The name of a plan that sends no factors; it is added if there is none."""
-        for known, own in self._plans.items():
-            if all(group.pattern != FACTORS for group in own.groups):
-                return known
-        first = next(iter(self._plans.values()))
-        groups = [
-            dataclasses.replace(group, pattern="shuffle") if group.pattern == FACTORS else group
-            for group in first.groups
-        ]
+    def unfactored(self) -> list[str]:
+        """The names of the plans that send no factors, those that plan most first.
+
+        If there are none, one is added that is like the first plan.
+        """
+        plans = {name: plan for name, plan in self._plans.items() if not _sends_factors(plan)}
+        if plans:
+            return sorted(plans, key=lambda name: not (plans[name].edges or plans[name].gates))
         name = self._new_name(UNFACTORED)
-        self.add(dataclasses.replace(first, groups=tuple(groups)), name)
-        return name
+        self.add(_without_factors(next(iter(self._plans.values()))), name)
+        return [name]
 
     def _promise(self, plan: Plan, name: str) -> None:
         """Add a plan whose graph is made when it is asked for."""
@@ -139,3 +138,16 @@ class Variants(Mapping[str, Variant]):
             number += 1
             new = f"{name} {number}"
         return new
+
+
+def _sends_factors(plan: Plan) -> bool:
+    return any(group.pattern == FACTORS for group in plan.groups)
+
+
+def _without_factors(plan: Plan) -> Plan:
+    """The plan with all gradients themselves sent."""
+    groups = [
+        dataclasses.replace(group, pattern="shuffle") if group.pattern == FACTORS else group
+        for group in plan.groups
+    ]
+    return dataclasses.replace(plan, groups=tuple(groups))

@@ -80,6 +80,9 @@ class Product:
     seconds: float
 
 
+_UNKNOWN = Product(0, 0.0)
+
+
 @dataclass(frozen=True)
 class Workload:
     """What does a worker compute in a step?
@@ -99,6 +102,10 @@ class Workload:
     def computation_s(self) -> float:
         """C, with the updates."""
         return sum(p.seconds for p in self.chain) + sum(u.seconds for u in self.updates)
+
+    def product(self, parameter: str) -> Product:
+        """What a gradient takes that is sent by its factors; nothing if that is not known."""
+        return self.products.get(parameter, _UNKNOWN)
 
     @cached_property
     def yielded_at(self) -> dict[str, int]:
@@ -173,8 +180,10 @@ class JobOutline:
         free: what a worker computes if nothing orders it.
         ordered: likewise with the control edges that let gradients get ready in one order.
         gradients: what is aggregated.
+        on_processor: whether processors compute, whose products are the same everywhere.
     """
 
     free: Workload
     ordered: Workload
     gradients: tuple[Gradient, ...]
+    on_processor: bool = False

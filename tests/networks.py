@@ -317,6 +317,16 @@ def slow_facts(workers: int) -> list[Callable[..., Any]]:
     return [timing, network_model]
 
 
+def slow_processors(workers: int) -> list[Callable[..., Any]]:
+    """The same of ops that a processor computes."""
+    network_model = slow_facts(workers)[1]
+
+    def timing(graph: OpGraph) -> TimingTable:
+        return TimingTable(dict.fromkeys(graph.ops, 0.0001), cores=1, on_processor=True)
+
+    return [timing, network_model]
+
+
 def frontier_of(context: caramel.Context) -> GradientFrontier:
     return Analysis([context.op_graph, context.job], ANALYZERS).get(GradientFrontier)
 

@@ -21,6 +21,7 @@ def row(system, seconds, *, invalid=None, predicted_s=None, plain_s=1.2):
         "computation_s": 0.5,
         "wire_limit_s": 0.8,
         "rho": 1.6,
+        "tx_bytes": [4e6, 6e6] if system == PLAIN else [2e6, 2e6],
         "plain_samples_s": [plain_s] * 6,
         "reported": {"predicted_s": predicted_s} if predicted_s else {},
     }
@@ -65,6 +66,7 @@ def test_the_table_has_what_others_take_over_what_caramel_takes(file):
     lines = markdown([file]).splitlines()
     assert "| Caramel, s | **1.000** |" in lines
     assert "| ÷ max(C, wire limit) | 1.25 |" in lines
+    assert "| sent by a worker, MB (plain) | 2 (5) |" in lines
     assert "| plain Caramel | 1.20 (1.20-1.20) |" in lines
     assert "| Horovod | 1.25 (1.25-1.25) |" in lines
     assert "| PyTorch |  |" in lines

@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from networks import network, slow_facts, wide
+from networks import network, slow_facts, slow_processors, wide
 from simulations import hosts
+from test_factors import deep
 from test_search import MB, layered, plain_of
 
 import caramel
-from caramel.facts import Factors, TimingTable
-from caramel.graph import OpGraph, TensorSpec
+from caramel.facts import Factors
+from caramel.graph import TensorSpec
+from caramel.live_planning import worth_a_trial
 from caramel.names import TensorRef
 from caramel.network import assumed_network
 from caramel.plan import FACTORS
@@ -19,6 +21,7 @@ from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.factoring import by_factors, factored, worthwhile_factors
 from caramel.planning.options import Options
 from caramel.planning.search import search
+from caramel.profiler import profile_steps
 from caramel.workload import Product
 
 RATE = 100 * MB
@@ -92,7 +95,7 @@ def test_as_many_are_factored_as_make_the_step_the_shortest(workers, rate):
         return search(own, [], deferrable=anything, options=OPTIONS).best.step_s
 
     least_s = min(best_s(order[:count]) for count in range(len(order) + 1))
-    found = factored(outlook, anything, dataclasses.replace(OPTIONS, budget_tasks=480_000))
+    found, _ = factored(outlook, anything, dataclasses.replace(OPTIONS, budget_tasks=480_000))
     assert best_s(sorted(chosen(found), key=order.index)) <= 1.02 * least_s
 
 
@@ -120,21 +123,12 @@ def test_no_step_is_predicted_to_be_shorter_than_the_least_of_what_is_sent():
 # Models -----------------------------------------------------------------------------------------
 
 
-def processor_facts(workers):
-    """As `slow_facts`, of ops that a processor computes."""
-
-    def timing(graph: OpGraph) -> TimingTable:
-        return TimingTable(dict.fromkeys(graph.ops, 0.0001), cores=1)
-
-    return [timing, slow_facts(workers)[1]]
-
-
 def job():
     return network("momentum", model=wide, batch=5, number=5)
 
 
 def test_a_model_sends_factors_where_a_processor_computes():
-    model = caramel.ARModel(job().context(), 2, analyzers=processor_facts(2))
+    model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2))
     by_them = [group.members for group in model.plan.groups if group.pattern == FACTORS]
     assert by_them == [("w1",)]  # 6 inputs and 700 outputs; of w2, 700 and 3, they are larger
     decision = model.decision
@@ -144,11 +138,24 @@ def test_a_model_sends_factors_where_a_processor_computes():
     assert decision.found.plain.step_s == predicted
 
 
+def test_a_plan_without_factors_is_tried_too():
+    job = network("momentum", model=deep, batch=5, number=5)
+    decision = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2)).decision
+    assert any(group.pattern == FACTORS for group in decision.plan.groups)
+    unfactored = [
+        plan
+        for plan in worth_a_trial(decision).values()
+        if all(group.pattern != FACTORS for group in plan.groups)
+    ]
+    assert decision.plain in unfactored
+    assert any(plan.groups != decision.plain.groups for plan in unfactored)
+
+
 @pytest.mark.parametrize(
     "options", [{"factors": False}, {"pattern": "shuffle"}, {"planner": "paper"}]
 )
 def test_a_model_sends_no_factors_if_something_else_is_asked_for(options):
-    model = caramel.ARModel(job().context(), 2, analyzers=processor_facts(2), **options)
+    model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2), **options)
     assert all(group.pattern != FACTORS for group in model.plan.groups)
 
 
@@ -158,7 +165,7 @@ def test_a_model_sends_no_factors_where_an_accelerator_may_compute():
 
 
 def test_factors_are_explained():
-    model = caramel.ARModel(job().context(), 2, analyzers=processor_facts(2))
+    model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2))
     explained = model.explain()
     group = next(each for each in explained.groups if each.members == ("w1",))
     assert (group.pattern, group.size_bytes) == (FACTORS, 8 * 5 * (6 + 700))
@@ -166,3 +173,40 @@ def test_factors_are_explained():
     sent_bytes = 8 * (700 + 700 * 3 + 3) + group.size_bytes  # what is summed, and factors of w1
     rate = model.decision.outlook.hardware.bytes_per_s
     assert explained.wire_limit_s == pytest.approx(sent_bytes / rate)
+
+
+def test_a_given_plan_whose_factors_have_an_unknown_size_is_explained():
+    open_batch = network("momentum", model=wide)  # placeholders take any number of examples
+    plain = caramel.ARModel(open_batch.context(), 2, pattern="shuffle").plan
+    groups = [
+        dataclasses.replace(group, pattern=FACTORS) if group.members == ("w1",) else group
+        for group in plain.groups
+    ]
+    plan = dataclasses.replace(plain, groups=tuple(groups))
+    facts = slow_processors(2)
+    model = caramel.ARModel(open_batch.context(), 2, plan=plan, analyzers=facts)
+    explained = model.explain()
+    assert {g.members: g.size_bytes for g in explained.groups}["w1",] == 0
+    chosen_itself = caramel.ARModel(open_batch.context(), 2, analyzers=facts).plan
+    assert all(group.pattern != FACTORS for group in chosen_itself.groups)
+
+
+def test_a_model_on_accelerators_sends_no_factors_whatever_was_timed():
+    devices = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
+    facts = slow_processors(2)
+    model = caramel.ARModel(job().context(), 2, device_list=devices, analyzers=facts)
+    assert all(group.pattern != FACTORS for group in model.plan.groups)
+
+
+def test_sizes_of_factors_are_traced():
+    """40 examples of 6, 700 and 3 numbers, of which the first are fed."""
+    traced = network("momentum", model=wide)
+    context = traced.context()
+    table = profile_steps(context, feed=traced.feed, steps=2, use_cache=False)
+    assert table.on_processor
+    plan = caramel.ARModel(context, 2).plan
+    sizes = {
+        name: [table.traced_bytes[str(t)] for t in plan.gradient(name).factors.tensors]
+        for name in ("w1", "w2")
+    }
+    assert sizes == {"w1": [8 * 40 * 6, 8 * 40 * 700], "w2": [8 * 40 * 700, 8 * 40 * 3]}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from contextlib import ExitStack
+import json
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
-from models import MODELS, loop
+from models import MODELS, conditional, loop
 from networks import (
     STEPS,
     Network,
@@ -29,8 +30,11 @@ from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
 from caramel.errors import PlanError
 from caramel.facts import GradientFactors
-from caramel.plan import FACTORS, Gate, Plan
+from caramel.plan import FACTORS, Gate, Part, Plan
+from caramel.planning.split import with_parts
 from caramel.processes import free_ports
+from caramel.program import Program
+from caramel.trials import TrialSettings
 from caramel.variants import UNFACTORED
 
 
@@ -38,11 +42,20 @@ def convolutional(x):
     """Two convolutions, a depthwise one and one in three dimensions, and a dense layer."""
     h = tf.reshape(x, [-1, 6, 1, 1])
     h = tf.nn.conv2d(h, parameter("k", [3, 1, 1, 4], x.dtype), 1, "SAME")
+    h = tf.nn.bias_add(h, parameter("b", [4], x.dtype))
     h = tf.nn.depthwise_conv2d(h, parameter("d", [3, 1, 4, 2], x.dtype), [1, 1, 1, 1], "SAME")
     h = tf.tanh(tf.nn.conv2d(h, parameter("k2", [6, 1, 8, 5], x.dtype), 1, "VALID"))
     h = tf.reshape(h, [-1, 1, 1, 1, 5])
     h = tf.nn.conv3d(h, parameter("k3", [1, 1, 1, 5, 4], x.dtype), [1, 1, 1, 1, 1], "SAME")
     return tf.reshape(h, [-1, 4]) @ parameter("w", [4, 3], x.dtype)
+
+
+def biased(x):
+    """A convolution of many channels whose gradient is computed beside that of its bias."""
+    h = tf.reshape(x @ parameter("w", [6, 4 * 4 * 32], x.dtype), [-1, 4, 4, 32])
+    h = tf.nn.conv2d(h, parameter("k", [3, 3, 32, 64], x.dtype), 1, "SAME")
+    h = tf.nn.relu(tf.nn.bias_add(h, parameter("b", [64], x.dtype)))
+    return tf.reduce_mean(h, [1, 2]) @ parameter("w2", [64, 3], x.dtype)
 
 
 def deep(x):
@@ -92,7 +105,7 @@ def assert_same_bits(job: Network, workers: int, *, feeds=None):
 
 @pytest.mark.parametrize("workers", [2, 3, 4])
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
-@pytest.mark.parametrize("model", [wide, convolutional])
+@pytest.mark.parametrize("model", [wide, convolutional, biased])
 def test_factors_give_the_bits_of_shuffle(model, dtype, workers):
     assert_same_bits(network("momentum", model=model, dtype=dtype), workers)
 
@@ -114,6 +127,10 @@ def test_parts_of_a_batch_count_as_they_do_with_shuffle():
     assert_same_bits(job, 3, feeds=feeds)
 
 
+def test_small_floats_are_divided_before_they_are_added():
+    assert_same_bits(network("gradient_descent", model=wide, dtype=tf.float16), 3)
+
+
 @pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_sum])
 def test_sums_of_losses_are_added_up(reduce):
     job = network("momentum", model=wide, reduce=reduce, number=36)
@@ -124,6 +141,14 @@ def test_sums_of_losses_are_added_up(reduce):
         for _ in range(5):
             assert one.step(job.feed) == other.step(job.feed)
         assert_equal(other.variables(), one.variables())
+
+
+@pytest.mark.parametrize("model", [wide, convolutional])
+def test_weight_decay_in_the_loss_is_added_by_each_worker(model):
+    """What is aggregated is the product; the same on every worker is added afterwards."""
+    job = network("momentum", model=model, decayed_loss=True)
+    initial, values = assert_same_bits(job, 3)
+    assert relative_error(values, run_on_one_device(job, initial).values) < 1e-12
 
 
 def test_factors_beside_deferred_groups_and_behind_gates():
@@ -149,6 +174,7 @@ def test_factors_beside_deferred_groups_and_behind_gates():
 
 def test_products_have_factors_and_sums_have_none():
     assert set(factors_of(network(model=convolutional)).of) == {"k", "d", "k2", "k3", "w"}
+    assert "b" not in factors_of(network(model=biased)).of
     assert set(factors_of(network(model=wide)).of) == {"w1", "w2"}  # not the biases
     assert not factors_of(network(model=tied)).of.get("w1")  # read twice: the sum of two products
 
@@ -170,7 +196,7 @@ def test_factors_are_what_the_gradient_is_computed_from(model):
                 for each in (last, 2 * last, 0 * last)
             )
             np.testing.assert_array_equal(own, session.run(gradient, job.feed))
-            np.testing.assert_array_equal(doubled, 2 * own)  # it is linear in the last one
+            np.testing.assert_array_equal(doubled, 2 * own)  # a product is linear in each of them
             assert not none.any()
 
 
@@ -178,6 +204,13 @@ def test_factors_are_what_the_gradient_is_computed_from(model):
 def test_what_is_computed_in_a_loop_has_no_factors(version, control_flow):
     control_flow(version)
     assert "w" not in factors_of(network(model=loop)).of
+
+
+def test_what_is_computed_in_one_branch_of_a_condition_has_no_factors(control_flow):
+    control_flow("v1")
+    found = factors_of(network(model=conditional)).of
+    assert "w" not in found
+    assert "w2" in found  # behind the condition
 
 
 # Plans -------------------------------------------------------------------------------------------
@@ -205,6 +238,27 @@ def test_a_plan_with_factors_is_kept_as_json():
     assert Plan.from_json(plan.to_json()) == plan
 
 
+def test_a_plan_of_before_there_were_factors_fits():
+    job = network(model=wide)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle")
+    values = json.loads(model.plan.to_json())
+    for gradient in values["gradients"]:
+        del gradient["factors"]
+    loaded = Plan.from_json(json.dumps(values))
+    assert loaded != model.plan
+    assert caramel.ARModel(job.context(), 2, plan=loaded).plan == model.plan
+
+
+def test_parts_of_a_factored_gradient_go_themselves():
+    job = network(model=wide)
+    plan = by_factors(caramel.ARModel(job.context(), 2, pattern="shuffle").plan)
+    parts = [Part("w1", 0, 2048), Part("w1", 2048, 4200)]
+    split = with_parts(plan, parts)
+    patterns = {name: group.pattern for group in split.groups for name in group.members}
+    assert [patterns[part.name] for part in parts] == ["shuffle", "shuffle"]
+    assert patterns["w2"] == FACTORS
+
+
 def test_factors_cross_and_nothing_else_does():
     job = network(model=wide, batch=40, number=40, dtype=tf.float32)
     model = factored(job, 2)
@@ -218,18 +272,27 @@ def test_factors_cross_and_nothing_else_does():
 # Processors that differ --------------------------------------------------------------------------
 
 
-@pytest.mark.processes
-def test_workers_that_compute_other_bits_go_on_without_factors(caplog):
-    """One worker multiplies with oneDNN, the other with Eigen: last bits differ."""
-    job = network("momentum", model=deep, dtype=tf.float32, number=4000)
-    ports = free_ports(2)
-    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+@contextmanager
+def unlike_workers():
+    """The addresses of two workers: one multiplies with oneDNN, the other with Eigen."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     with ExitStack() as stack:
         for task, onednn in enumerate("01"):
-            command = (*WORKER, "--cluster", addresses, "--task", str(task))
+            command = (*WORKER, "--cluster", ",".join(addresses), "--task", str(task))
             stack.enter_context(started(*command, TF_ENABLE_ONEDNN_OPTS=onednn))
-        plain = caramel.ARModel(job.context(), addresses.split(","), pattern="shuffle").plan
-        model = caramel.ARModel(job.context(), addresses.split(","), plan=by_factors(plain))
+        yield addresses
+
+
+def unlike_job():
+    return network("momentum", model=deep, dtype=tf.float32, number=4000)
+
+
+@pytest.mark.processes
+def test_workers_that_compute_other_bits_go_on_without_factors(caplog):
+    job = unlike_job()
+    with unlike_workers() as addresses:
+        plain = caramel.ARModel(job.context(), addresses, pattern="shuffle").plan
+        model = caramel.ARModel(job.context(), addresses, plan=by_factors(plain))
         with model.session() as session:
             session.step(job.feed)
             assert "worker 1 computes other bits than worker 0" in caplog.text
@@ -237,3 +300,57 @@ def test_workers_that_compute_other_bits_go_on_without_factors(caplog):
                 session.step(job.feed)
             assert session.metrics().plan == UNFACTORED
             assert_equal(session.variables(worker=1), session.variables(worker=0))
+
+
+@pytest.mark.processes
+def test_a_deferred_plan_is_left_with_all_that_is_pending(caplog):
+    """And a fetch that no deferred plan serves does not bring factors back."""
+    job = unlike_job()
+    with unlike_workers() as addresses:
+        plan = by_factors(caramel.ARModel(job.context(), addresses, pattern="shuffle").plan)
+        groups = [dataclasses.replace(g, deferred=g.pattern != FACTORS) for g in plan.groups]
+        plan = dataclasses.replace(plan, groups=tuple(groups))
+        with caramel.ARModel(job.context(), addresses, plan=plan).session() as session:
+            for _ in range(3):
+                session.step(job.feed)
+            session.step(job.feed, fetches="w:0")
+            session.step(job.feed)
+            assert caplog.text.count("computes other bits") == 1
+            assert_equal(session.variables(worker=1), session.variables(worker=0))
+
+
+@pytest.mark.processes
+def test_trials_go_on_without_factors(caplog):
+    job = unlike_job()
+    with unlike_workers() as addresses:
+        plain = caramel.ARModel(job.context(), addresses, pattern="shuffle").plan
+        model = caramel.ARModel(job.context(), addresses, plan=by_factors(plain))
+        model.add_variant(plain, "plain")
+        groups = [dataclasses.replace(group, deferred=True) for group in plain.groups]
+        model.add_variant(dataclasses.replace(plain, groups=tuple(groups)), "deferred")
+        with model.session(trials=TrialSettings(rounds=2, steps=2)) as session:
+            for _ in range(30):
+                session.step(job.feed)
+            trials = session.metrics().trials
+            assert caplog.text.count("computes other bits") == 1
+            assert trials.is_over
+            assert {each.name for each in trials.plans} == {"plain", "deferred"}
+            assert_equal(session.variables(worker=1), session.variables(worker=0))
+
+
+def test_bits_are_compared_with_every_new_shape_and_ever_less_often(monkeypatch):
+    compared, steps = [], 0
+    original = Program._first_unlike
+
+    def spy(self, checksums):
+        if len(checksums):
+            compared.append(steps)
+        return original(self, checksums)
+
+    monkeypatch.setattr(Program, "_first_unlike", spy)
+    job = network("momentum", model=wide)
+    with factored(job, 2).session() as session:
+        for steps in range(1, 20):
+            number = 39 if steps in (7, 11) else 40
+            session.step({name: value[:number] for name, value in job.feed.items()})
+    assert compared == [1, 2, 4, 7, 8, 16]

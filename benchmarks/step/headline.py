@@ -79,6 +79,7 @@ def markdown(paths: Sequence[Path]) -> str:
         _line("rho", [f"{each.own.facts['rho']:.1f}" for each in found]),
         _line("Caramel, s", [f"**{each.own.median_s:.3f}**" for each in found]),
         _line("÷ max(C, wire limit)", [f"{_over_bound(each.own):.2f}" for each in found]),
+        _line("sent by a worker, MB (plain)", [_sent(each) for each in found]),
         *(_line(NAMES[peer], [_against(each, peer) for each in found]) for peer in NAMES),
         _line("predicted ÷ measured", [_prediction(each.own) for each in found]),
         _line("spread of the systems' steps", [f"{each.spread:.0%}" for each in found]),
@@ -102,6 +103,13 @@ def _over_bound(row: Row) -> float:
     return row.median_s / bound_s(row)
 
 
+def _sent(standing: Standing) -> str:
+    """What a worker of Caramel sends in a step, and what one of plain Caramel does."""
+    rows = [standing.own, standing.peers[PLAIN.peer]]
+    own, plain = (statistics.mean(row.facts["tx_bytes"]) / 1e6 for row in rows)
+    return f"{own:.0f} ({plain:.0f})"
+
+
 def _against(standing: Standing, peer: str) -> str:
     """The ratio, by way of the plain plan if both did not take turns but came in different lots."""
     row, own = standing.peers.get(peer), standing.own
@@ -122,7 +130,7 @@ def _prediction(row: Row) -> str:
 
 
 def draw(paths: Sequence[Path], path: Path) -> None:
-    """A panel for each cell: a bar for Caramel and each peer, and the least possible step."""
+    """A panel for each cell: a bar for Caramel and each peer, and the bound of an all-reduce."""
     from matplotlib.figure import Figure
 
     found = standings(paths)
@@ -148,7 +156,9 @@ def draw(paths: Sequence[Path], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(range(len(labels)), labels)
     panels[0].invert_yaxis()
-    figure.supxlabel("seconds a step; dashed: the least possible, max(C, wire limit)", fontsize=8)
+    figure.supxlabel(
+        "seconds a step; dashed: max(C, wire limit), the least where gradients are sent", fontsize=8
+    )
     figure.savefig(path, dpi=130)
 
 

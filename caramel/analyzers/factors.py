@@ -13,27 +13,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from caramel import kinds
+from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.frames import ROOT
 from caramel.facts import Factors, GradientFactors, GradientFrontier, LoopFrames, RawGradient
 from caramel.graph import OpGraph
 
 # Put out the elements of their first input, in another shape.
-SHAPING = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+_SHAPING = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
+
+_DTYPES = frozenset({"bfloat16", "float16", "float32", "float64"})
 
 
 def gradient_factors(
     graph: OpGraph, frontier: GradientFrontier, frames: LoopFrames
 ) -> GradientFactors:
     """The factors of every gradient that has some."""
+    # What is inside a loop puts out a tensor for each turn, inside a conditional perhaps none.
+    branches = predicates_around(graph)
+    inside = {name for name in graph.ops if frames.frame.get(name, ROOT) or branches.get(name)}
     found = {}
     for cut in frontier.cuts:
-        factors = _factors(graph, frames, cut.gradient)
-        if factors is not None:
+        factors = _factors(graph, cut.gradient)
+        if factors is not None and inside.isdisjoint(_ops(factors)):
             found[cut.gradient.parameter] = factors
     return GradientFactors(found)
 
 
-def _factors(graph: OpGraph, frames: LoopFrames, gradient: RawGradient) -> Factors | None:
+def _ops(factors: Factors) -> Iterator[str]:
+    """What computes the factors, and the gradient from them."""
+    yield from (tensor.op for tensor in factors.tensors)
+    yield from factors.ops
+
+
+def _factors(graph: OpGraph, gradient: RawGradient) -> Factors | None:
     if gradient.indices is not None or gradient.values.index:
         return None
     ops = list(_computed_by(graph, gradient.values.op))
@@ -41,16 +53,15 @@ def _factors(graph: OpGraph, frames: LoopFrames, gradient: RawGradient) -> Facto
     if product.kind not in kinds.PRODUCTS:
         return None
     tensors = tuple(product.inputs[position] for position in kinds.PRODUCTS[product.kind])
-    # What is inside a loop puts out a tensor for each turn.
-    if any(frames.frame.get(name, ROOT) for name in (*ops, *(tensor.op for tensor in tensors))):
-        return None
     specs = tuple(graph.spec(tensor) for tensor in tensors)
+    if len(set(tensors)) < len(tensors) or not _DTYPES.issuperset(spec.dtype for spec in specs):
+        return None
     return Factors(tensors, specs, tuple(reversed(ops)))
 
 
 def _computed_by(graph: OpGraph, name: str) -> Iterator[str]:
     """The op, and those before it as long as they only change shapes."""
     yield name
-    while graph[name].kind in SHAPING and graph[name].inputs and not graph[name].inputs[0].index:
+    while graph[name].kind in _SHAPING and graph[name].inputs and not graph[name].inputs[0].index:
         name = graph[name].inputs[0].op
         yield name

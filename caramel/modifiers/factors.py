@@ -150,18 +150,24 @@ def factored_groups(plan: Plan) -> list[Group]:
 
 
 def _checksum(desk: Desk, plan: Plan, group: Group, worker: int) -> TensorRef:
-    """The sum of a gradient's elements if they were integers."""
+    """The sum of a gradient's elements if they were integers; it may overflow."""
     spec = plan.gradient(group.members[0]).spec
     bits = TensorSpec(f"int{8 * (dtype_bytes(spec.dtype) or 1)}", spec.shape)
-    wide, total = TensorSpec("int64", spec.shape), TensorSpec("int64", ())
 
-    def add(part: str, kind: str, inputs: Sequence[TensorRef], out: TensorSpec, **attr: Any) -> Any:
+    def add(part: str, kind: str, source: TensorRef, out: TensorSpec, **attr: Any) -> TensorRef:
         name = in_group(group.name, worker, "checksum", part)
-        return desk.add(name, worker, kind, inputs, [out], **attr)
+        return desk.add(name, worker, kind, [source, *attr.pop("more", ())], [out], **attr)
 
-    result = TensorRef(in_group(group.name, worker, "aggregated", "0"))
-    integers = add("bits", "Bitcast", [result], bits, T=spec.dtype, type=bits.dtype)
-    if bits.dtype != wide.dtype:
-        integers = add("wide", "Cast", [integers], wide, SrcT=bits.dtype, DstT=wide.dtype)
+    integers = TensorRef(in_group(group.name, worker, "aggregated", "0"))
+    integers = add("bits", "Bitcast", integers, bits, T=spec.dtype, type=bits.dtype)
+    if bits.dtype == "int16":  # too few to tell much
+        wide = TensorSpec("int32", spec.shape)
+        integers = add("wide", "Cast", integers, wide, SrcT=bits.dtype, DstT=wide.dtype)
+        bits = wide
     axes = desk.constant(worker, list(range(len(spec.shape or ()))), "int32")
-    return add("sum", "Sum", [integers, axes], total, T=wide.dtype, Tidx="int32", keep_dims=False)
+    total, result = TensorSpec(bits.dtype, ()), TensorSpec("int64", ())
+    added = {"T": bits.dtype, "Tidx": "int32", "keep_dims": False, "more": [axes]}
+    summed = add("sum", "Sum", integers, total, **added)
+    if total.dtype == result.dtype:
+        return summed
+    return add("total", "Cast", summed, result, SrcT=total.dtype, DstT=result.dtype)

@@ -69,9 +69,9 @@ class Outlook:
     @property
     def least_s(self) -> float:
         """What no step falls short of: computation, or the time to send what must be sent."""
-        plain, products = self.plain, self.free.products
+        plain, product = self.plain, self.free.product
         sent_s = sent_bytes(plain, self.free) / self.hardware.bytes_per_s
-        again_s = sum(products[g.members[0]].seconds for g in plain.groups if g.pattern == FACTORS)
+        again_s = sum(product(g.members[0]).seconds for g in plain.groups if g.pattern == FACTORS)
         computation_s = self.free.computation_s + (plain.workers - 1) * again_s
         return max(sent_s, computation_s * min(host.slowdown for host in self.hardware.hosts))
 
@@ -95,5 +95,5 @@ def sent_bytes(plan: Plan, workload: Workload) -> float:
     others = plan.workers - 1
     summed = sum(plan.bytes(group) for group in plan.groups if group.is_summed)
     factored = (g.members[0] for g in plan.groups if g.pattern == FACTORS)
-    factor_bytes = sum(workload.products[name].bytes for name in factored)
+    factor_bytes = sum(workload.product(name).bytes for name in factored)
     return 2 * others / plan.workers * summed + others * factor_bytes

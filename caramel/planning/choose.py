@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from caramel.analysis import Analysis
+from caramel.devices import Device
 from caramel.errors import MissingFactError, PlanError
 from caramel.facts import (
     ActivationOrder,
@@ -19,7 +20,7 @@ from caramel.facts import (
     TransferWindows,
 )
 from caramel.graph import OpGraph
-from caramel.plan import Edge, Group, Plan
+from caramel.plan import FACTORS, Edge, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.contention import stretched
 from caramel.planning.deferral import Deferrals
@@ -33,8 +34,12 @@ from caramel.planning.search import Found, other_sides, search
 from caramel.planning.serialize import serialize
 from caramel.simulation.hardware import hardware_of
 from caramel.simulation.workload import workload_of
+from caramel.workload import Product
 
 _NO_DIFFERENCE_MS = 0.05
+
+UNFACTORED = "without factors"
+"""What a plan is called that is like others but sends no factors."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +117,14 @@ def choose(
     if options.planner == "paper":
         return Decision(paper, source, plain, outlook, deferrable=deferrals.reason_against)
     searched = outlook
-    if options.sends_factors and (timing.on_processor or timing.cores is not None):
-        searched = factored(outlook, deferrals.reason_against, options)
+    starts = [Candidate("paper", paper.groups, paper.gates, options.serialization)]
+    if options.sends_factors and _on_processors(timing, plain):
+        searched, unfactored = factored(outlook, deferrals.reason_against, options)
+        if searched is not outlook:
+            starts.append(dataclasses.replace(unfactored, name=UNFACTORED))
     found = search(
         searched,
-        [Candidate("paper", paper.groups, paper.gates, options.serialization)],
+        starts,
         deferrable=deferrals.reason_against,
         options=options,
     )
@@ -143,6 +151,12 @@ def choose(
             for each in found.others
         ),
     )
+
+
+def _on_processors(timing: TimingTable, plan: Plan) -> bool:
+    """Whether processors compute everything, as far as is known."""
+    kinds = {Device.parse(device).kind for device in plan.devices}
+    return (timing.on_processor or timing.cores is not None) and kinds <= {None, "CPU"}
 
 
 @dataclass(frozen=True)
@@ -207,10 +221,20 @@ def _planned(
             f"ready at {ready_s:.4f} s, goes in {place}: predicted from {own.begin_s:.4f} to "
             f"{own.end_s:.4f} s"
         )
-        if sides is not None:
+        if group.pattern == FACTORS:
+            reason += _factored(workload.product(group.members[0]), plan.bytes(group))
+        elif sides is not None:
             reason += sides.reason(group, parameters)
         groups.append(dataclasses.replace(group, reason=reason))
     return dataclasses.replace(plan, groups=tuple(groups))
+
+
+def _factored(product: Product, size_bytes: int) -> str:
+    """Why a gradient is sent by its factors."""
+    return (
+        f"; {product.bytes / 1e6:.2f} MB of factors are sent to each other worker, which computes "
+        f"the {size_bytes / 1e6:.2f} MB of the gradient again, in {product.seconds * 1e3:.1f} ms"
+    )
 
 
 def edges_of(analysis: Analysis) -> tuple[Edge, ...]:

@@ -5,9 +5,10 @@ for each other worker. Gradients are taken in the order of how many seconds of t
 for each second that they cost, only those that save more; and as many of them as make the predicted
 step the shortest, for which a few numbers are tried, each with a plan that is searched quickly.
 
-A product has to give the same bits on every worker. Kernels of a processor do; those of
-accelerators need not (some add in the order in which their threads end), so `choose` factors
-nothing where an accelerator computes, or where it is not known what does.
+A product has to give the same bits on every worker. Kernels of alike processors do, and sessions
+compare (`caramel.program`); those of accelerators need not (some add in the order in which their
+threads end), so `choose` factors nothing where an accelerator computes, or where it is not known
+what does.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import math
 from collections.abc import Callable, Sequence
 
 from caramel.plan import FACTORS, Plan
-from caramel.planning.candidate import Outlook
+from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import Options
 from caramel.planning.search import search
 
 _QUICK = 24  # part of the budget that each quick search has
+_LEAST_TASKS = 4000  # of it
 _COARSE = 6  # numbers of factored gradients that are tried first,
 _FINE = 4  # and then between the neighbours of the best of them
 _FEWER = 2e-3  # of the step that further factors must save
@@ -31,19 +33,29 @@ def factored(
     outlook: Outlook,
     deferrable: Callable[[frozenset[str]], str | None],
     options: Options,
-) -> Outlook:
-    """The outlook with those gradients of its plain plan by their factors that are worth it."""
+) -> tuple[Outlook, Candidate]:
+    """The outlook with those gradients of its plain plan by their factors that are worth it.
+
+    Returns:
+        The outlook, the same if there are none; and the best plan without factors that was found
+        quickly, the plain one if nothing was looked for.
+    """
     order = worthwhile_factors(outlook)
+    unplanned = Candidate("plain", outlook.plain.groups, ordered=False)
     if not order:
-        return outlook
-    known: dict[int, tuple[float, Outlook]] = {}
-    quick = dataclasses.replace(options, budget_tasks=max(1, options.budget_tasks // _QUICK))
+        return outlook, unplanned
+    known: dict[int, tuple[float, Outlook, Candidate]] = {}
+    tasks = max(_LEAST_TASKS, options.budget_tasks // _QUICK)
+    quick = dataclasses.replace(options, budget_tasks=tasks)
 
     def step_s(count: int) -> float:
         if count not in known:
-            own = dataclasses.replace(outlook, plain=by_factors(outlook.plain, order[:count]))
+            own = outlook
+            if count:
+                own = dataclasses.replace(outlook, plain=by_factors(outlook.plain, order[:count]))
             found = search(own, [], deferrable=deferrable, options=quick)
-            known[count] = found.best.step_s * (1 + _FEWER * count / len(order)), own
+            longer = 1 + _FEWER * count / len(order)
+            known[count] = found.best.step_s * longer, own, found.best.candidate
         return known[count][0]
 
     coarse = _spread(0, len(order), _COARSE)
@@ -51,7 +63,7 @@ def factored(
     at = coarse.index(best)
     first, last = coarse[max(0, at - 1)], coarse[min(len(coarse) - 1, at + 1)]
     best = min([best, *_spread(first, last, _FINE + 2)], key=step_s)
-    return known[best][1]
+    return known[best][1], known[0][2]
 
 
 def by_factors(plan: Plan, parameters: Sequence[str]) -> Plan:

@@ -59,7 +59,7 @@ class Grouping:
         self.sizes = sizes_of(plain)
         self._plain = {n: group for group in plain.groups for n in group.members}
         self._sent_bytes = {
-            name: outlook.free.products[name].bytes
+            name: outlook.free.product(name).bytes
             if group.pattern == FACTORS
             else self.sizes[name].bytes
             for name, group in self._plain.items()

@@ -10,7 +10,15 @@ from collections.abc import Callable
 
 from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.facts import GradientFrontier, LoopFrames, StateAccess, TimingTable, TrainingJob
+from caramel.facts import (
+    Factors,
+    GradientFactors,
+    GradientFrontier,
+    LoopFrames,
+    StateAccess,
+    TimingTable,
+    TrainingJob,
+)
 from caramel.graph import OpGraph, TensorSpec
 from caramel.names import TensorRef
 from caramel.plan import AggregatedGradient, Plan
@@ -22,6 +30,8 @@ from caramel.simulation.hardware import Hardware, network_of
 from caramel.simulation.workload import workload_of
 from caramel.workload import Gradient, JobOutline
 
+_FACTORS = Factors((), (), ())  # made up: what they take is known, not what they are
+
 
 def outline_of(graph: OpGraph, job: TrainingJob, timing: TimingTable) -> JobOutline:
     """The outline of a job.
@@ -31,13 +41,18 @@ def outline_of(graph: OpGraph, job: TrainingJob, timing: TimingTable) -> JobOutl
     """
     analysis = Analysis([graph, job, timing], ANALYZERS)
     frames, access = analysis.get(LoopFrames), analysis.get(StateAccess)
-    gradients = [aggregated(graph, job, cut) for cut in analysis.get(GradientFrontier).cuts]
+    factors = analysis.get(GradientFactors).of
+    gradients = [
+        aggregated(graph, job, cut, factors.get(cut.gradient.parameter))
+        for cut in analysis.get(GradientFrontier).cuts
+    ]
     deferrals = Deferrals(graph, job, access, frames, gradients)
     free, ordered = (
         workload_of(graph, job, frames, access, timing, gradients, deferrals, edges)
         for edges in ((), edges_of(analysis))
     )
-    return JobOutline(free, ordered, tuple(_gradient(each, deferrals) for each in gradients))
+    outlined = tuple(_gradient(each, deferrals) for each in gradients)
+    return JobOutline(free, ordered, outlined, timing.on_processor)
 
 
 def _gradient(gradient: AggregatedGradient, deferrals: Deferrals) -> Gradient:
@@ -57,6 +72,7 @@ def plan_of(outline: JobOutline, workers: int, pattern: str) -> Plan:
             spec=TensorSpec(each.dtype, (each.elements,)),
             consumers=(),
             indices=TensorRef(each.parameter, 1) if each.is_sparse else None,
+            factors=_FACTORS if each.parameter in outline.free.products else None,
         )
         for each in outline.gradients
     )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from caramel.errors import PlanError
 from caramel.graph import dtype_bytes
 from caramel.patterns import chunk_sizes
-from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
+from caramel.plan import FACTORS, AggregatedGradient, Gate, Group, Part, Plan
 
 DOMINANT_SHARE = 0.15
 """A gradient with more than this share of all bytes is worth splitting."""
@@ -101,6 +101,8 @@ def _in_parts(group: Group, parts: Iterable[Part], workers: int) -> Iterator[Gro
     names = [part.name for part in parts]
     if not names:
         yield group
+    elif group.pattern == FACTORS:  # a gradient that is split goes itself
+        group = dataclasses.replace(group, pattern="shuffle")
     for number, name in enumerate(names):
         yield dataclasses.replace(
             group,

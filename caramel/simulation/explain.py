@@ -22,8 +22,8 @@ from caramel.planning.options import Options
 from caramel.planning.search import search
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import Prediction, simulate
-from caramel.simulation.workload import Workload
 from caramel.timeline import Span, Timeline, wire_limit_s
+from caramel.workload import Product, Workload
 
 QUICK = Options(budget_tasks=60_000)
 """How a variation finds its own plan."""
@@ -114,6 +114,7 @@ class _Explainer:
         chosen = [g.members[0] for g in plan.groups if g.pattern == FACTORS]
         alike = dataclasses.replace(outlook, plain=by_factors(outlook.plain, chosen))
         self._plan, self._outlook, self._deferrable = plan, alike, deferrable
+        self._unfactored = outlook.plain
         self.workload: Workload = outlook.workload(bool(plan.edges))
         self.prediction: Prediction = simulate(plan, self.workload, outlook.hardware)
         self._step_s = self.prediction.step_s
@@ -271,13 +272,19 @@ class _Explainer:
         deferrable: Callable[[frozenset[str]], str | None] | None = None,
     ) -> float:
         """The step with the best plan that is found quickly, or with the given one."""
-        found = search(
-            outlook,
-            [self._candidate],
-            deferrable=deferrable or self._deferrable,
-            options=QUICK,
+        kinds = {outlook.plain.groups: outlook}
+        if self._unfactored != self._outlook.plain:  # its factors may not be worth it any more
+            kinds[self._unfactored.groups] = dataclasses.replace(outlook, plain=self._unfactored)
+        found = (
+            search(
+                each,
+                [self._candidate],
+                deferrable=deferrable or self._deferrable,
+                options=QUICK,
+            )
+            for each in kinds.values()
         )
-        return found.best.step_s
+        return min(each.best.step_s for each in found)
 
     # Groups
 
@@ -317,7 +324,7 @@ class _Explainer:
             return self._plan.bytes(group)
         if group.pattern != FACTORS:
             return 0
-        return self.workload.products[group.members[0]].bytes
+        return self.workload.product(group.members[0]).bytes
 
 
 def _windows(workload: Workload) -> TransferWindows:
@@ -341,7 +348,11 @@ def _independent(workload: Workload) -> Workload:
 def _longer(workload: Workload, factor: float) -> Workload:
     """The workload with longer forward and backward passes."""
     chain = tuple(dataclasses.replace(p, seconds=p.seconds * factor) for p in workload.chain)
-    return dataclasses.replace(workload, chain=chain)
+    products = {
+        name: Product(round(each.bytes * factor), each.seconds * factor)
+        for name, each in workload.products.items()
+    }
+    return dataclasses.replace(workload, chain=chain, products=products)
 
 
 def _by_group(timeline: Timeline) -> Timeline:

@@ -9,8 +9,9 @@ from dataclasses import astuple, dataclass
 
 from caramel.explanation import LimitedBy
 from caramel.patterns import PATTERNS
-from caramel.plan import ALL_GATHER, Group
-from caramel.planning.candidate import Candidate, Outlook
+from caramel.plan import Group, Plan
+from caramel.planning.candidate import Candidate, Outlook, sent_bytes
+from caramel.planning.factoring import factored
 from caramel.planning.options import Options
 from caramel.planning.outline import deferrable, outlook_of, plan_of
 from caramel.planning.search import search
@@ -104,7 +105,7 @@ def scale(
         lambda other: dataclasses.replace(real, hardware=other).predict(best).step_s,
         hardware,
         computation_s=outline.free.computation_s,
-        sent_bytes=_sent_bytes(real),
+        sent_bytes=sent_bytes(_with_groups(real, best), outline.free),
     )
     one = dataclasses.replace(hardware, hosts=(alone,), links=())
     scaled = Scaled(
@@ -178,7 +179,8 @@ def plan_for(
 ) -> Candidate:
     """The best plan that is found for some hardware.
 
-    Where workers differ, it is one for as many that are all like the slowest.
+    Where workers differ, it is one for as many that are all like the slowest. Factors are sent if
+    processors compute and any pattern may be used.
     """
     outlook = outlook_of(outline, _alike(hardware), plain_pattern)
     costs = {name: outlook.network.costs[name] for name in patterns}
@@ -186,6 +188,8 @@ def plan_for(
         outlook, network=dataclasses.replace(outlook.network, costs=costs)
     )
     options = Options(budget_tasks=budget_tasks)
+    if outline.on_processor and set(patterns) == set(PATTERNS):
+        outlook, _ = factored(outlook, deferrable(outline), options)
     starts = [*starts, *(_joined(outlook, size) for size in _JOINED_BYTES)]
     found = search(outlook, starts, deferrable=deferrable(outline), options=options)
     return found.best.candidate
@@ -197,7 +201,7 @@ def _joined(outlook: Outlook, most_bytes: int) -> Candidate:
     groups: list[Group] = []
     size, last_dtype = 0, ""
     for group in sorted(outlook.plain.groups, key=lambda g: ready.get(g.members[0], 0.0)):
-        own = outlook.plain.bytes(group) if group.pattern != ALL_GATHER else most_bytes + 1
+        own = outlook.plain.bytes(group) if group.is_summed else most_bytes + 1
         dtype = outlook.plain.gradient(group.members[0]).spec.dtype
         if groups and size + own <= most_bytes and dtype == last_dtype:
             members = groups[-1].members + group.members
@@ -225,13 +229,12 @@ def _main_pattern(candidate: Candidate, outlook: Outlook) -> str:
     sizes = sizes_of(outlook.plain, candidate.parts)
     total: Counter[str] = Counter()
     for group in candidate.groups:
-        if group.pattern != ALL_GATHER:
+        if group.is_summed:
             total[group.pattern] += sum(sizes[name].bytes for name in group.members)
     return max(total, key=lambda name: total[name], default="")
 
 
-def _sent_bytes(outlook: Outlook) -> float:
-    """What each worker sends in a step at least."""
-    plan = outlook.plain
-    size = sum(plan.bytes(group) for group in plan.groups if group.pattern != ALL_GATHER)
-    return 2 * size * (plan.workers - 1) / plan.workers
+def _with_groups(outlook: Outlook, candidate: Candidate) -> Plan:
+    """A plan with the groups of a candidate."""
+    parts, groups = candidate.parts, candidate.groups
+    return dataclasses.replace(outlook.plain, parts=parts, groups=groups)

@@ -338,7 +338,7 @@ class _Writer:
 
     def _by_factors(self, group: Group, starts: list[int]) -> list[int]:
         """Factors go from everyone to everyone, who computes and adds up what they stand for."""
-        size, product = self._sizes[group.members[0]], self._workload.products[group.members[0]]
+        size, product = self._sizes[group.members[0]], self._workload.product(group.members[0])
         others = self._hardware.workers - 1
         workers = range(self._hardware.workers)
         arrived: list[list[int]] = [[] for _ in starts]
