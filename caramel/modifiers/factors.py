@@ -152,22 +152,22 @@ def factored_groups(plan: Plan) -> list[Group]:
 def _checksum(desk: Desk, plan: Plan, group: Group, worker: int) -> TensorRef:
     """The sum of a gradient's elements if they were integers; it may overflow."""
     spec = plan.gradient(group.members[0]).spec
-    bits = TensorSpec(f"int{8 * (dtype_bytes(spec.dtype) or 1)}", spec.shape)
+    width = 8 * (dtype_bytes(spec.dtype) or 1)
 
-    def add(part: str, kind: str, source: TensorRef, out: TensorSpec, **attr: Any) -> TensorRef:
+    def add(part: str, kind: str, inputs: list[TensorRef], out: TensorSpec, **attr: Any) -> Any:
         name = in_group(group.name, worker, "checksum", part)
-        return desk.add(name, worker, kind, [source, *attr.pop("more", ())], [out], **attr)
+        return desk.add(name, worker, kind, inputs, [out], **attr)
 
-    integers = TensorRef(in_group(group.name, worker, "aggregated", "0"))
-    integers = add("bits", "Bitcast", integers, bits, T=spec.dtype, type=bits.dtype)
-    if bits.dtype == "int16":  # too few to tell much
-        wide = TensorSpec("int32", spec.shape)
-        integers = add("wide", "Cast", integers, wide, SrcT=bits.dtype, DstT=wide.dtype)
-        bits = wide
+    def cast(part: str, tensor: TensorRef, before: TensorSpec, after: str) -> Any:
+        out = TensorSpec(after, before.shape)
+        return add(part, "Cast", [tensor], out, SrcT=before.dtype, DstT=after)
+
+    gradient = TensorRef(in_group(group.name, worker, "aggregated", "0"))
+    bits = TensorSpec(f"int{width}", spec.shape)
+    numbers = add("bits", "Bitcast", [gradient], bits, T=spec.dtype, type=bits.dtype)
+    if width < 32:  # too few to tell much
+        numbers, bits = cast("wide", numbers, bits, "int32"), TensorSpec("int32", spec.shape)
     axes = desk.constant(worker, list(range(len(spec.shape or ()))), "int32")
-    total, result = TensorSpec(bits.dtype, ()), TensorSpec("int64", ())
-    added = {"T": bits.dtype, "Tidx": "int32", "keep_dims": False, "more": [axes]}
-    summed = add("sum", "Sum", integers, total, **added)
-    if total.dtype == result.dtype:
-        return summed
-    return add("total", "Cast", summed, result, SrcT=total.dtype, DstT=result.dtype)
+    total, whole = TensorSpec(bits.dtype, ()), {"T": bits.dtype, "Tidx": "int32"}
+    summed = add("sum", "Sum", [numbers, axes], total, **whole, keep_dims=False)
+    return summed if total.dtype == "int64" else cast("total", summed, total, "int64")
