@@ -384,6 +384,11 @@ class Plan:
         return frozenset(self.parameter(name) for group in deferred for name in group.members)
 
     @property
+    def factored(self) -> tuple[Group, ...]:
+        """The groups whose gradients are computed from factors."""
+        return tuple(group for group in self.groups if group.pattern == FACTORS)
+
+    @property
     def marked_groups(self) -> tuple[Group, ...]:
         """The groups that leave marks: all that travel, if any do."""
         if not self.marks or self.workers == 1:

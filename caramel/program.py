@@ -16,7 +16,6 @@ from caramel.marks import StepMarks
 from caramel.modifiers import synchronise as programs
 from caramel.modifiers.aggregated import aggregated_tensors
 from caramel.modifiers.defer import step_ops
-from caramel.modifiers.factors import factored_groups
 from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
 from caramel.pending import Pending
@@ -86,7 +85,7 @@ class Program:
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
         self._by_handle = {variable.handle: variable for variable in plan.variables}
         self._targets = step_ops(plan)
-        self._factored = [group.members[0] for group in factored_groups(plan)]
+        self._factored = [group.members[0] for group in plan.factored]
         self._steps = 0
         self._seen_shapes: set[frozenset[tuple[TensorRef, tuple[int, ...]]]] = set()
         self._is_unsure = False  # a gradient was 0 when it was compared

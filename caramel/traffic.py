@@ -99,7 +99,7 @@ def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
 
 def _share_transfers(plan: Plan) -> Iterator[_Transfer]:
     """How much each worker's factors count, and whether that is not 1."""
-    factored = [plan.gradient(g.members[0]).spec for g in plan.groups if g.pattern == FACTORS]
+    factored = [plan.gradient(group.members[0]).spec for group in plan.factored]
     if plan.reduction != "mean" or not factored:
         return
     workers = range(plan.workers)

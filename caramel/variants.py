@@ -99,7 +99,7 @@ class Variants(Mapping[str, Variant]):
             factored: whether it may send factors.
         """
         for known, own in self._plans.items():
-            if not own.deferral.moved and (factored or not _sends_factors(own)):
+            if not own.deferral.moved and (factored or not own.factored):
                 return known
         first = next(iter(self._plans.values()))
         plain = first if factored else _without_factors(first)
@@ -113,7 +113,7 @@ class Variants(Mapping[str, Variant]):
 
         If there are none, one is added that is like the first plan.
         """
-        plans = {name: plan for name, plan in self._plans.items() if not _sends_factors(plan)}
+        plans = {name: plan for name, plan in self._plans.items() if not plan.factored}
         if plans:
             return sorted(plans, key=lambda name: not (plans[name].edges or plans[name].gates))
         name = self._new_name(UNFACTORED)
@@ -138,10 +138,6 @@ class Variants(Mapping[str, Variant]):
             number += 1
             new = f"{name} {number}"
         return new
-
-
-def _sends_factors(plan: Plan) -> bool:
-    return any(group.pattern == FACTORS for group in plan.groups)
 
 
 def _without_factors(plan: Plan) -> Plan:

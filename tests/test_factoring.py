@@ -20,9 +20,12 @@ from caramel.plan import FACTORS
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.factoring import by_factors, factored, worthwhile_factors
 from caramel.planning.options import Options
+from caramel.planning.outline import outline_of
 from caramel.planning.search import search
 from caramel.profiler import profile_steps
-from caramel.workload import Product
+from caramel.records import from_json_value, to_json_value
+from caramel.simulation.scaling import scale
+from caramel.workload import JobOutline, Product
 
 RATE = 100 * MB
 OPTIONS = Options(budget_tasks=60_000)
@@ -210,3 +213,19 @@ def test_sizes_of_factors_are_traced():
         for name in ("w1", "w2")
     }
     assert sizes == {"w1": [8 * 40 * 6, 8 * 40 * 700], "w2": [8 * 40 * 700, 8 * 40 * 3]}
+
+
+def test_curves_of_a_job_on_processors_know_factors():
+    """Of one worker's profile, kept as JSON; the network is what bounds it."""
+    context = network("momentum", model=deep, batch=5, number=5).context()
+    timing = slow_processors(2)[0](context.op_graph)
+    own = outline_of(context.op_graph, context.job, timing)
+    outline = from_json_value(JobOutline, to_json_value(own))
+    assert outline == own
+    assert set(outline.free.products) == {"w", "w2", "w3"}
+    hardware = hosts(2, 1e6, cores=1)
+    by_them, plan = scale(outline, hardware, alone=hardware.hosts[0])
+    on_others = dataclasses.replace(outline, on_processor=False)
+    without, _ = scale(on_others, hardware, alone=hardware.hosts[0])
+    assert any(group.pattern == FACTORS for group in plan.groups)
+    assert by_them.planned_s < 0.5 * without.planned_s  # 0.8 MB of w2 against 18 KB

@@ -287,13 +287,17 @@ def unlike_job():
     return network("momentum", model=deep, dtype=tf.float32, number=4000)
 
 
+def plain_and_factored(job: Network, addresses: list[str]) -> tuple[Plan, Plan]:
+    plain = caramel.ARModel(job.context(), addresses, pattern="shuffle").plan
+    return plain, by_factors(plain)
+
+
 @pytest.mark.processes
 def test_workers_that_compute_other_bits_go_on_without_factors(caplog):
     job = unlike_job()
     with unlike_workers() as addresses:
-        plain = caramel.ARModel(job.context(), addresses, pattern="shuffle").plan
-        model = caramel.ARModel(job.context(), addresses, plan=by_factors(plain))
-        with model.session() as session:
+        _, plan = plain_and_factored(job, addresses)
+        with caramel.ARModel(job.context(), addresses, plan=plan).session() as session:
             session.step(job.feed)
             assert "worker 1 computes other bits than worker 0" in caplog.text
             for _ in range(3):
@@ -307,7 +311,7 @@ def test_a_deferred_plan_is_left_with_all_that_is_pending(caplog):
     """And a fetch that no deferred plan serves does not bring factors back."""
     job = unlike_job()
     with unlike_workers() as addresses:
-        plan = by_factors(caramel.ARModel(job.context(), addresses, pattern="shuffle").plan)
+        _, plan = plain_and_factored(job, addresses)
         groups = [dataclasses.replace(g, deferred=g.pattern != FACTORS) for g in plan.groups]
         plan = dataclasses.replace(plan, groups=tuple(groups))
         with caramel.ARModel(job.context(), addresses, plan=plan).session() as session:
@@ -323,8 +327,8 @@ def test_a_deferred_plan_is_left_with_all_that_is_pending(caplog):
 def test_trials_go_on_without_factors(caplog):
     job = unlike_job()
     with unlike_workers() as addresses:
-        plain = caramel.ARModel(job.context(), addresses, pattern="shuffle").plan
-        model = caramel.ARModel(job.context(), addresses, plan=by_factors(plain))
+        plain, plan = plain_and_factored(job, addresses)
+        model = caramel.ARModel(job.context(), addresses, plan=plan)
         model.add_variant(plain, "plain")
         groups = [dataclasses.replace(group, deferred=True) for group in plain.groups]
         model.add_variant(dataclasses.replace(plain, groups=tuple(groups)), "deferred")
@@ -338,19 +342,39 @@ def test_trials_go_on_without_factors(caplog):
             assert_equal(session.variables(worker=1), session.variables(worker=0))
 
 
-def test_bits_are_compared_with_every_new_shape_and_ever_less_often(monkeypatch):
-    compared, steps = [], 0
+@pytest.fixture(name="compared")
+def fixture_compared(monkeypatch):
+    """How many steps were done when bits were compared, each time."""
+    compared: list[int] = []
     original = Program._first_unlike
 
     def spy(self, checksums):
         if len(checksums):
-            compared.append(steps)
+            compared.append(self._steps)
         return original(self, checksums)
 
     monkeypatch.setattr(Program, "_first_unlike", spy)
+    return compared
+
+
+def test_bits_are_compared_with_every_new_shape_and_ever_less_often(compared):
     job = network("momentum", model=wide)
     with factored(job, 2).session() as session:
-        for steps in range(1, 20):
-            number = 39 if steps in (7, 11) else 40
+        for step in range(1, 20):
+            number = 39 if step in (7, 11) else 40
             session.step({name: value[:number] for name, value in job.feed.items()})
     assert compared == [1, 2, 4, 7, 8, 16]
+
+
+def test_bits_are_compared_again_as_long_as_all_are_zero(compared):
+    """Behind a last layer of zeros that does not learn, all gradients are zero."""
+
+    def headless(x):
+        zeros = tf1.get_variable("w2", [700, 3], x.dtype, tf.zeros_initializer(), use_resource=True)
+        return tf.tanh(x @ parameter("w", [6, 700], x.dtype)) @ zeros
+
+    job = network(lambda step: tf1.train.GradientDescentOptimizer(0.0), model=headless)
+    with factored(job, 2).session() as session:
+        for _ in range(70):
+            session.step(job.feed)
+    assert compared == list(range(1, 65))

@@ -11,11 +11,11 @@ from caramel.observed import observed_timing
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 
 
-def traced(*ops):
+def traced(*ops, kind="CPU"):
     """One call on both workers: ops with begin and end, in microseconds."""
     step_stats = tf.compat.v1.RunMetadata().step_stats
     for worker, name in enumerate(DEVICES):
-        device = step_stats.dev_stats.add(device=f"{name}/device:CPU:0")
+        device = step_stats.dev_stats.add(device=f"{name}/device:{kind}:0")
         for op, begin_us, end_us in ops:
             device.node_stats.add(
                 node_name=f"worker_{worker}/{op}",
@@ -47,3 +47,27 @@ def test_ops_side_by_side_take_as_long_as_any_of_them_runs(graph):
     assert table.seconds == pytest.approx({"a": 100e-6, "b": 100e-6})
     assert table.step_s == pytest.approx(120e-6)
     assert table.slowdown == pytest.approx(0.6)
+
+
+def test_it_is_seen_whether_processors_compute(graph):
+    assert observed_timing([traced(("a", 0, 100))], graph, DEVICES).on_processor
+    assert not observed_timing([traced(("a", 0, 100), kind="GPU")], graph, DEVICES).on_processor
+    both = [traced(("a", 0, 100)), traced(("b", 0, 100), kind="GPU")]
+    assert not observed_timing(both, graph, DEVICES).on_processor
+
+
+def test_the_largest_size_of_a_factor_counts():
+    with tf.Graph().as_default() as graph:
+        x = tf.identity(tf.compat.v1.placeholder(tf.float32, [None, 2]), name="x")
+        tf.matmul(x, tf.ones([2, 3]), name="product")
+    steps = []
+    for rows in (5, 7, 6):
+        calls = traced(("x", 0, 10), ("product", 10, 20))
+        for device in calls[0].dev_stats:
+            described = device.node_stats[0].output.add(slot=0).tensor_description
+            described.dtype = tf.float32.as_datatype_enum
+            described.shape.CopyFrom(tf.TensorShape([rows, 2]).as_proto())
+        steps.append(calls)
+    definitions = {op: graph.op_def_for_type(op) for op in ("Placeholder", "Identity", "MatMul")}
+    known = OpGraph.from_graph_def(graph.as_graph_def(add_shapes=True), definitions)
+    assert observed_timing(steps, known, DEVICES).traced_bytes == {"x:0": 7 * 2 * 4}

@@ -30,7 +30,7 @@ from caramel.names import (
     parse_input,
     tensor_in_replica,
 )
-from caramel.plan import FACTORS, AggregatedGradient, Group, Plan
+from caramel.plan import AggregatedGradient, Group, Plan
 
 
 class FactorSum:
@@ -137,16 +137,10 @@ def add_checksums(desk: Desk, plan: Plan) -> None:
 
     Nothing of it runs unless it is fetched (`caramel.names.factor_checksums`).
     """
-    groups = factored_groups(plan)
-    for worker in range(plan.workers) if groups else ():
-        sums = [_checksum(desk, plan, group, worker) for group in groups]
+    for worker in range(plan.workers) if plan.factored else ():
+        sums = [_checksum(desk, plan, group, worker) for group in plan.factored]
         name, outputs = factor_checksums(worker).op, [TensorSpec("int64", (len(sums),))]
         desk.add(name, worker, "Pack", sums, outputs, T="int64", N=len(sums), axis=0)
-
-
-def factored_groups(plan: Plan) -> list[Group]:
-    """The groups whose gradients are computed from factors, in the order of the checksums."""
-    return [group for group in plan.groups if group.pattern == FACTORS]
 
 
 def _checksum(desk: Desk, plan: Plan, group: Group, worker: int) -> TensorRef:

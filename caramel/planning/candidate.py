@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from caramel.facts import NetworkModel
-from caramel.plan import FACTORS, Gate, Group, Part, Plan
+from caramel.plan import Gate, Group, Part, Plan
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 from caramel.workload import Workload
@@ -71,7 +71,7 @@ class Outlook:
         """What no step falls short of: computation, or the time to send what must be sent."""
         plain, product = self.plain, self.free.product
         sent_s = sent_bytes(plain, self.free) / self.hardware.bytes_per_s
-        again_s = sum(product(g.members[0]).seconds for g in plain.groups if g.pattern == FACTORS)
+        again_s = sum(product(group.members[0]).seconds for group in plain.factored)
         computation_s = self.free.computation_s + (plain.workers - 1) * again_s
         return max(sent_s, computation_s * min(host.slowdown for host in self.hardware.hosts))
 
@@ -94,6 +94,5 @@ def sent_bytes(plan: Plan, workload: Workload) -> float:
     """
     others = plan.workers - 1
     summed = sum(plan.bytes(group) for group in plan.groups if group.is_summed)
-    factored = (g.members[0] for g in plan.groups if g.pattern == FACTORS)
-    factor_bytes = sum(workload.product(name).bytes for name in factored)
+    factor_bytes = sum(workload.product(group.members[0]).bytes for group in plan.factored)
     return 2 * others / plan.workers * summed + others * factor_bytes

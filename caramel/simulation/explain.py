@@ -111,7 +111,7 @@ class _Explainer:
     def __init__(
         self, plan: Plan, outlook: Outlook, deferrable: Callable[[frozenset[str]], str | None]
     ) -> None:
-        chosen = [g.members[0] for g in plan.groups if g.pattern == FACTORS]
+        chosen = [group.members[0] for group in plan.factored]
         alike = dataclasses.replace(outlook, plain=by_factors(outlook.plain, chosen))
         self._plan, self._outlook, self._deferrable = plan, alike, deferrable
         self._unfactored = outlook.plain
