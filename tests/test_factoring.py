@@ -16,14 +16,19 @@ from caramel.graph import TensorSpec
 from caramel.live_planning import worth_a_trial
 from caramel.names import TensorRef
 from caramel.network import assumed_network
+from caramel.patterns import PATTERNS
 from caramel.plan import FACTORS
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.factoring import by_factors, factored, worthwhile_factors
+from caramel.planning.grouping import Grouping
+from caramel.planning.neighbours import Neighbours
 from caramel.planning.options import Options
 from caramel.planning.outline import outline_of
 from caramel.planning.search import search
+from caramel.planning.split import worthwhile_parts
 from caramel.profiler import profile_steps
 from caramel.records import from_json_value, to_json_value
+from caramel.simulation.explain import QUICK, _longer, explain
 from caramel.simulation.scaling import scale
 from caramel.workload import JobOutline, Product
 
@@ -121,6 +126,52 @@ def test_no_step_is_predicted_to_be_shorter_than_the_least_of_what_is_sent():
     assert own.least_s == pytest.approx(max(0.06 + 0.001, (2 * MB + MB) / RATE))
     found = search(own, [], deferrable=anything, options=OPTIONS)
     assert found.best.step_s >= own.least_s
+
+
+def test_plans_with_other_factors_are_improved_as_they_are():
+    """A start whose factors are not those of the plain plan, as a curve's next point has it."""
+    outlook = outlook_of([4 * MB, MB, MB, 4 * MB], [MB, None, None, MB], [0.001] * 4)
+    plan = by_factors(outlook.plain, ["p0", "p3"])
+    start = Candidate("start", plan.groups, ordered=False)
+    found = search(outlook, [start], deferrable=anything, options=OPTIONS)
+    candidates = [scored.candidate for scored in (found.best, *found.others)]
+    factored_ones = [g for c in candidates for g in c.groups if g.pattern == FACTORS]
+    assert factored_ones
+    assert all(len(group.members) == 1 and not group.deferred for group in factored_ones)
+    neighbours = Neighbours(Grouping(outlook, (), anything, OPTIONS), OPTIONS, PATTERNS)
+    for number in range(len(start.groups)):
+        for change in neighbours.changes:
+            for groups in change(list(start.groups), number):
+                for group in groups:
+                    assert group.pattern != FACTORS or len(group.members) == 1
+
+
+def test_factored_gradients_are_not_split():
+    plain = outlook_of([40 * MB, 8 * MB, 8 * MB], [MB, None, None], [0.001] * 3).plain
+    split = {part.parameter for parts in worthwhile_parts(plain, 100_000) for part in parts}
+    assert split == {"p0", "p1", "p2"}
+    parts = worthwhile_parts(by_factors(plain, ["p0"]), 100_000)
+    assert {part.parameter for own in parts for part in own} == {"p1", "p2"}
+
+
+# What would help --------------------------------------------------------------------------------
+
+
+def test_more_examples_have_larger_factors():
+    workload = outlook_of([8 * MB], [MB], [0.002]).free
+    longer = _longer(workload, 4)
+    assert longer.products == {"p0": Product(4 * MB, 0.008)}
+
+
+def test_what_would_help_may_go_without_factors():
+    """On a fast network, products cost more than they save."""
+    outlook = outlook_of([8 * MB, 8 * MB], [MB, MB], [0.03, 0.03])
+    plan = by_factors(outlook.plain, ["p0", "p1"])
+    explained = explain(plan, outlook, job="train", planner="search")
+    ten = next(each for each in explained.what_if if each.change == "ten times the bandwidth")
+    faster = dataclasses.replace(outlook, hardware=outlook.hardware.with_rates(10))
+    without = search(faster, [], deferrable=anything, options=QUICK).best.step_s
+    assert ten.step_s <= 1.01 * without
 
 
 # Models -----------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from models import MODELS, conditional, loop
 from networks import (
     STEPS,
     Network,
+    cross_entropy,
+    inputs,
     network,
     parameter,
     relative_error,
@@ -30,7 +32,8 @@ from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
 from caramel.errors import PlanError
 from caramel.facts import GradientFactors
-from caramel.plan import FACTORS, Gate, Part, Plan
+from caramel.names import in_group
+from caramel.plan import FACTORS, Gate, Group, Part, Plan
 from caramel.planning.split import with_parts
 from caramel.processes import free_ports
 from caramel.program import Program
@@ -60,7 +63,7 @@ def biased(x):
 
 def deep(x):
     """A dense layer of many inputs."""
-    h = tf.tanh(x @ parameter("w", [6, 500], x.dtype))
+    h = tf.tanh(x @ parameter("w", [6, 500], x.dtype) + parameter("b", [500], x.dtype))
     h = tf.tanh(h @ parameter("w2", [500, 400], x.dtype))
     return h @ parameter("w3", [400, 3], x.dtype)
 
@@ -167,6 +170,13 @@ def test_factors_beside_deferred_groups_and_behind_gates():
             session.step(job.feed)
         for worker in range(2):
             assert_equal(session.variables(worker=worker), values)
+    waits = {control.name for control in gated_op(model, first).control_inputs}
+    assert any("arrived" in name or "token" in name for name in waits), waits
+
+
+def gated_op(model: caramel.ARModel, group: Group) -> tf.Operation:
+    """What puts out a factor of the first worker to be sent."""
+    return model.graph.get_operation_by_name(in_group(group.name, 0, "factor", "0"))
 
 
 # What has factors --------------------------------------------------------------------------------
@@ -211,6 +221,22 @@ def test_what_is_computed_in_one_branch_of_a_condition_has_no_factors(control_fl
     found = factors_of(network(model=conditional)).of
     assert "w" not in found
     assert "w2" in found  # behind the condition
+
+
+def test_a_step_that_trains_now_and_then_has_no_factors(control_flow):
+    """Gradients that are computed in a branch are not there in other steps."""
+    control_flow("v1")
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(40)
+        step = tf1.train.get_or_create_global_step()
+        loss = cross_entropy(wide(x), y)
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        trained = tf.cond(
+            tf.equal(step % 3, 0), lambda: optimizer.minimize(loss), lambda: tf.no_op()
+        )
+        train_op = tf.group(trained, tf1.assign_add(step, 1))
+    job = Network(graph, train_op, loss, feed)
+    assert factors_of(job).of == {}
 
 
 # Plans -------------------------------------------------------------------------------------------
@@ -317,7 +343,7 @@ def test_a_deferred_plan_is_left_with_all_that_is_pending(caplog):
         with caramel.ARModel(job.context(), addresses, plan=plan).session() as session:
             for _ in range(3):
                 session.step(job.feed)
-            session.step(job.feed, fetches="w:0")
+            session.step(job.feed, fetches="b:0")
             session.step(job.feed)
             assert caplog.text.count("computes other bits") == 1
             assert_equal(session.variables(worker=1), session.variables(worker=0))
