@@ -30,9 +30,10 @@ from test_variants import plain_training
 import caramel
 from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.factors import gradient_factors
 from caramel.errors import PlanError
-from caramel.facts import GradientFactors
-from caramel.names import in_group
+from caramel.facts import Cut, GradientFactors, GradientFrontier, RawGradient
+from caramel.names import TensorRef, in_group
 from caramel.plan import FACTORS, Gate, Group, Part, Plan
 from caramel.planning.split import with_parts
 from caramel.processes import free_ports
@@ -210,33 +211,45 @@ def test_factors_are_what_the_gradient_is_computed_from(model):
             assert not none.any()
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-def test_what_is_computed_in_a_loop_has_no_factors(version, control_flow):
-    control_flow(version)
+@pytest.mark.parametrize("v2", [False, True])
+def test_what_is_computed_in_a_loop_has_no_factors(v2, control_flow):
+    control_flow(v2)
     assert "w" not in factors_of(network(model=loop)).of
 
 
 def test_what_is_computed_in_one_branch_of_a_condition_has_no_factors(control_flow):
-    control_flow("v1")
+    control_flow(False)
     found = factors_of(network(model=conditional)).of
     assert "w" not in found
     assert "w2" in found  # behind the condition
 
 
-def test_a_step_that_trains_now_and_then_has_no_factors(control_flow):
-    """Gradients that are computed in a branch are not there in other steps."""
-    control_flow("v1")
+def test_a_gradient_that_is_not_there_in_every_step_has_no_factors(control_flow):
+    """It is computed in a branch of a condition."""
+    control_flow(False)
     with tf.Graph().as_default() as graph:
         x, y, feed = inputs(40)
-        step = tf1.train.get_or_create_global_step()
-        loss = cross_entropy(wide(x), y)
-        optimizer = tf1.train.GradientDescentOptimizer(0.1)
-        trained = tf.cond(
-            tf.equal(step % 3, 0), lambda: optimizer.minimize(loss), lambda: tf.no_op()
-        )
-        train_op = tf.group(trained, tf1.assign_add(step, 1))
-    job = Network(graph, train_op, loss, feed)
-    assert factors_of(job).of == {}
+        w = parameter("w", [6, 3])
+        logits = x @ w
+        loss = cross_entropy(logits, y)
+        (by_logits,) = tf1.gradients(loss, [logits])
+        made = []
+
+        def product():
+            made.append(tf.matmul(x, by_logits, transpose_a=True))
+            return tf.identity(made[0])
+
+        tf1.cond(tf1.placeholder(tf.bool, []), product, lambda: tf.zeros([6, 3], x.dtype))
+        outside = tf.matmul(x, by_logits, transpose_a=True)
+        train_op = w.assign_sub(outside).op
+    op_graph = Network(graph, train_op, loss, feed).context(gradients=[(outside, w)]).op_graph
+
+    def factors(gradient):
+        raw = RawGradient("w", TensorRef(gradient.op.name))
+        return gradient_factors(op_graph, GradientFrontier((Cut(raw, ()),))).of
+
+    assert set(factors(outside)) == {"w"}
+    assert factors(made[0]) == {}
 
 
 # Plans -------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 
 from caramel import kinds
 from caramel.analyzers.branches import predicates_around
-from caramel.analyzers.frames import ROOT
-from caramel.facts import Factors, GradientFactors, GradientFrontier, LoopFrames, RawGradient
+from caramel.facts import Factors, GradientFactors, GradientFrontier, RawGradient
 from caramel.graph import OpGraph
 
 # Put out the elements of their first input, in another shape.
@@ -24,25 +23,19 @@ _SHAPING = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
 _DTYPES = frozenset({"bfloat16", "float16", "float32", "float64"})
 
 
-def gradient_factors(
-    graph: OpGraph, frontier: GradientFrontier, frames: LoopFrames
-) -> GradientFactors:
-    """The factors of every gradient that has some."""
-    # What is inside a loop puts out a tensor for each turn, inside a conditional perhaps none.
+def gradient_factors(graph: OpGraph, frontier: GradientFrontier) -> GradientFactors:
+    """The factors of every gradient that has some.
+
+    A gradient inside a conditional has none, since a step may lack it. (No raw gradient is inside a
+    loop, and no op that is looked at here leads out of either.)
+    """
     branches = predicates_around(graph)
-    inside = {name for name in graph.ops if frames.frame.get(name, ROOT) or branches.get(name)}
     found = {}
     for cut in frontier.cuts:
         factors = _factors(graph, cut.gradient)
-        if factors is not None and inside.isdisjoint(_ops(factors)):
+        if factors is not None and not branches.get(cut.gradient.values.op):
             found[cut.gradient.parameter] = factors
     return GradientFactors(found)
-
-
-def _ops(factors: Factors) -> Iterator[str]:
-    """What computes the factors, and the gradient from them."""
-    yield from (tensor.op for tensor in factors.tensors)
-    yield from factors.ops
 
 
 def _factors(graph: OpGraph, gradient: RawGradient) -> Factors | None:
