@@ -89,14 +89,16 @@ def measured_profile(
     cluster: Any,
     config: Any = None,
     *,
+    timing: Any = None,
     accelerator: str | None = None,
     network: Path | None = None,
 ) -> Any:
     """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
 
     Args:
-        accelerator: the one that the job's computation emulates, if any. Times of ops are then what
-            it was told to emulate.
+        timing: the `caramel.facts.TimingTable` of the job's ops.
+        accelerator: in its place the one that the job's computation emulates. Times of ops are then
+            what it was told to emulate.
         network: a file with measurements of the network, which is written if it is not there.
     """
     import tensorflow as tf
@@ -108,7 +110,7 @@ def measured_profile(
     from caramel.measurements import Measurements
     from caramel.network import fit_network
     from caramel.profile import Profile
-    from caramel.profiler import machine, profile_steps
+    from caramel.profiler import machine
     from caramel.records import from_json_value, to_json_value
 
     if network is not None and network.exists():
@@ -118,9 +120,7 @@ def measured_profile(
         if network is not None:
             network.write_text(json.dumps(to_json_value(measured)))
     on = machine("/CPU:0")
-    if accelerator is None:
-        timing = profile_steps(context, device="/CPU:0", config=config, use_cache=False)
-    else:
+    if accelerator is not None:
         timing, on = TimingTable(kernel_times(context)), replace(on, device=accelerator)
     return Profile(
         tensorflow=tf.__version__,

@@ -31,7 +31,7 @@ from caramel.facts import (
     StateAccess,
     WorkerInputs,
 )
-from caramel.fingerprint import digest, graph_hash
+from caramel.fingerprint import digest, graph_hash, this_machine
 from caramel.graph import OpGraph
 from caramel.job import Job
 from caramel.kinds import PYTHON_CALLS
@@ -223,6 +223,7 @@ class ARModel:
             is_given=self._is_given,
             again=replan == "auto",
             cache_key=cache_key,
+            cores=_cores(self.cluster),
         )
 
     @property
@@ -421,6 +422,13 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
     if plan is None:
         return own
     return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
+
+
+def _cores(cluster: Cluster) -> int | None:
+    """How many cores each worker's processor has, if they are as the one that this process may use:
+    not if all workers share it within this process, nor if they are on other machines only."""
+    like_this = cluster.kind == "local" or cluster.task is not None
+    return this_machine().cores if like_this else None
 
 
 def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:

@@ -83,6 +83,7 @@ def plan_from_traces(
     analysis_of: Callable[[Sequence[Any]], Analysis],
     graph: OpGraph,
     options: Options,
+    cores: int | None = None,
 ) -> Decision:
     """What is decided from traced steps of a running job.
 
@@ -93,11 +94,12 @@ def plan_from_traces(
         analysis_of: an analysis of the job that knows some more facts.
         graph: the single-device graph.
         options: what the user wants.
+        cores: how many each worker's processor has, if that is known.
 
     Raises:
         ProfileError: nothing can be learnt from the traces.
     """
-    timing = observed_timing(traces, graph, plain.devices)
+    timing = observed_timing(traces, graph, plain.devices, cores)
     network = observed_network(traces, plain.devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
     return choose(plain, analysis_of([timing, network]), live)

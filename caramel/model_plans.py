@@ -44,6 +44,7 @@ class ModelPlans:
         is_given: whether the user gave the plan, so that nothing is to be decided.
         again: whether to plan again when steps take much longer than expected.
         cache_key: under which the plan is kept that proves the fastest; None to keep none.
+        cores: how many each worker's processor has, if that is known.
 
     Attributes:
         decision: what was decided last.
@@ -62,11 +63,12 @@ class ModelPlans:
         is_given: bool,
         again: bool,
         cache_key: str | None,
+        cores: int | None,
     ) -> None:
         self._variants, self._plain, self._graph = variants, plain, graph
         self._analysis_of, self._options = analysis_of, options
         self._is_given, self._again = is_given, again
-        self._cache_key = cache_key
+        self._cache_key, self._cores = cache_key, cores
         self.decision = decision
         self.first = OWN
         self._is_chosen = False  # whether one has proved the fastest
@@ -143,6 +145,7 @@ class ModelPlans:
             self._analysis_of,
             self._graph,
             self._options,
+            self._cores,
         )
         self._cache_key = None  # it stands for the facts of the profile, which hold no longer
         found, run = decision.found, self._variants[running].plan

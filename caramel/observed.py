@@ -29,7 +29,10 @@ _USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
 
 
 def observed_timing(
-    steps: Sequence[Sequence[Any]], graph: OpGraph, devices: Sequence[str]
+    steps: Sequence[Sequence[Any]],
+    graph: OpGraph,
+    devices: Sequence[str],
+    cores: int | None = None,
 ) -> TimingTable:
     """The least time of every op over all steps and workers.
 
@@ -40,6 +43,7 @@ def observed_timing(
         steps: for each step the `StepStats` protos of its calls.
         graph: the single-device graph.
         devices: of the replicas.
+        cores: how many each worker's processor has, if that is known.
     """
     workers = range(len(devices))
     own = [_of_worker(calls, worker) for calls in steps for worker in workers]
@@ -48,7 +52,10 @@ def observed_timing(
         sizes=[factor_bytes(each, graph) for each in own],
     )
     used = {device.device for each in own for device in each.dev_stats if device.node_stats}
-    table = dataclasses.replace(table, on_processor=all(map(_PROCESSOR.fullmatch, used)))
+    on_processor = all(map(_PROCESSOR.fullmatch, used))
+    table = dataclasses.replace(
+        table, on_processor=on_processor, cores=cores if on_processor else None
+    )
     timelines = [timeline_of(calls, devices) for calls in steps]
     busy_s = statistics.median(each.computation_s for each in timelines)
     if 0.0 < busy_s < sum(table.seconds.values()):

@@ -103,6 +103,17 @@ class Workload:
         """C, with the updates."""
         return sum(p.seconds for p in self.chain) + sum(u.seconds for u in self.updates)
 
+    def piece_seconds(self, op_s: float) -> tuple[float, ...]:
+        """What each piece takes where the runtime takes so much for each op."""
+        known = self._piece_seconds
+        if op_s not in known:
+            known[op_s] = tuple(piece.seconds + op_s * piece.ops for piece in self.chain)
+        return known[op_s]
+
+    @cached_property
+    def _piece_seconds(self) -> dict[float, tuple[float, ...]]:
+        return {}
+
     def product(self, parameter: str) -> Product:
         """What a gradient takes that is sent by its factors; nothing if that is not known."""
         return self.products.get(parameter, _UNKNOWN)

@@ -20,15 +20,14 @@ def test_a_network_is_measured_once(tmp_path, monkeypatch):
         return measured
 
     monkeypatch.setattr("caramel.measure.measure_network", measure)
-    monkeypatch.setattr("caramel.profiler.profile_steps", lambda *_, **__: TimingTable({}))
-    file = tmp_path / "network.json"
+    timing, file = TimingTable({}), tmp_path / "network.json"
     profiles = [
-        measured_profile(network(optimizer).context(), None, network=file)
+        measured_profile(network(optimizer).context(), None, timing=timing, network=file)
         for optimizer in ("momentum", "adam")
     ]
     assert len(calls) == 1
     assert [profile.measurements for profile in profiles] == [(measured,)] * 2
     assert profiles[0].networks == profiles[1].networks
     assert profiles[0].graph != profiles[1].graph
-    measured_profile(network("momentum").context(), None)
+    measured_profile(network("momentum").context(), None, timing=timing)
     assert len(calls) == 2

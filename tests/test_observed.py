@@ -56,6 +56,12 @@ def test_it_is_seen_whether_processors_compute(graph):
     assert not observed_timing(both, graph, DEVICES).on_processor
 
 
+def test_cores_are_those_of_the_processor_that_computes(graph):
+    own, accelerator = traced(("a", 0, 100)), traced(("a", 0, 100), kind="GPU")
+    assert observed_timing([own], graph, DEVICES, cores=2).cores == 2
+    assert observed_timing([accelerator], graph, DEVICES, cores=2).cores is None
+
+
 def test_the_largest_size_of_a_factor_counts():
     with tf.Graph().as_default() as graph:
         x = tf.identity(tf.compat.v1.placeholder(tf.float32, [None, 2]), name="x")

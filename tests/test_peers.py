@@ -10,8 +10,9 @@ import pytest
 from benchmarks import peers, testbed
 from benchmarks.peers import validate as validation
 from benchmarks.peers.base import PeerError, Result, evenly
-from benchmarks.peers.data import Case, Examples
+from benchmarks.peers.data import Case, Examples, prepared
 from benchmarks.peers.parameter_servers import Spread
+from benchmarks.peers.traced import timing_of, trace
 from benchmarks.peers.validate import validate
 
 LACKING = testbed.missing()
@@ -93,6 +94,26 @@ def test_blocks_of_two_peers_alternate(bed, plain):
 def test_a_process_that_fails_says_why(bed):
     with pytest.raises(PeerError, match="unknown pattern|no pattern|'unheard of'"):
         peers.run(peers.get("plain"), bed, CASE, {"pattern": "unheard of"})
+
+
+@needs_namespaces
+@pytest.mark.namespaces
+@pytest.mark.processes
+def test_what_is_planned_from_is_traced_on_all_hosts_at_once(plain):
+    with testbed.Testbed(2, "4gbit") as bed:  # the network is measured, too
+        result = peers.run(peers.get("planned"), bed, CASE, {"planner": "search"})
+        trace(bed, CASE)  # which has been done
+    assert [each.problems for each in validate([plain, result])] == [(), ()]
+    assert result.facts["predicted_s"] > 0
+    ready = prepared(CASE, 2).directory
+    timing = timing_of(ready)
+    assert timing.on_processor
+    assert any("MatMul" in op for op in timing.seconds)
+    (directory,) = ready.glob("traced-*")
+    at = [(directory / f"built.{number}").stat().st_mtime for number in range(2)]
+    begin = (directory / "built.go").stat().st_mtime
+    assert max(at) <= begin
+    assert all((directory / f"traced.{n}").stat().st_mtime > begin for n in range(2))
 
 
 # What counts -------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Caramel: without a plan, where each gradient is aggregated when it is there, and with one.
 
 Host 0 has worker 0 and drives the job; the other hosts run ``caramel worker``. What a planned run
-needs to know of its ops is measured by the first such run of a case, on its hosts, before it
-trains; what it needs to know of the network by the first one between such hosts.
+needs to know of its ops is traced before the first such run of a case, on all of its hosts at once
+(`benchmarks.peers.traced`); what it needs to know of the network by the first one between such
+hosts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from benchmarks.peers.base import PeerError, Setting, evenly, versions_of
 from benchmarks.peers.data import Case
 from benchmarks.peers.rank import ONLY, Rank, leave
 from benchmarks.peers.running import Run, Running, launch
+from benchmarks.peers.traced import timing_of, trace
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
@@ -82,6 +84,9 @@ class InGraph:
     def _start(
         self, bed: Testbed, case: Case, setting: Setting, extra: Mapping[str, Any]
     ) -> Running:
+        if _needs_profile(setting) and case.accelerator is None:
+            trace(bed, case)
+
         def start_all(run: Run) -> None:
             addresses = run.addresses()
             env = _environment(setting)
@@ -115,6 +120,12 @@ class InGraph:
 
 PEER = InGraph("plain", [{"pattern": name} for name in ("shuffle", "ring", "halving_doubling")])
 PLANNED = InGraph("planned", [{"planner": "search"}])
+
+
+def _needs_profile(setting: Setting) -> bool:
+    """Whether a run is planned from what was measured before it: not if it has a pattern only, nor
+    if it measures itself."""
+    return set(setting) != {"pattern"} and setting.get("planner") != "live"
 
 
 def _environment(setting: Setting) -> dict[str, str]:
@@ -226,9 +237,9 @@ def _model(rank: Rank, context: Any, cluster: Any) -> Any:
     from benchmarks.peers.varied import varied
 
     setting = rank.setting
-    if setting.get("planner") == "live":
-        return caramel.ARModel(context, cluster)
-    if set(setting) == {"pattern"}:
+    if not _needs_profile(setting):
+        if "pattern" not in setting:
+            return caramel.ARModel(context, cluster)
         return caramel.ARModel(context, cluster, pattern=setting["pattern"], planner="plain")
     profile = _profile(rank, context, cluster)
     if "varied" in setting:
@@ -249,10 +260,7 @@ def _model(rank: Rank, context: Any, cluster: Any) -> Any:
 
 def _timing_error(rank: Rank) -> float | None:
     """How much less ops take by all traced steps than by half of them, if they were traced."""
-    from caramel.profile import Profile
-
-    path = Path(rank.prepared) / PROFILE
-    timing = Profile.load(path).timing if path.exists() else None
+    timing = timing_of(rank.prepared)
     return None if timing is None else timing.error
 
 
@@ -270,6 +278,7 @@ def _profile(rank: Rank, context: Any, cluster: Any) -> Path:
             context,
             cluster,
             graph.config(case),
+            timing=timing_of(directory),
             accelerator=case.accelerator,
             network=directory.parent / name,
         ).save(path)
