@@ -308,6 +308,30 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     assert kept == []  # under the old facts it would be found by the next run
 
 
+@pytest.mark.parametrize(
+    ("workers", "are_known"),
+    [
+        (2, False),  # they share the cores of this process
+        (caramel.Cluster.of(["127.0.0.1:4001", "127.0.0.1:4002"], task=0), True),
+        (caramel.Cluster.of(["127.0.0.1:4001", "127.0.0.1:4002"]), False),
+    ],
+)
+def test_the_cores_of_workers_are_as_those_of_the_one_that_this_process_is(
+    workers, are_known, monkeypatch
+):
+    """What transfers cost processors counts, then."""
+    model = caramel.ARModel(network("momentum", model=large).context(), workers)
+    given = []
+
+    def plan(*facts):
+        given.append(facts)
+        return model.decision
+
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", plan)
+    model._plans._plan_live("own", [], [])
+    assert given[0][-1] == (this_machine().cores if are_known else None)
+
+
 def test_what_goes_wrong_in_planning_costs_no_step(caplog, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of luck")

@@ -4,7 +4,9 @@
 `workload`       what does a worker compute, piece by piece, and what does each piece wait for?
 `hardware`       what can the workers and their links do?
 `rounds`         in which rounds does an aggregation go over a link?
+`loads`          what does each group bring: how much, from when on, and until when?
 `tasks`          everything that happens in a step, and what waits for what
+`transfers`      of that, how a group gets from its raw gradients to where it is aggregated
 `engine`         when does each task begin and end? `alone`: the same of one host, in less time
 `simulate`       the timeline of a step, from a plan
 `explain`        why does it take that long, and what would help?
