@@ -96,11 +96,16 @@ def measured_profile(
     """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
 
     Args:
-        timing: the `caramel.facts.TimingTable` of the job's ops.
-        accelerator: in its place the one that the job's computation emulates. Times of ops are then
-            what it was told to emulate.
+        timing: the `caramel.facts.TimingTable` of the job's ops; needed unless they are emulated.
+        accelerator: the one that the job's computation emulates, if any. Times of ops are then what
+            it was told to emulate.
         network: a file with measurements of the network, which is written if it is not there.
+
+    Raises:
+        ValueError: neither `timing` nor `accelerator` is given.
     """
+    if timing is None and accelerator is None:
+        raise ValueError("times of ops are needed, or an accelerator that is emulated")
     import tensorflow as tf
 
     from benchmarks.emulate import kernel_times

@@ -425,10 +425,14 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
 
 
 def _cores(cluster: Cluster) -> int | None:
-    """How many cores each worker's processor has, if they are as the one that this process may use:
-    not if all workers share it within this process, nor if they are on other machines only."""
-    like_this = cluster.kind == "local" or cluster.task is not None
-    return this_machine().cores if like_this else None
+    """How many cores each worker has; None if this process does not know.
+
+    Workers that this machine has all for themselves share its cores. Where this process is one of
+    several, the others are taken for alike. Threads of this process send nothing over a network.
+    """
+    if cluster.kind == "local":
+        return max(1, this_machine().cores // cluster.size)
+    return None if cluster.task is None else this_machine().cores
 
 
 def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:

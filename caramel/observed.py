@@ -1,7 +1,7 @@
 """What traced steps of a distributed job tell: times of ops, rate and latency of the network.
 
-The ops were timed while gradients were on their way, so their times contain what the processor did
-for these besides.
+The ops were timed while gradients were on their way. The least time of an op over all steps and
+workers is one in which the processor had little else to do, so what transfers cost comes on top.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from networks import network
 
 from benchmarks.workers import measured_profile
@@ -31,3 +32,5 @@ def test_a_network_is_measured_once(tmp_path, monkeypatch):
     assert profiles[0].graph != profiles[1].graph
     measured_profile(network("momentum").context(), None, timing=timing)
     assert len(calls) == 2
+    with pytest.raises(ValueError, match="times of ops are needed"):
+        measured_profile(network("momentum").context(), None, network=file)

@@ -13,7 +13,7 @@ import caramel
 from caramel.cache import keep_plan, kept_plan
 from caramel.errors import PlanError
 from caramel.facts import TimingTable
-from caramel.fingerprint import graph_hash, this_machine
+from caramel.fingerprint import Machine, graph_hash, this_machine
 from caramel.live_planning import plan_from_traces
 from caramel.network import assumed_network
 from caramel.planning.options import Options
@@ -33,6 +33,7 @@ from tests.networks import (
     wide,
 )
 
+ADDRESSES = ["127.0.0.1:4001", "127.0.0.1:4002"]
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
 
 
@@ -309,17 +310,20 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
 
 
 @pytest.mark.parametrize(
-    ("workers", "are_known"),
+    ("workers", "cores"),
     [
-        (2, False),  # they share the cores of this process
-        (caramel.Cluster.of(["127.0.0.1:4001", "127.0.0.1:4002"], task=0), True),
-        (caramel.Cluster.of(["127.0.0.1:4001", "127.0.0.1:4002"]), False),
+        (2, None),  # threads of this process
+        (caramel.Cluster.of(ADDRESSES, task=0), 6),
+        (caramel.Cluster.of(ADDRESSES), None),
+        (caramel.Cluster("local", caramel.Cluster.of(ADDRESSES).tasks), 3),
     ],
 )
-def test_the_cores_of_workers_are_as_those_of_the_one_that_this_process_is(
-    workers, are_known, monkeypatch
+def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
+    workers, cores, monkeypatch
 ):
     """What transfers cost processors counts, then."""
+    six = Machine("a processor", 6, "CPU")
+    monkeypatch.setattr("caramel.builder.this_machine", lambda: six)
     model = caramel.ARModel(network("momentum", model=large).context(), workers)
     given = []
 
@@ -329,7 +333,7 @@ def test_the_cores_of_workers_are_as_those_of_the_one_that_this_process_is(
 
     monkeypatch.setattr("caramel.model_plans.plan_from_traces", plan)
     model._plans._plan_live("own", [], [])
-    assert given[0][-1] == (this_machine().cores if are_known else None)
+    assert given[0][-1] == cores
 
 
 def test_what_goes_wrong_in_planning_costs_no_step(caplog, monkeypatch):

@@ -17,6 +17,7 @@ from caramel.graph import TensorSpec
 from caramel.names import TensorRef
 from caramel.plan import ALL_GATHER, FACTORS, AggregatedGradient, Gate, Group, Plan
 from caramel.simulation.hardware import Hardware, Host
+from caramel.simulation.loads import Load, loads_of
 from caramel.simulation.simulate import GroupTimes, simulate, simulate_groups, sizes_of
 from caramel.timeline import Span
 from caramel.workload import Piece, Product, Size, Update, Workload
@@ -387,6 +388,24 @@ def test_factors_have_messages_and_latency_of_their_own():
     again = replace(ONE_LAYER, products={"p": Product(512, 0.0)})
     two = predicted(again, group("g", "p", pattern=FACTORS), hardware=hardware)
     assert two.groups == {"g": GroupTimes(3.0, 4.5)}  # 0.5 s, two messages, and the latency
+
+
+def test_a_load_tells_how_much_and_from_when_until_when():
+    """Of a deferred group with a part of a gradient and a whole one, and of what never comes."""
+    sizes = {"p": Size(10, 4), "q/0": Size(3, 4, "q"), "elsewhere": Size(1, 4)}
+    deferred, stays = group("a", "q/0", "p", deferred=True), group("b", "elsewhere")
+    first, second = loads_of([deferred, stays], sizes, TWO_LAYERS)
+    assert first == Load(deferred, ("q", "p"), 13, 4, complete_at=3, urgency=0)
+    assert second == Load(stays, ("elsewhere",), 1, 4, complete_at=None, urgency=4)
+    assert (first.bytes, first.copy_s(replace(FREE, copy_s_per_byte=0.5))) == (52, 26.0)
+    assert second.copy_s(replace(FREE, copy_s_per_byte=0.5)) == 0.0
+
+
+def test_pieces_take_longer_where_ops_do():
+    pieces = Workload((Piece("f", 1.0, ops=2), Piece("b", 3.0)))
+    assert pieces.piece_seconds(0.0) == (1.0, 3.0)
+    assert pieces.piece_seconds(0.25) == (1.5, 3.25)
+    assert pieces.piece_seconds(0.0) == (1.0, 3.0)
 
 
 def test_an_empty_group_is_there_at_once():

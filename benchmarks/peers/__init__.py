@@ -5,7 +5,7 @@
 | `alone`             | one worker without aggregation                                             |
 | `plain`             | Caramel with one aggregation per gradient, and no plan                     |
 | `planned`           | Caramel with a plan                                                        |
-| `traced`            | what it is planned from: times of ops, on all hosts at once                |
+| `traced`            | what it is planned from: times of ops while all compute                    |
 | `mirrored`          | MultiWorkerMirroredStrategy                                                |
 | `parameter_servers` | parameter servers with synchronous workers (`SyncReplicasOptimizer`)       |
 | `mpi`               | an MPI all-reduce of each gradient between computation and update          |

@@ -1,9 +1,9 @@
 """Caramel: without a plan, where each gradient is aggregated when it is there, and with one.
 
 Host 0 has worker 0 and drives the job; the other hosts run ``caramel worker``. What a planned run
-needs to know of its ops is traced before the first such run of a case, on all of its hosts at once
-(`benchmarks.peers.traced`); what it needs to know of the network by the first one between such
-hosts.
+needs to know of its ops is traced before the first such run of a case, while all of its hosts
+compute (`benchmarks.peers.traced`); what it needs to know of the network is measured by the first
+one between such hosts.
 """
 
 from __future__ import annotations
@@ -84,10 +84,9 @@ class InGraph:
     def _start(
         self, bed: Testbed, case: Case, setting: Setting, extra: Mapping[str, Any]
     ) -> Running:
-        if _needs_profile(setting) and case.accelerator is None:
-            trace(bed, case)
-
         def start_all(run: Run) -> None:
+            if _needs_profile(setting) and case.accelerator is None:
+                trace(bed, case)
             addresses = run.addresses()
             env = _environment(setting)
             for number, host in enumerate(bed.hosts[1:], 1):
@@ -237,9 +236,9 @@ def _model(rank: Rank, context: Any, cluster: Any) -> Any:
     from benchmarks.peers.varied import varied
 
     setting = rank.setting
+    if setting.get("planner") == "live":
+        return caramel.ARModel(context, cluster)
     if not _needs_profile(setting):
-        if "pattern" not in setting:
-            return caramel.ARModel(context, cluster)
         return caramel.ARModel(context, cluster, pattern=setting["pattern"], planner="plain")
     profile = _profile(rank, context, cluster)
     if "varied" in setting:

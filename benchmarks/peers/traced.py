@@ -1,7 +1,7 @@
-"""How long the ops of a case take: traced on all hosts at once, because they share the machine.
+"""How long the ops of a case take: on one host, while the others train alone.
 
-Of the memory and of the caches each host has only its part then, as it has when all train. One that
-is traced while the others are idle is up to 8 % faster, and what writes much memory more than that.
+Hosts share the machine. Of its memory and caches each has only its part then, as it has when all
+train; traced while the others are idle, steps of ResNet-50 took 8 % less (by hand).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
 
 TIMING = "timing.json"
-BUILT, TRACED = "built", "traced"  # where the ranks meet
+TRAINING, TRACED = "training", "traced"  # where the ranks meet
 
 
 def trace(bed: Testbed, case: Case) -> None:
@@ -38,9 +38,10 @@ def trace(bed: Testbed, case: Case) -> None:
         stack.callback(run.end)
         for number, host in enumerate(bed.hosts):
             run.start(host, run.command(number))
-        for point in (BUILT, TRACED):
+        for point in (TRAINING, TRACED):
             run.meet(point, case.timeout_s)
             run.release(point)
+    (directory / TIMING).rename(ready.directory / TIMING)
 
 
 def timing_of(directory: str | Path) -> Any:
@@ -54,22 +55,29 @@ def timing_of(directory: str | Path) -> Any:
 
 
 def main() -> None:
-    """One host."""
+    """One host: the first one traces, the others train until it is done."""
     import caramel
     from benchmarks.peers import graph
     from caramel.profiler import profile_steps
     from caramel.records import to_json_value
 
     rank = Rank.read()
+    directory, config = Path(rank.directory), graph.config(rank.case)
     caramel.keep_memory()
     job = graph.build(rank.alone())
-    context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss)
-    rank.meet(BUILT)
-    timing = profile_steps(
-        context, device="/CPU:0", config=graph.config(rank.case), use_cache=False
-    )
     if rank.number == 0:
-        (Path(rank.prepared) / TIMING).write_text(json.dumps(to_json_value(timing)))
+        context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss)
+        rank.meet(TRAINING)
+        timing = profile_steps(context, device="/CPU:0", config=config, use_cache=False)
+        (directory / TIMING).write_text(json.dumps(to_json_value(timing)))
+    else:
+        with graph.tf1.Session(graph=job.graph, config=config) as session:
+            graph.initialise(session, job)
+            step = graph.step_of(session, job)
+            step()
+            rank.meet(TRAINING)
+            while not (directory / f"{TRACED}.0").exists():
+                step()
     rank.meet(TRACED)
     leave()
 

@@ -26,7 +26,7 @@ class Load:
     """
 
     group: Group
-    parameters: Sequence[str]
+    parameters: tuple[str, ...]
     elements: int
     element_bytes: int
     complete_at: int | None
@@ -52,7 +52,7 @@ def loads_of(groups: Sequence[Group], sizes: Mapping[str, Size], workload: Workl
     loads = []
     for group in groups:
         own = [sizes[name] for name in group.members]
-        parameters = [s.parameter or n for s, n in zip(own, group.members, strict=True)]
+        parameters = tuple(s.parameter or n for s, n in zip(own, group.members, strict=True))
         ends = [yielded_at[name] for name in parameters if name in yielded_at]
         needed = [needed_after.get(name, last) for name in parameters] if group.deferred else ()
         loads.append(

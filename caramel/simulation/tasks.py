@@ -100,8 +100,10 @@ class _Writer:
         self._transfers = Transfers(self._tasks, workload, hardware, detailed=detailed)
         self._after: dict[str, list[str]] = {}
         self._asked: list[list[int]] = []
-        self._begins: list[dict[int, int]] = []  # tasks of the chain by the first piece of each,
-        self._ends: list[dict[int, int]] = []  # and by the last one
+        self._chain_begins: list[
+            dict[int, int]
+        ] = []  # tasks of the chain by the first piece of each,
+        self._chain_ends: list[dict[int, int]] = []  # and by the last one
 
     # Computation
 
@@ -129,8 +131,8 @@ class _Writer:
                 )
                 begins[first] = ends[end - 1] = task
                 before = [task]
-            self._begins.append(begins)
-            self._ends.append(ends)
+            self._chain_begins.append(begins)
+            self._chain_ends.append(ends)
 
     def _cuts(self) -> Iterable[int]:
         """The first piece of each task of the chain, and the number of pieces.
@@ -160,7 +162,7 @@ class _Writer:
             for variable, tasks in self._updated(host).items():
                 if variable in self._workload.needed_at:
                     piece = self._workload.needed_at[variable]
-                    self._tasks.wait(self._begins[host][piece], tasks)
+                    self._tasks.wait(self._chain_begins[host][piece], tasks)
 
     def _updated(self, host: int) -> dict[str, list[int]]:
         """The tasks that write each variable with what is left of the step before."""
@@ -201,7 +203,7 @@ class _Writer:
                 if (name in deferred) == moved:
                     found.update(dict.fromkeys(arrived.get(name, ())))
             return list(found)
-        yielded_at, ends = self._workload.yielded_at, self._ends[host]
+        yielded_at, ends = self._workload.yielded_at, self._chain_ends[host]
         return sorted({ends[yielded_at[n]] for n in update.gradients if n in yielded_at})
 
     def _arrived(self, host: int) -> dict[str, list[int]]:
@@ -266,4 +268,4 @@ class _Writer:
 
     def _complete(self, load: Load, host: int) -> list[int]:
         """The task that brings the last raw gradient of a group."""
-        return [] if load.complete_at is None else [self._ends[host][load.complete_at]]
+        return [] if load.complete_at is None else [self._chain_ends[host][load.complete_at]]
