@@ -397,8 +397,8 @@ def test_a_load_tells_how_much_and_from_when_until_when():
     first, second = loads_of([deferred, stays], sizes, TWO_LAYERS)
     assert first == Load(deferred, ("q", "p"), 13, 4, complete_at=3, urgency=0)
     assert second == Load(stays, ("elsewhere",), 1, 4, complete_at=None, urgency=4)
-    assert (first.bytes, first.copy_s(replace(FREE, copy_s_per_byte=0.5))) == (52, 26.0)
-    assert second.copy_s(replace(FREE, copy_s_per_byte=0.5)) == 0.0
+    assert (first.bytes, first.copy_s(replace(TWO, copy_s_per_byte=0.5))) == (52, 26.0)
+    assert second.copy_s(replace(TWO, copy_s_per_byte=0.5)) == 0.0
 
 
 def test_pieces_take_longer_where_ops_do():
