@@ -427,8 +427,8 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
 def _cores(cluster: Cluster) -> int | None:
     """How many cores each worker has; None if this process does not know.
 
-    Workers that this machine has all for themselves share its cores. Where this process is one of
-    several, the others are taken for alike. Threads of this process send nothing over a network.
+    Workers that were started on this machine share its cores. Where this process is one of several,
+    the others are taken for alike. Of those within this process it is not told: they send nothing.
     """
     if cluster.kind == "local":
         return max(1, this_machine().cores // cluster.size)

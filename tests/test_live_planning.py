@@ -130,7 +130,9 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
 
     def planned(*given):
         """Whatever is predicted from the traces, something else than the plain plan is tried."""
-        return dataclasses.replace(plan_from_traces(*given), plan=other)
+        decision = plan_from_traces(*given[:-1], 3)
+        assert decision.outlook.hardware.cores == 3
+        return dataclasses.replace(decision, plan=other)
 
     monkeypatch.setattr("caramel.model_plans.plan_from_traces", planned)
     with plain.session() as session:
