@@ -257,6 +257,18 @@ def test_a_slow_link_holds_up_what_goes_over_it():
     assert spans(two, 1, ("send",)) == [("send", "g", 3.0, 4.0), ("send", "g", 5.0, 6.0)]
 
 
+def test_a_link_of_its_own_has_a_latency_of_its_own_and_messages_keep_it_busy_as_long_as_any():
+    """0 to 1: 2 s of bytes, 0.25 s for the message, and 0.5 s until it is there; 1 to 0: 1.25 s.
+
+    What 0 sends next is complete at 4.25 and goes when the link is free, from 5.25 to 7.5."""
+    link = Link(0, 1, 512.0, 0.5)
+    two = predicted(
+        ONE_LAYER, group("g", "p"), hardware=replace(TWO, links=(link,), message_s=0.25)
+    )
+    assert spans(two, 1, ("send",)) == [("send", "g", 3.0, 4.25), ("send", "g", 5.75, 7.0)]
+    assert two.groups == {"g": GroupTimes(3.0, 8.0)}
+
+
 def test_a_processor_computes_at_half_the_speed_while_it_transfers():
     workload = Workload((Piece("f", 2.0), Piece("b", 0.0, yields=("p",))), (update("p", 0.0),))
     both = replace(TWO, cores=1, processor_s_per_byte=0.5 / 1024)
