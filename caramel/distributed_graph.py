@@ -8,9 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.errors import GraphError
+from caramel.memory import total_bytes
 from caramel.names import in_variant
 
 _MOST_BYTES = 2**31 - 1  # of a protocol message
+_NODE_BYTES = 12_000
+"""What a node takes where a session drives the job: in the client, the master and the workers of
+the same process (measured, ResNet-152 with 16 workers)."""
+
+MEMORY_SHARE = 0.25
+"""Of the memory of this machine, that graphs may take for a further plan to be tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,13 @@ class DistributedGraph:
     def size(self) -> tuple[int, int]:
         """How many nodes there are, and how many bytes it takes to send them."""
         return sum(p.nodes for p in self.parts), sum(len(p.graph_def) for p in self.parts)
+
+    def has_room(self) -> bool:
+        """Whether the graph of one more plan, as large as those before, would leave enough memory
+        for everything else."""
+        nodes, _ = self.size
+        larger = nodes * (1 + 1 / len(self.parts))
+        return larger * _NODE_BYTES <= MEMORY_SHARE * total_bytes()
 
     def __contains__(self, name: str) -> bool:
         """Whether there is an op of this name."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from caramel.context import Context
 from caramel.distributed_graph import DistributedGraph
 from caramel.facts import InputPipelines, ReplicaState, StateAccess
 from caramel.plan import Plan
 from caramel.traffic import Traffic
+
+if TYPE_CHECKING:
+    from caramel.variants import Variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class Job:
 
     context: Context
     graph: DistributedGraph
-    variants: Mapping[str, Variant]
+    variants: Variants
     state: ReplicaState
     access: StateAccess
     pipelines: InputPipelines

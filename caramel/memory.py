@@ -16,11 +16,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
+from pathlib import Path
 
 # Parameters of mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX, _ARENA_MAX = -1, -2, -4, -8
 _NEVER = -1
 _GROWTH_BYTES = 64 * 2**20
+
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+"""Files of the control group in which a container runs, in both versions."""
 
 _USERS_OWN = ("MALLOC_", "GLIBC_TUNABLES")
 
@@ -51,3 +56,16 @@ def keep_memory() -> bool:
         (_TOP_PAD, _GROWTH_BYTES),
     )
     return all(set_option(option, value) == 1 for option, value in options)
+
+
+def total_bytes(limits: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory of this machine, or what a container may use of it.
+
+    Args:
+        limits: where the kernel tells of the latter.
+    """
+    totals = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in _LIMITS:
+        with suppress(OSError, ValueError):  # there is no such file; it says "max"
+            totals.append(int((limits / name).read_text()))
+    return min(totals)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from caramel.analysis import Analysis
@@ -113,8 +112,7 @@ class ModelPlans:
             return []
         if self._worth_a_trial is None:
             plans = {} if self._has_own_variants else worth_a_trial(self.decision)
-            like = partial(self._variants.like, later=True)
-            names = dict.fromkeys(like(plan, name) for name, plan in plans.items())
+            names = dict.fromkeys(self._variants.like(plan, name) for name, plan in plans.items())
             names.pop(OWN, None)
             self._worth_a_trial = list(names)
         return self._worth_a_trial

@@ -13,8 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
+from caramel.distributed_graph import MEMORY_SHARE
 from caramel.errors import CaramelError, PlanError
 from caramel.feeds import SplitFeeds
 from caramel.job import Job
@@ -235,19 +237,31 @@ class Stepper:
     def _make_tried(self) -> bool:
         """Let all plans that are tried be made, so that TensorFlow has to place them only once.
 
-        What goes wrong in that costs no training: the others are tried without those. Says whether
-        there is more than one to try; if not, the trials end here.
+        What goes wrong in that costs no training: the others are tried without those, and without
+        those for which there is not enough memory. Says whether there is more than one to try; if
+        not, the trials end here.
         """
         assert self._trials is not None
         _log.info("making the plans that are tried; a large job takes a while")
-        made = []
+        made, nodes = [], self._job.graph.size[0] // len(self._job.graph.parts)
         for plan in self._trials.state().plans:
+            if not self._job.variants.has_room_for(plan.name):
+                _log.warning(
+                    "plan '%s' is not tried: with it, the graphs of all plans, of some %d nodes "
+                    "each, would take more than %.0f %% of this machine's memory",
+                    plan.name,
+                    nodes,
+                    100 * MEMORY_SHARE,
+                )
+                continue
             try:
                 made.append(self._job.variants[plan.name].name)
             except CaramelError:
                 _log.warning("plan '%s' cannot be made, and is not tried", plan.name, exc_info=True)
         if len(made) == 1:
             self._trials, self._is_trying = None, False
+            if self._watch is not None:
+                self._watch.expect(median(self._recent_s) if self._recent_s else None)
         elif len(made) < len(self._trials.state().plans):
             self._trials = Trials(made, self._trials.settings)
         return self._is_trying

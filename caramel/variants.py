@@ -56,6 +56,10 @@ class Variants(Mapping[str, Variant]):
     def __contains__(self, name: object) -> bool:
         return name in self._plans
 
+    def has_room_for(self, name: str) -> bool:
+        """Whether a variant is there, or leaves enough memory if it is made."""
+        return name in self._made or self._assembly.graph.has_room()
+
     def add(self, plan: Plan, name: str) -> Plan:
         """Add a plan; returns it as it is carried out.
 
@@ -71,22 +75,17 @@ class Variants(Mapping[str, Variant]):
             raise
         return self._plans[name]
 
-    def like(self, plan: Plan, name: str, *, later: bool = False) -> str:
+    def like(self, plan: Plan, name: str) -> str:
         """The name of a variant that does what a plan decides.
 
-        If there is none, one is added, under this name or a similar one.
-
-        Args:
-            later: its graph need not be made before it is asked for.
+        If there is none, one is added, under this name or a similar one. Its graph is made when it
+        is asked for.
         """
         for known, own in self._plans.items():
             if decides_alike(own, plan):
                 return known
         new = self._new_name(name)
-        if later:
-            self._promise(plan, new)
-        else:
-            self.add(plan, new)
+        self._promise(plan, new)
         return new
 
     def undeferred(self, *, factored: bool = True) -> str:

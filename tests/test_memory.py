@@ -156,3 +156,21 @@ def test_a_command_keeps_its_memory_before_it_builds_the_job(
     monkeypatch.setattr(user_job, "load_job", load)
     assert "seen" in called(monkeypatch, capsys, tmp_path, *command).stderr
     assert order == ["kept", "loaded"]
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, None),
+        ({"memory.max": "max\n"}, None),
+        ({"memory.max": "1000000\n"}, 1_000_000),
+        ({"memory/memory.limit_in_bytes": "2000000\n"}, 2_000_000),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+    ],
+)
+def test_a_container_has_as_much_memory_as_it_may_use(tmp_path, files, limit):
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert memory.total_bytes(tmp_path) == (limit or machine)

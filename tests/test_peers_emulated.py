@@ -144,6 +144,32 @@ def test_a_case_that_means_nothing_is_refused(fields, message):
         replace(CASE, **fields)
 
 
+def test_large_constants_are_mapped_from_one_file(tmp_path):
+    import tensorflow as tf
+
+    from benchmarks.peers.emulated import map_constants
+
+    shapes = {"small": (3,), "large": (50, 20), "larger": (2000,)}
+    with tf.Graph().as_default() as graph:
+        constants = [tf.constant(0.5, tf.float32, shape, name) for name, shape in shapes.items()]
+        for constant in constants:  # takes a tensor that nobody else holds for its result
+            tf.add(constant, 1.0, name=f"{constant.op.name}_plus_1")
+    path = tmp_path / "values.bin"
+    mapped = map_constants(graph.as_graph_def(), path, least_bytes=4000)
+    np.testing.assert_array_equal(np.fromfile(path, np.float32), np.full(2000, 0.5, np.float32))
+    assert [node.name for node in mapped.node if node.op == "ImmutableConst"] == [
+        "large/mapped",
+        "larger/mapped",
+    ]
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(mapped, name="")
+    sums = [f"{name}_plus_1:0" for name in shapes]
+    with tf.compat.v1.Session(graph=graph) as session:
+        for _ in range(3):
+            for value, shape in zip(session.run(sums), shapes.values(), strict=True):
+                np.testing.assert_array_equal(value, np.full(shape, 1.5, np.float32))
+
+
 # Workers -----------------------------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel import distributed_graph
 from caramel.c_api import GraphSession
 from caramel.errors import TrafficError
 from caramel.live_planning import FURTHER, worth_a_trial
@@ -83,6 +84,34 @@ def test_a_plan_that_cannot_be_made_is_left_out_of_the_trials(fails, caplog, mon
         assert "plain" not in {each.name for each in trials.plans}
     else:
         assert (trials, plan) == (None, "own")
+
+
+@pytest.mark.parametrize(("plans", "room"), [(1, 1.9), (2, 2.0)])
+def test_plans_for_which_there_is_not_enough_memory_are_not_tried(plans, room, caplog, monkeypatch):
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    nodes, _ = model.graph_size
+    needed_bytes = 4 * 12_000 * nodes  # a quarter of it is for graphs
+    monkeypatch.setattr(distributed_graph, "total_bytes", lambda: room * needed_bytes)
+    with model.session() as session:
+        train_steps(session, job, 10)
+        metrics = session.metrics()
+    assert f"plan '{FURTHER[0]}' is not tried" in caplog.text
+    assert ("plan 'plain' is not tried" in caplog.text) == (plans == 1)
+    if plans == 1:
+        assert (metrics.trials, metrics.plan, model.graph_size[0]) == (None, "own", nodes)
+    else:
+        assert [each.name for each in metrics.trials.plans] == ["own", "plain"]
+
+
+def test_what_is_made_already_is_tried_whatever_memory_it_takes(monkeypatch):
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    assert model.variants[model._plans.alternatives()[0]].name == "plain"
+    monkeypatch.setattr(distributed_graph, "total_bytes", lambda: 0)
+    with model.session() as session:
+        train_steps(session, job, 10)
+        assert [each.name for each in session.metrics().trials.plans] == ["own", "plain"]
 
 
 def test_the_next_session_begins_with_the_plan_that_was_chosen():

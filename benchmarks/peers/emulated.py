@@ -6,6 +6,10 @@ nodes get the device of the scope they are imported in, so its locks are each wo
 
 Moving averages are left out: nothing that is timed depends on them.
 
+Large gradients are mapped from one file that all processes share. As constants they would be in
+memory once for each program that a process runs, which with large networks and many workers is more
+than a machine has.
+
 Inside a `tf.function`, TensorFlow orders ops that share a resource, so kernels there run in the
 order of the graph instead of any that their inputs allow.
 """
@@ -25,11 +29,14 @@ from benchmarks.emulate import emulate, flops_times
 from benchmarks.peers.data import KERNELS, Case
 from benchmarks.peers.kernels import layers_of
 from caramel import Context
+from caramel.graph import TensorSpec
+from caramel.modifiers.nodes import GraphWriter, static_shape
 
 tf1 = tf.compat.v1
 
-GRAPH, NAMES = "emulated.pb", "emulated.json"
+GRAPH, NAMES, VALUES = "emulated.pb", "emulated.json", "gradients.bin"
 SCOPE = "emulation"
+MAPPED_BYTES = 2**20  # from this size on, a constant is mapped
 SHORTEST_PART = 1e-6  # what rounding may lose of a step's time
 
 
@@ -88,7 +95,8 @@ def write(directory: Path, case: Case, context: Context) -> None:
     sums = [sum(times.values()), _waits_s(made.graph_def)]
     sums.append(sum(layer.forward_s + layer.backward_s for layer in layers))
     assert np.allclose(sums, sums[0], rtol=SHORTEST_PART), f"times differ: {sums}"
-    (directory / GRAPH).write_bytes(made.graph_def.SerializeToString())
+    mapped = map_constants(made.graph_def, directory / VALUES)
+    (directory / GRAPH).write_bytes(mapped.SerializeToString())
     names = {"loss": made.loss, "gradients_of": made.gradients_of, "reads": made.reads}
     (directory / NAMES).write_text(json.dumps(names))
     kernels = [
@@ -136,6 +144,56 @@ def _computation(emulated: Context) -> Emulated:
             for key in ("_class", "_output_shapes"):
                 added.attr.pop(key, None)
     return Emulated(graph_def, str(job.loss), gradients, reads)
+
+
+def map_constants(graph_def: Any, path: Path, least_bytes: int = MAPPED_BYTES) -> Any:
+    """The graph with large constants mapped from a file, which is written.
+
+    What is mapped cannot be written to. A variable holds it, so that no op takes it for its own and
+    puts its result there; each step assigns it anew, which copies nothing.
+
+    Args:
+        graph_def: large constants of it are one float32 number over and over, the same in all.
+        path: of the file, which is as large as the largest of them.
+        least_bytes: smaller constants stay.
+    """
+    mapped, largest = tf1.GraphDef(), 0
+    numbers: set[float] = set()
+    mapped.versions.CopyFrom(graph_def.versions)
+    mapped.library.CopyFrom(graph_def.library)
+    for node in graph_def.node:
+        spec = _constant_spec(node)
+        if spec is None or (spec.bytes or 0) < least_bytes:
+            mapped.node.add().CopyFrom(node)
+            continue
+        (number,) = node.attr["value"].tensor.float_val
+        numbers.add(number)
+        largest = max(largest, spec.elements or 0)
+        _write_mapped(GraphWriter(mapped), node, spec, path)
+    if numbers:
+        (number,) = numbers
+        np.full(largest, number, np.float32).tofile(path)
+    return mapped
+
+
+def _constant_spec(node: Any) -> TensorSpec | None:
+    """Dtype and shape of a float32 constant."""
+    if node.op != "Const" or node.attr["dtype"].type != tf.float32.as_datatype_enum:
+        return None
+    shape = node.attr["value"].tensor.tensor_shape
+    return TensorSpec("float32", tuple(dimension.size for dimension in shape.dim))
+
+
+def _write_mapped(writer: GraphWriter, node: Any, spec: TensorSpec, path: Path) -> None:
+    """What stands in place of a constant, under its name."""
+    where: dict[str, Any] = {"device": node.device, "dtype": spec.dtype}
+    shape = static_shape(spec)
+    handle = writer.add(f"{node.name}/held", "VarHandleOp", shape=shape, **where)
+    writer.last.attr["shared_name"].s = handle.op.encode()
+    value = writer.add(f"{node.name}/mapped", "ImmutableConst", shape=shape, **where)
+    writer.last.attr["memory_region_name"].s = str(path).encode()
+    hold = writer.add(f"{node.name}/hold", "AssignVariableOp", [handle, value], **where)
+    writer.add(node.name, "ReadVariableOp", [handle], controls=[hold.op], outputs=[spec], **where)
 
 
 def _waits_s(graph_def: Any) -> float:
