@@ -13,8 +13,8 @@ from caramel.names import in_variant
 
 _MOST_BYTES = 2**31 - 1  # of a protocol message
 _NODE_BYTES = 12_000
-"""What a node takes where a session drives the job, in the client and the master: 11 kB are measured
-(a second plan of ResNet-152 for 8 workers, before its first step)."""
+"""What a node takes where a session drives the job, in the client and the master: 11 kB are
+measured (a second plan of ResNet-152 for 8 workers, before its first step)."""
 
 MEMORY_SHARE = 0.25
 """Of the memory of this machine, that graphs may take for a further plan to be tried."""
