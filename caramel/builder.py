@@ -387,6 +387,7 @@ class ARModel:
             self._pipelines,
             self.variants.undeferred,
             self.variants.unfactored,
+            self.variants.has_room_for,
         )
         return Session(
             job,

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from caramel.context import Context
 from caramel.distributed_graph import DistributedGraph
 from caramel.facts import InputPipelines, ReplicaState, StateAccess
 from caramel.plan import Plan
 from caramel.traffic import Traffic
-
-if TYPE_CHECKING:
-    from caramel.variants import Variants
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +47,18 @@ class Job:
         undeferred: the name of a plan that defers nothing, and, if asked, sends no factors; it is
             added if there is none.
         unfactored: the names of those that send no factors; likewise.
+        has_room_for: whether a variant is there, or leaves enough memory if it is made.
     """
 
     context: Context
     graph: DistributedGraph
-    variants: Variants
+    variants: Mapping[str, Variant]
     state: ReplicaState
     access: StateAccess
     pipelines: InputPipelines
     undeferred: Callable[..., str]
     unfactored: Callable[[], list[str]]
+    has_room_for: Callable[[str], bool]
 
     @property
     def plan(self) -> Plan:

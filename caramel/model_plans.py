@@ -97,6 +97,7 @@ class ModelPlans:
         return Planning(
             replan=self._plan_live,
             chosen=self._keep,
+            untried=self._go_on,
             begins=searches and self.decision.outlook is None,
             again=self._again,
             expected_s=None if forecast is None else forecast.step_s,
@@ -165,7 +166,10 @@ class ModelPlans:
     def _keep(self, name: str) -> None:
         """Remember the plan that proved the fastest."""
         self.first, self._is_chosen = name, True
-        plan = self._variants[name].plan
-        self.decision = dataclasses.replace(self.decision, plan=plan)
+        self._go_on(name)
         if self._cache_key is not None:
-            keep_plan(self._cache_key, plan)
+            keep_plan(self._cache_key, self.decision.plan)
+
+    def _go_on(self, name: str) -> None:
+        """Whatever was decided, this is the plan that steps are done by."""
+        self.decision = dataclasses.replace(self.decision, plan=self._variants[name].plan)

@@ -41,6 +41,7 @@ class Planning:
             `StepStats` protos of their calls, and how far each worker's clock is ahead; returns the
             names of plans to try besides, and the step that is expected of the first of them.
         chosen: told the name of a plan that was kept after trials.
+        untried: told the name of the plan that goes on because no other could be made.
         settings: when.
         begins: whether nothing is known yet, so that the job is to measure itself.
         again: whether to plan again when steps drift.
@@ -51,6 +52,7 @@ class Planning:
         [str, Sequence[Sequence[Any]], Sequence[float]], tuple[list[str], float | None]
     ]
     chosen: Callable[[str], None] = lambda name: None
+    untried: Callable[[str], None] = lambda name: None
     settings: ReplanSettings = field(default_factory=ReplanSettings)
     begins: bool = False
     again: bool = False
@@ -245,7 +247,7 @@ class Stepper:
         _log.info("making the plans that are tried; a large job takes a while")
         made, nodes = [], self._job.graph.size[0] // len(self._job.graph.parts)
         for plan in self._trials.state().plans:
-            if not self._job.variants.has_room_for(plan.name):
+            if not self._job.has_room_for(plan.name):
                 _log.warning(
                     "plan '%s' is not tried: with it, the graphs of all plans, of some %d nodes "
                     "each, would take more than %.0f %% of this machine's memory",
@@ -260,7 +262,8 @@ class Stepper:
                 _log.warning("plan '%s' cannot be made, and is not tried", plan.name, exc_info=True)
         if len(made) == 1:
             self._trials, self._is_trying = None, False
-            if self._watch is not None:
+            if self._planning is not None and self._watch is not None:
+                self._planning.untried(made[0])
                 self._watch.expect(median(self._recent_s) if self._recent_s else None)
         elif len(made) < len(self._trials.state().plans):
             self._trials = Trials(made, self._trials.settings)

@@ -288,6 +288,24 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch, quickly
     assert not any(group.deferred for group in model.explain().groups)
 
 
+def test_where_plans_need_too_much_memory_what_runs_is_explained(monkeypatch, caplog, quickly):
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.distributed_graph.total_bytes", lambda: 0)
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    other = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
+    model = caramel.ARModel(context, 2, pattern="shuffle")
+    size = model.graph_size
+    with model.session(replanning=AT_ONCE) as session:
+        train_steps(session, job, 16)
+        metrics = session.metrics()
+    assert "plan 'searched' is not tried" in caplog.text
+    assert (metrics.plan, metrics.trials, model.graph_size) == ("own", None, size)
+    assert min(metrics.recent_step_s) <= metrics.expected_s <= max(metrics.recent_step_s)
+    assert not any(group.deferred for group in model.explain().groups)
+
+
 def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(monkeypatch):
     """A plan that was fast may have become slower than the plain one."""
     context = network("adam", model=wide, dtype=tf.float32).context()
