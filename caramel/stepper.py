@@ -245,21 +245,22 @@ class Stepper:
         """
         assert self._trials is not None
         _log.info("making the plans that are tried; a large job takes a while")
-        made, nodes = [], self._job.graph.size[0] // len(self._job.graph.parts)
+        made, left_out = [], []
         for plan in self._trials.state().plans:
             if not self._job.has_room_for(plan.name):
-                _log.warning(
-                    "plan '%s' is not tried: with it, the graphs of all plans, of some %d nodes "
-                    "each, would take more than %.0f %% of this machine's memory",
-                    plan.name,
-                    nodes,
-                    100 * MEMORY_SHARE,
-                )
+                left_out.append(f"'{plan.name}'")
                 continue
             try:
                 made.append(self._job.variants[plan.name].name)
             except CaramelError:
                 _log.warning("plan '%s' cannot be made, and is not tried", plan.name, exc_info=True)
+        if left_out:
+            _log.warning(
+                "not tried: %s; with more plans, graphs would take more than %.0f %% of this "
+                "machine's memory",
+                ", ".join(left_out),
+                100 * MEMORY_SHARE,
+            )
         if len(made) == 1:
             self._trials, self._is_trying = None, False
             if self._planning is not None and self._watch is not None:
