@@ -164,7 +164,10 @@ def test_large_constants_are_mapped_from_one_file(tmp_path):
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(mapped, name="")
     sums = [f"{name}_plus_1:0" for name in shapes]
-    with tf.compat.v1.Session(graph=graph) as session:
+    config = tf.compat.v1.ConfigProto()  # as Caramel's: optimizers would fold the sums
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
+    with tf.compat.v1.Session(graph=graph, config=config) as session:
         for _ in range(3):
             for value, shape in zip(session.run(sums), shapes.values(), strict=True):
                 np.testing.assert_array_equal(value, np.full(shape, 1.5, np.float32))
