@@ -59,6 +59,7 @@ class Piece:
             "networks": list(dict.fromkeys(self.networks)),
             "date": self.date,
             "processor": machine()["processor"],
+            "tcp": machine()["tcp"],
             "command": self.command,
             "load_before_per_core": round(self.load, 2),
             "busy_share_before": round(self.busy, 2),

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.testbed import CONGESTION_CONTROL
+
 RESULTS = Path(__file__).parent / "results"
 _PACKAGES = ("caramel", "tensorflow", "numpy", "torch", "mpi4py", "horovod")
 _BUSY_LOAD_PER_CORE = 0.3  # of other programs, from which on a machine counts as loaded
@@ -111,7 +113,7 @@ def machine() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
-        "tcp": Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip(),
+        "tcp": CONGESTION_CONTROL,
         "python": platform.python_version(),
         "versions": versions,
     }

@@ -167,6 +167,32 @@ def test_what_a_host_receives_can_be_limited_too():
         assert measure_until(bed, 200e6) == pytest.approx(1, abs=0.1)
 
 
+SAYS_HOW_IT_IS_SENT = """
+    import socket, sys
+    if len(sys.argv) > 1:
+        connection = socket.create_connection((sys.argv[1], 5000), timeout=20)
+    else:
+        server = socket.create_server(("", 5000))
+        print("ready", flush=True)
+        connection, _ = server.accept()
+    named = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    print(named.rstrip(bytes(1)).decode())
+"""
+
+
+@needs_namespaces
+def test_the_machines_congestion_control_is_not_that_of_the_hosts():
+    code, pipe = SAYS_HOW_IT_IS_SENT, subprocess.PIPE
+    with (
+        testbed.Testbed(2) as bed,
+        bed.popen(1, python(code), stdout=pipe, text=True) as server,
+    ):
+        assert server.stdout.readline() == "ready\n"
+        sending = bed.run(0, python(code, bed.hosts[1].address), timeout_s=30)
+        accepted, _ = server.communicate(timeout=30)
+    assert (sending.stdout, accepted) == (f"{testbed.CONGESTION_CONTROL}\n",) * 2
+
+
 @needs_namespaces
 def test_the_counters_agree_with_what_was_sent():
     sent = 10_000_000

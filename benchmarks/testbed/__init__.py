@@ -5,7 +5,8 @@
 Each host is a network namespace with an interface eth0, a hostname that resolves to eth0's address,
 and, if wanted, a core of its own. eth0 is one end of a veth pair, the other end is a port of the
 bed's own bridge. A token bucket (tbf) limits what a host sends. What it receives is limited only by
-its senders, so several at once can exceed one link, unless the bed is made with `both_ways`.
+its senders, so several at once can exceed one link, unless the bed is made with `both_ways`. TCP's
+congestion control is the same on every machine (`CONGESTION_CONTROL`).
 
 `rate` is a rate as tc takes it, such as "1gbit" (10^9 bit/s) or "200mbit". tc counts Ethernet
 frames: 1514 bytes carry at most 1448 bytes of a TCP stream (`PAYLOAD_SHARE`). An interface's own
@@ -17,7 +18,7 @@ removed when the bed is closed, also by an exception, SIGINT, SIGTERM or SIGHUP;
 creator left is removed when the next bed is made. This needs root, iproute2 and util-linux.
 """
 
-from benchmarks.testbed.bed import Testbed
+from benchmarks.testbed.bed import CONGESTION_CONTROL, Testbed
 from benchmarks.testbed.hosts import Counters, Host, difference
 from benchmarks.testbed.names import INTERFACE
 from benchmarks.testbed.system import BedError, missing
@@ -27,6 +28,7 @@ PAYLOAD_SHARE = 1448 / 1514
 and TCP (20, and 12 for timestamps), of the 1500 and an Ethernet header (14)."""
 
 __all__ = [
+    "CONGESTION_CONTROL",
     "INTERFACE",
     "PAYLOAD_SHARE",
     "BedError",

@@ -19,6 +19,13 @@ from benchmarks.testbed.system import BedError, call, keep_silent, lock, missing
 BURST, LATENCY = "256kb", "20ms"
 """How much a host may send at once, and how long a packet may wait before packets are dropped."""
 
+CONGESTION_CONTROL = "cubic"
+"""What TCP on the hosts does, whatever the machine is set to: what Linux does by default.
+
+BBR, which some machines use instead, slows rings down: every ten seconds it lets a busy connection
+send nearly nothing for 200 ms, to learn its delay, and all whom a ring joins wait meanwhile.
+"""
+
 MOST_HOSTS = 100
 
 
@@ -222,11 +229,11 @@ class Testbed:
             own = f"{network[-2]}/{network.prefixlen}"
             call("ip", "address", "add", own, "dev", self._name)
         for host in self.hosts:
-            self._make_host(host, network.prefixlen)
+            self._make_host(host, network)
 
-    def _make_host(self, host: Host, prefix_length: int) -> None:
-        name = host.namespace
-        own = f"{host.address}/{prefix_length}"
+    def _make_host(self, host: Host, network: IPv4Network) -> None:
+        name, subnet = host.namespace, str(network)
+        own = f"{host.address}/{network.prefixlen}"
         ip = ("ip", "-n", name)
         write_hosts_file(name, self.hosts)
         call("ip", "netns", "add", name)
@@ -238,6 +245,9 @@ class Testbed:
         call(*ip, "address", "add", own, "dev", INTERFACE)
         self.set_rate(host, self.rate)
         call(*ip, "link", "set", INTERFACE, "up")
+        # A route may say it where a namespace may not, and only the bed's own traffic is concerned.
+        route = (subnet, "dev", INTERFACE, "proto", "kernel", "scope", "link", "src", host.address)
+        call(*ip, "route", "replace", *route, "congctl", CONGESTION_CONTROL)
 
     def _set_port(self, host: Host | int, state: str) -> None:
         # Not its link: without a carrier the host itself would notice. And not by `ip`, which
