@@ -7,6 +7,7 @@
 | `order`       | in how many orders transfers arrive                                           |
 | `scale`       | how building and opening a job grow with its workers                          |
 | `search`      | how near to the bound plans are predicted to be, and what planning takes      |
+| `congestion`  | what TCP's congestion control does to rings of many hosts                     |
 | `overhead`    | what a session's step costs                                                   |
 | `start`       | what a worker takes until it listens                                          |
 | `networks`    | the papers' networks, in plain TensorFlow                                     |

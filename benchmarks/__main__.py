@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import congestion as congestion_benchmark
 from benchmarks import document as document_of_tables
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
@@ -113,6 +114,15 @@ def start(
 ) -> None:
     """What a worker takes until it listens."""
     _run_one("start", start_benchmark, quick, results)
+
+
+@app.command()
+def congestion(
+    quick: Quick = False,
+    results: Results = RESULTS,
+) -> None:
+    """What rings of eight hosts take with each congestion control of TCP."""
+    _run_one("congestion", congestion_benchmark, quick, results)
 
 
 @app.command()

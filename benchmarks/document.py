@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import search, when
+from benchmarks import congestion, search, when
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
 from benchmarks.step.cells import GRIDS, HEADLINES
@@ -22,7 +22,7 @@ DOCUMENT = Path(__file__).parents[1] / "BENCHMARKS.md"
 _OF_FILE = re.compile(
     r"`python -m benchmarks (?:step|ablation|ranking)[^`]*`, result file `([^`]+)`"
 )
-_OF_ALL = re.compile(r"`python -m benchmarks (headline|grids|when|search)`")
+_OF_ALL = re.compile(r"`python -m benchmarks (headline|grids|when|search|congestion)`")
 _TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
 _SUMMARY = re.compile(r"\d+ (?:predicted steps|plans): ")
 _TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
@@ -68,6 +68,8 @@ def _summary_of(command: str, results: Path) -> list[str]:
     """The table of a command that sums up many result files."""
     if command == "when":
         return _below_command(when.markdown(results))
+    if command == "congestion":
+        return _below_command(congestion.markdown(results))
     if command == "search":
         return _below_command(search.markdown(results))
     shown, suites = (headline, HEADLINES) if command == "headline" else (grids, GRIDS)

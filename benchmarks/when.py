@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def markdown(directory: Path) -> str:
-    """A line for each run that the files of step, ablation, ranking, scale and search keep."""
+    """A line for each run that a result file keeps."""
     return "\n".join(["`python -m benchmarks when`", "", *_lines(directory)])
 
 
 def _lines(directory: Path) -> Iterator[str]:
     yield "| result file | networks | measured | processor |"
     yield "|---|---|---|---|"
-    for kind in ("step", "ablation", "ranking", "scale", "search"):
+    for kind in ("step", "ablation", "ranking", "scale", "search", "congestion"):
         for path in sorted(directory.glob(f"{kind}*.json")):
             if path.stem.endswith("-quick"):
                 continue

@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from caramel.cluster import Cluster
+from caramel.congestion import advice
 from caramel.errors import CaramelError, ClusterError, ProfileError
 from caramel.files import write_whole
 from caramel.memory import keep_memory
@@ -98,6 +99,8 @@ def worker(
             restore_errors()
             address = workers.tasks[number].address
             print(f"caramel worker {number} of {workers.size} {LISTENING} {address}", flush=True)
+            if hint := advice(each.address or "" for each in workers.tasks):
+                print(f"caramel: {hint}.", file=sys.stderr)
 
         serve(
             workers,

@@ -26,6 +26,7 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 LAYERS = {
     0: {
         "collector",
+        "congestion",
         "devices",
         "errors",
         "files",

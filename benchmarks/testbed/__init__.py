@@ -6,7 +6,7 @@ Each host is a network namespace with an interface eth0, a hostname that resolve
 and, if wanted, a core of its own. eth0 is one end of a veth pair, the other end is a port of the
 bed's own bridge. A token bucket (tbf) limits what a host sends. What it receives is limited only by
 its senders, so several at once can exceed one link, unless the bed is made with `both_ways`. TCP's
-congestion control is the same on every machine (`CONGESTION_CONTROL`).
+congestion control is the bed's, not the machine's (`CONGESTION_CONTROL`, unless told otherwise).
 
 `rate` is a rate as tc takes it, such as "1gbit" (10^9 bit/s) or "200mbit". tc counts Ethernet
 frames: 1514 bytes carry at most 1448 bytes of a TCP stream (`PAYLOAD_SHARE`). An interface's own

@@ -20,11 +20,7 @@ BURST, LATENCY = "256kb", "20ms"
 """How much a host may send at once, and how long a packet may wait before packets are dropped."""
 
 CONGESTION_CONTROL = "cubic"
-"""What TCP on the hosts does, whatever the machine is set to: what Linux does by default.
-
-BBR, which some machines use instead, slows rings down: every ten seconds it lets a busy connection
-send nearly nothing for 200 ms, to learn its delay, and all whom a ring joins wait meanwhile.
-"""
+"""What TCP on the hosts does by default, whatever the machine is set to: what most machines do."""
 
 MOST_HOSTS = 100
 
@@ -45,6 +41,7 @@ class Testbed:
         pin_cores: bool = False,
         both_ways: bool = False,
         reach_from_root: bool = False,
+        congestion_control: str = CONGESTION_CONTROL,
         grace_s: float = 3.0,
     ) -> None:
         """Describe a bed; entering it makes it.
@@ -55,6 +52,7 @@ class Testbed:
             pin_cores: keep the programs of host i on core i, modulo the cores there are.
             both_ways: limit what a host receives to `rate`, too.
             reach_from_root: give the machine itself an unlimited interface to the hosts.
+            congestion_control: what TCP does on the hosts, as the kernel names it.
             grace_s: seconds that programs get between SIGTERM and SIGKILL when the bed is closed.
 
         Raises:
@@ -67,6 +65,7 @@ class Testbed:
         self._count, self._both_ways = hosts, both_ways
         self._cores = sorted(os.sched_getaffinity(0)) if pin_cores else None
         self._reach_from_root, self._grace_s = reach_from_root, grace_s
+        self._congestion_control = congestion_control
         self._name = ""  # empty while there is no bed
         self._owner_pid = os.getpid()
         self._processes: list[subprocess.Popen[Any]] = []
@@ -247,7 +246,7 @@ class Testbed:
         call(*ip, "link", "set", INTERFACE, "up")
         # A route may say it where a namespace may not, and only the bed's own traffic is concerned.
         route = (subnet, "dev", INTERFACE, "proto", "kernel", "scope", "link", "src", host.address)
-        call(*ip, "route", "replace", *route, "congctl", CONGESTION_CONTROL)
+        call(*ip, "route", "replace", *route, "congctl", self._congestion_control)
 
     def _set_port(self, host: Host | int, state: str) -> None:
         # Not its link: without a carrier the host itself would notice. And not by `ip`, which
