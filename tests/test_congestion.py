@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from caramel.congestion import advice
+from caramel.processes import LISTENING, free_ports
 
 HOSTS = ("a:2222", "10.0.0.2:2222")
 
@@ -39,3 +43,21 @@ def test_nothing_is_said_where_all_workers_are_on_this_machine(machine):
 
 def test_nothing_is_said_where_the_setting_cannot_be_read(tmp_path):
     assert advice(HOSTS, tmp_path / "none") is None
+
+
+@pytest.mark.processes
+def test_a_worker_says_it_once_it_listens():
+    addresses = [f"127.0.0.1:{free_ports(1)[0]}", "elsewhere:2222"]
+    command = ("worker", "--cluster", ",".join(addresses), "--task", "0")
+    with subprocess.Popen(
+        [sys.executable, "-m", "caramel", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as worker:
+        assert LISTENING in worker.stdout.readline()
+        said = advice(addresses)
+        first = worker.stderr.readline() if said else ""
+        worker.terminate()
+        rest = worker.stderr.read()
+    assert (first, rest) == (f"caramel: {said}.\n" if said else "", "")
