@@ -14,6 +14,7 @@
 | `emulate`     | accelerators without a GPU: computation replaced by timed waits               |
 | `peers`       | other systems, trained side by side with Caramel                              |
 | `testbed`     | several hosts with a real, rate-limited network, on one machine               |
+| `wire`        | the least time in which aggregated bytes can be sent                          |
 | `workers`     | Caramel workers on the hosts of a test bed                                    |
 | `environment` | what processes that are measured find in their environment                    |
 | `pieces`      | benchmarks that are run some networks at a time, into one file                |

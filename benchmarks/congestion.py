@@ -20,7 +20,8 @@ from rich.progress import track
 
 from benchmarks.pieces import piece, warn
 from benchmarks.results import Row, ratio_of_medians, write
-from benchmarks.testbed import CONGESTION_CONTROL, PAYLOAD_SHARE, Testbed
+from benchmarks.testbed import CONGESTION_CONTROL, Testbed
+from benchmarks.wire import wire_limit_s
 from benchmarks.workers import on_first_host, workers
 
 PATTERN = "ring"
@@ -46,11 +47,6 @@ class Settings:
     sizes: tuple[int, ...] = (4 * 2**20, 16 * 2**20)
     rounds: int = 2
     repeats: int = 12
-
-    def wire_limit_s(self, size_bytes: float) -> float:
-        """The least time in which the hosts can aggregate so many bytes."""
-        sent_bytes = 2 * (self.hosts - 1) / self.hosts * size_bytes
-        return sent_bytes * 8 / (self.mbit_per_s * 1e6 * PAYLOAD_SHARE)
 
 
 FULL = Settings()
@@ -90,7 +86,7 @@ def run(settings: Settings, name: str, directory: Path, console: Console) -> Pat
         Row(
             {"network": "none", "system": each, "tensors": tensors, "bytes": size},
             tuple(seconds),
-            {"wire_limit_s": settings.wire_limit_s(size)},
+            {"wire_limit_s": wire_limit_s(size, settings.hosts, settings.mbit_per_s * 1e6)},
         )
         for (each, tensors, size), seconds in samples_s.items()
     ]

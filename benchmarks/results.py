@@ -102,7 +102,7 @@ def _drawn_ratios(
 
 
 def machine() -> dict[str, Any]:
-    """The machine and the versions of what is installed."""
+    """The machine, what TCP does on the hosts of beds, and the versions of what is installed."""
     versions = {}
     for package in _PACKAGES:
         try:

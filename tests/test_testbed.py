@@ -181,16 +181,17 @@ SAYS_HOW_IT_IS_SENT = """
 
 
 @needs_namespaces
-def test_the_machines_congestion_control_is_not_that_of_the_hosts():
+@pytest.mark.parametrize("name", [testbed.CONGESTION_CONTROL, "reno"])
+def test_the_hosts_congestion_control_is_that_of_the_bed_and_not_of_the_machine(name):
     code, pipe = SAYS_HOW_IT_IS_SENT, subprocess.PIPE
     with (
-        testbed.Testbed(2) as bed,
+        testbed.Testbed(2, congestion_control=name) as bed,
         bed.popen(1, python(code), stdout=pipe, text=True) as server,
     ):
         assert server.stdout.readline() == "ready\n"
         sending = bed.run(0, python(code, bed.hosts[1].address), timeout_s=30)
         accepted, _ = server.communicate(timeout=30)
-    assert (sending.stdout, accepted) == (f"{testbed.CONGESTION_CONTROL}\n",) * 2
+    assert (sending.stdout, accepted) == (f"{name}\n",) * 2
 
 
 @needs_namespaces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from benchmarks.testbed import PAYLOAD_SHARE
+from benchmarks import wire
 from caramel.patterns import PATTERNS
 
 KB, MB = 1024, 2**20
@@ -107,10 +107,5 @@ def turns(limit_s: float, most_rounds: int) -> Turns:
 
 
 def wire_limit_s(size_bytes: int, network: Network) -> float:
-    """The least time in which a worker can send what an aggregation needs of it.
-
-    Every worker has to send ``2 (N - 1) / N`` times the tensor, at the payload rate of a TCP
-    stream on its link. Tensors smaller than a link's burst of 256 KB may be faster.
-    """
-    sent_bytes = 2 * (network.workers - 1) / network.workers * size_bytes
-    return sent_bytes * 8 / (network.rate_bits_per_s * PAYLOAD_SHARE)
+    """The least time in which a worker can send what an aggregation needs of it."""
+    return wire.wire_limit_s(size_bytes, network.workers, network.rate_bits_per_s)

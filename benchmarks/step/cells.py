@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks import peers
 from benchmarks.peers import Case
 from benchmarks.peers.plain import OPTIMIZATIONS
-from benchmarks.testbed import PAYLOAD_SHARE
+from benchmarks.wire import wire_limit_s
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,7 @@ class Cell:
 
     def wire_limit_s(self, parameter_bytes: float) -> float:
         """The least time in which a worker can send what an all-reduce needs of it."""
-        sent_bytes = 2 * (self.workers - 1) / self.workers * parameter_bytes
-        return sent_bytes * 8 / (self.mbit_per_s * 1e6 * PAYLOAD_SHARE)
+        return wire_limit_s(parameter_bytes, self.workers, self.mbit_per_s * 1e6)
 
 
 @dataclass(frozen=True)
