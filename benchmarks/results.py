@@ -64,8 +64,9 @@ def ratio_of_medians(
 ) -> Interval:
     """How many times larger one median is, with a bootstrap interval over samples.
 
-    Samples with the same number were taken right after each other and are drawn together, so what
-    slowed down a whole round does not widen the interval.
+    Where there are as many of each, samples with the same number were taken right after each other
+    and are drawn together, so what slowed down a whole round does not widen the interval. Else
+    they did not take turns.
     """
     drawn = _drawn_ratios(numerator, denominator, draws, seed)
     low, high = np.percentile(drawn, [2.5, 97.5])
@@ -94,10 +95,15 @@ def ratio_across_lots(
 def _drawn_ratios(
     numerator: Sequence[float], denominator: Sequence[float], draws: int, seed: int
 ) -> np.ndarray:
-    top, bottom = np.asarray(numerator), np.asarray(denominator)
-    rounds = min(len(top), len(bottom))
-    picks = np.random.default_rng(seed).integers(0, rounds, (draws, rounds))
-    medians = [np.median(each[:rounds][picks], axis=1) for each in (top, bottom)]
+    random = np.random.default_rng(seed)
+    top = random.integers(0, len(numerator), (draws, len(numerator)))
+    bottom = top
+    if len(numerator) != len(denominator):
+        bottom = random.integers(0, len(denominator), (draws, len(denominator)))
+    medians = [
+        np.median(np.asarray(samples)[picks], axis=1)
+        for samples, picks in ((numerator, top), (denominator, bottom))
+    ]
     return np.asarray(medians[0] / medians[1])
 
 

@@ -29,6 +29,11 @@ def test_samples_of_one_round_are_compared_with_each_other():
     assert (ratio.low, ratio.high) == (2.0, 2.0)
 
 
+def test_an_interval_counts_all_samples_of_both_when_there_are_more_of_one():
+    ratio = ratio_of_medians([2.0], [3.0, 1.0, 1.0, 1.0, 1.0])
+    assert (ratio.value, ratio.low, ratio.high) == (2.0, 2.0 / 3.0, 2.0)
+
+
 def test_a_result_file_says_where_its_numbers_come_from(tmp_path):
     row = Row({"size": 1}, (0.5, 0.25, 1.0))
     content = json.loads(
