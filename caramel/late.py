@@ -10,6 +10,8 @@ from caramel.graph import OpGraph
 from caramel.names import TensorRef
 from caramel.plan import Plan
 
+_NOTHING: frozenset[str] = frozenset()
+
 
 @dataclass(frozen=True)
 class LateFetches:
@@ -31,8 +33,9 @@ class LateFetches:
     def is_late(self, op: str, tensor: TensorRef | None) -> bool:
         """Whether a fetch is not what it is without deferral.
 
-        It is a deferred gradient, waits for what is deferred, or reads a variable that deferred ops
-        touch without being an op of the step, so that it does not wait for them.
+        It is a deferred gradient, waits for what is deferred, or touches a variable that deferred
+        ops touch, too, one of them writing, without being an op of the step; so it does not wait
+        for them.
 
         Args:
             op: what is fetched, or to be run.
@@ -53,8 +56,26 @@ class LateFetches:
         if tensor in self._gradients or not self._deferred.isdisjoint(self.graph.ancestors([op])):
             return True
         beside = self.graph.ancestors([op], stop=self._step) - self._step
-        touched = {barrier.variable for barrier in self.plan.deferral.barriers}
-        return any(self.access.reads.get(name, frozenset()) & touched for name in beside)
+        reads, writes = self.access.reads, self.access.writes
+        return any(
+            reads.get(name, _NOTHING) & self._written
+            or writes.get(name, _NOTHING) & (self._written | self._read)
+            for name in beside
+        )
+
+    @cached_property
+    def _read(self) -> frozenset[str]:
+        """The variables that deferred ops read."""
+        return _NOTHING.union(
+            *(self.access.reads.get(name, _NOTHING) for name in self.plan.deferral.moved)
+        )
+
+    @cached_property
+    def _written(self) -> frozenset[str]:
+        """The variables that deferred ops write."""
+        return _NOTHING.union(
+            *(self.access.writes.get(name, _NOTHING) for name in self.plan.deferral.moved)
+        )
 
     @cached_property
     def _gradients(self) -> frozenset[TensorRef]:

@@ -20,6 +20,9 @@ from networks import (
 from test_deferral import EVERY, SOME, deferred
 
 import caramel
+from caramel.access import state_access
+from caramel.late import LateFetches
+from caramel.names import TensorRef
 
 
 def both(job, choice=EVERY, **options):
@@ -67,12 +70,26 @@ def test_a_fetch_is_that_of_plain_training(fetched, choice, tmp_path):
             np.testing.assert_array_equal(session.variables()[name], value)
 
 
-def test_a_fetched_variable_has_the_updates_of_all_steps_before(tmp_path):
-    job = network("gradient_descent", model=wide)
+def averaged():
+    """A job with momenta and moving averages, which only updates touch."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        loss = cross_entropy(wide(x), y)
+        update = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+        with tf.control_dependencies([update]):
+            average = tf1.train.ExponentialMovingAverage(0.9)
+            train_op = average.apply(tf1.trainable_variables())
+    return Network(graph, train_op, loss, feed)
+
+
+@pytest.mark.parametrize("kind", ["", "/Momentum", "/ExponentialMovingAverage"])
+def test_a_fetched_variable_has_the_updates_of_all_steps_before(kind, tmp_path):
+    job = averaged()
     plain, model = both(job)
+    name = f"w1{kind}"
     with plain.session() as expected, model.session() as session:
         session.restore(expected.save(tmp_path / "initial"))
-        name = next(iter(expected.variables()))
         before = expected.variables()[name]
         for _ in range(5):
             expected.step(job.feed)
@@ -81,6 +98,16 @@ def test_a_fetched_variable_has_the_updates_of_all_steps_before(tmp_path):
             # The read races with this step's own update, as on one device.
             assert any(np.array_equal(seen[0], value) for value in (before, after))
             before = after
+
+
+@pytest.mark.parametrize("kind", ["", "/Momentum", "/ExponentialMovingAverage"])
+def test_a_variable_that_deferred_ops_write_is_late(kind):
+    job = averaged()
+    _, model = both(job)
+    context, plan = model.context, model.plan
+    late = LateFetches(context.op_graph, plan, state_access(context.op_graph, context.job))
+    variable = next(v for v in plan.variables if v.name == f"w1{kind}")
+    assert late.is_late(variable.read, TensorRef(variable.read))
 
 
 def test_weights_that_are_clipped_after_each_step_are_those_of_plain_training(tmp_path):
