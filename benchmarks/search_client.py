@@ -33,10 +33,7 @@ class Searches:
         context = self._context(cell)
         rate = PAYLOAD_SHARE * cell.mbit_per_s * 1e6 / 8
         network = assumed_network(cell.workers, rate, LATENCY_S)
-        times = times_of(cell.case(1), context)
-        # Of the assumed rate of one aggregation a part is additions: links alone are faster.
-        faster = hardware_of(network, TimingTable(times)).bytes_per_s / rate
-        timing = TimingTable({op: seconds / faster for op, seconds in times.items()})
+        timing = TimingTable(times_of(cell.case(1), context))
         outline = outline_of(context.op_graph, context.job, timing)
         outlook = outlook_of(outline, hardware_of(network, timing), "shuffle")
         begin = time.process_time()

@@ -173,7 +173,7 @@ def _from_mpi(environ: Mapping[str, str]) -> Launch:
     except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         raise ClusterError(
             "this process was started by an MPI launcher, but mpi4py cannot be used "
-            f"({error}); install it with: pip install 'caramel[mpi]'"
+            f"({error}); install it with: pip install '.[mpi]' in Caramel's directory"
         ) from None
     world = MPI.COMM_WORLD
     sizes = [environ[name] for name in MPI_VARIABLES if name in environ and "SIZE" in name]

@@ -233,7 +233,8 @@ def _links(measurements: Measurements) -> Iterator[Link]:
 
 
 def assumed_network(workers: int, bytes_per_s: float, latency_s: float) -> NetworkModel:
-    """The model of a network that nobody has measured: all links alike, adding takes no time.
+    """The model of a network that nobody has measured: all links alike, adding takes no time, and
+    links are busy for all of a transfer.
 
     A pattern's latency is `latency_s` for each transfer on the longest chain of its schedule: 1 for
     `exchange`, 2 for `shuffle`, 2 (N - 1) for `ring`, 2 log2 N for `halving_doubling`, and 2 more
@@ -258,7 +259,8 @@ def assumed_network(workers: int, bytes_per_s: float, latency_s: float) -> Netwo
     costs = {}
     for pattern in PATTERNS:
         shares = wire_shares(schedule(pattern, workers))
-        costs[pattern] = TransferCost(latency_s * len(shares), sum(shares) / bytes_per_s)
+        slope = sum(shares) / bytes_per_s
+        costs[pattern] = TransferCost(latency_s * len(shares), slope, busy_s_per_byte=slope)
     best = cheapest(costs, JUDGED_AT_BYTES)
     return NetworkModel(workers, costs, bytes_per_s, threshold(costs[best]))
 

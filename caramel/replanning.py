@@ -104,13 +104,17 @@ class Watch:
         self._recent_s.append(step_s)
         if self._begins and len(self._recent_s) >= self._settings.first_after:
             self._begins = False
-            self._traces = median(self._recent_s) >= self._settings.least_step_s
+            self._traces = self._is_long_enough
         drift = self.drift
         is_too_long = drift is not None and drift > self._settings.drift
         self._drifting_s = self._drifting_s + step_s if is_too_long else 0.0
         if is_too_long and self._drifting_s >= self._settings.lasting_s and not self._drifted:
             self._drifted = self._is_new = True
-            self._traces = self._again
+            self._traces = self._again and self._is_long_enough
+
+    @property
+    def _is_long_enough(self) -> bool:
+        return median(self._recent_s) >= self._settings.least_step_s
 
     def record_trace(self) -> None:
         """A step was traced."""

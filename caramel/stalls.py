@@ -124,7 +124,6 @@ class Leg:
     Attributes:
         group: its name.
         producer: the op of the single-device graph that completes its raw gradients.
-        deferred: whether it travels at the start of the next step.
         turn: when that runs, as its number in an order of all ops.
         deferred: whether it travels at the start of the next step.
         after: the groups that have to arrive before it sets out.

@@ -33,7 +33,7 @@ with tf.Graph().as_default() as graph:  # ordinary single-device code
 
 # README: begin
 context = caramel.Context(graph, train_op=train_op, loss=loss)
-model = caramel.ARModel(context, workers=4, pattern="shuffle")
+model = caramel.ARModel(context, workers=4)
 with model.session() as session:
     for _ in range(100):
         loss_value = session.step({x: images, y: labels})  # each worker gets a quarter

@@ -316,7 +316,7 @@ def test_an_mpi4py_of_another_mpi_is_a_clear_error(monkeypatch):
 
 def test_a_missing_mpi4py_is_a_clear_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ClusterError, match=re.escape("pip install 'caramel[mpi]'")):
+    with pytest.raises(ClusterError, match=re.escape("pip install '.[mpi]' in Caramel's")):
         Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "2"})
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from networks import (
     CLASSES,
+    FEATURES,
     FLOAT64_ONLY,
     OPTIMIZERS,
     PROCESSES,
@@ -299,6 +300,28 @@ def test_averages_of_the_weights_move():
     assert any("ExponentialMovingAverage" in name for name in found.moved)
 
 
+def test_after_a_global_norm_clip_all_updates_and_averages_move_with_any_gradient():
+    """With many parameters, too, of which each average could wait for each update."""
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(40)
+        for number in range(40):
+            x = x * parameter(f"w{number}", [FEATURES], x.dtype)
+        loss = cross_entropy(x @ parameter("last", [FEATURES, CLASSES], x.dtype), y)
+        variables = tf1.trainable_variables()
+        gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
+        optimizer = tf1.train.AdamOptimizer(0.01)
+        update = optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        with tf1.control_dependencies([update]):
+            train_op = tf1.train.ExponentialMovingAverage(0.9).apply(variables)
+    job = Network(graph, train_op, loss, feed)
+    plain = caramel.ARModel(job.context(), 2, planner="plain")
+    moved = deferred(plain, FIRST)
+    deferral = caramel.ARModel(plain.context, 2, plan=moved).plan.deferral
+    for kind in ("/ResourceApplyAdam", "/AssignSubVariableOp"):
+        assert sum(kind in op for op in deferral.moved) == len(variables)
+    assert not any(op.startswith("Adam/Assign") for op in deferral.moved)  # powers of betas
+
+
 def test_a_counter_that_the_forward_pass_reads_does_not_hold_it_up():
     found = deferral(scheduled_in_the_loss())
     assert "global_step" not in {barrier.variable for barrier in found.barriers}
@@ -456,6 +479,33 @@ def test_an_error_in_a_deferred_update_is_raised_by_the_next_call():
                 follow()
         session.step(job.feed)
         assert np.isfinite(session.variables()["w1"]).all()
+
+
+def test_an_update_from_which_another_gradient_is_computed_is_not_deferred():
+    """Two players in turns: the second one's gradient sees the first one's update."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        first = parameter("first", [FEATURES, 7], x.dtype)
+        second = parameter("second", [7, CLASSES], x.dtype)
+
+        def loss():
+            return cross_entropy(tf.tanh(x @ first.read_value()) @ second.read_value(), y)
+
+        optimizer = tf1.train.GradientDescentOptimizer(0.3)
+        own_loss = loss()
+        pairs = optimizer.compute_gradients(own_loss, [first])
+        with tf.control_dependencies([optimizer.apply_gradients(pairs)]):
+            pairs += optimizer.compute_gradients(loss(), [second])
+            train_op = optimizer.apply_gradients(pairs[1:])
+    job = Network(graph, train_op, own_loss, feed)
+    model = caramel.ARModel(job.context(gradients=pairs), 2, planner="plain", pattern="shuffle")
+    for choice in (EVERY, FIRST):
+        with pytest.raises(PlanError, match="the gradient of 'second' is computed from what they"):
+            caramel.ARModel(model.context, 2, plan=deferred(model, choice))
+    last = caramel.ARModel(model.context, 2, plan=deferred(model, LAST))
+    initial, _, values, _ = train(last, feed)
+    assert relative_error(values, run_on_one_device(job, initial).values) < 1e-12
 
 
 @pytest.mark.parametrize("kind", ["If", "Case", "While"])

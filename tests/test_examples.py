@@ -232,7 +232,7 @@ def test_the_readme_runs_one_script_on_all_workers(tmp_path):
         print("trained on", cluster.size, "workers", loss_value > 0)
     """
     script = tmp_path / "script.py"
-    snippet = readme_code("python", "from_environment")
+    snippet = "make_context = lambda: context\n" + readme_code("python", "from_environment")
     script.write_text(job + snippet + textwrap.dedent(use))
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = '{"cluster": {"worker": ["%s", "%s"]}, "task": {"type": "worker", "index": %d}}'

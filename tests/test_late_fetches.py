@@ -11,7 +11,6 @@ from networks import (
     Network,
     cross_entropy,
     inputs,
-    network,
     perceptron,
     tf,
     tf1,

@@ -13,13 +13,20 @@ from caramel.facts import TimingTable, Variable
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef
 from caramel.network import assumed_network
-from caramel.plan import AggregatedGradient, Group, Plan
+from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.family import Family
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
-from caramel.planning.grouping import Grouping
-from caramel.planning.improve import _VAIN_KICKS, Budget, Improver, Scored, _Luck
-from caramel.planning.options import Options
+from caramel.planning.grouping import Grouping, Shape
+from caramel.planning.improve import (
+    _VAIN_KICKS,
+    IN_FLIGHT,
+    Budget,
+    Improver,
+    Scored,
+    _Luck,
+)
+from caramel.planning.options import DEFAULT, Options
 from caramel.planning.search import _start_s, other_sides, search
 from caramel.planning.split import split_gradients
 from caramel.simulation.hardware import Hardware, Host, hardware_of
@@ -93,6 +100,53 @@ def test_gradients_are_joined_where_asking_for_messages_takes_long():
     assert found.plain.step_s > 0.92
     assert found.best.step_s < 0.906
     assert len(found.best.candidate.groups) < 5
+
+
+def test_where_nothing_is_aggregated_there_is_nothing_to_search():
+    outlook = outlook_of([], [0.1])
+    empty = dataclasses.replace(
+        outlook, hardware=dataclasses.replace(outlook.hardware, step_s=0.02)
+    )
+    found = search(empty, [])
+    assert found.best.candidate.groups == ()
+    assert found.best.step_s == found.plain.step_s == pytest.approx(0.32)
+
+
+def test_rows_of_tables_are_neither_gated_nor_in_the_share_that_is_deferred():
+    outlook = outlook_of([100 * MB, MB, MB], [0.02] * 3)
+    rows, *dense = outlook.plain.gradients
+    table, *groups = outlook.plain.groups
+    plain = dataclasses.replace(
+        outlook.plain,
+        gradients=(dataclasses.replace(rows, indices=TensorRef("p0/indices")), *dense),
+        groups=(dataclasses.replace(table, pattern=ALL_GATHER), *groups),
+    )
+    outlook = dataclasses.replace(outlook, plain=plain)
+    grouping = Grouping(outlook, (), lambda parameters: None, DEFAULT)
+    found = grouping.shaped(Shape(0.5, 0, 0, 12_000_000))
+    assert [(g.members, g.deferred) for g in found.groups if g.deferred] == [(("p2",), True)]
+    assert found.gates == ()
+
+
+def test_groups_one_at_a_time_are_split_between_all_workers():
+    outlook = outlook_of([4000, 4000], [0.02] * 2)
+    grouping = Grouping(outlook, (), lambda parameters: None, DEFAULT)
+    one, several = (grouping.candidate("own", outlook.plain.groups, n) for n in (0, 1_000_000))
+    assert {group.smallest_chunk_bytes for group in one.groups} == {1}
+    assert grouping.candidate("own", one.groups, 1_000_000) == several
+    assert several.groups[0].smallest_chunk_bytes > 1
+
+
+def test_long_fast_links_are_filled():
+    """A link holds 30 MB on its way, more than what may be in flight elsewhere."""
+    outlook = outlook_of([10 * MB] * 20, [0.005] * 20, rate=1000 * MB)
+    latencies = dict.fromkeys(("shuffle", "ring"), 0.03)
+    hardware = dataclasses.replace(outlook.hardware, latency_s=latencies)
+    outlook = dataclasses.replace(outlook, hardware=hardware)
+    narrow = Options(budget_tasks=200_000, in_flight_bytes=max(IN_FLIGHT))
+    wide = Options(budget_tasks=200_000)
+    found, limited = (search(outlook, [], options=each).best for each in (wide, narrow))
+    assert found.step_s < 0.93 * limited.step_s
 
 
 def test_of_starts_that_are_as_good_the_one_with_fewer_groups_comes_first():
@@ -402,7 +456,7 @@ def test_a_plan_with_parts_that_is_given_is_a_start_like_others():
 
 
 def test_few_alike_layers_are_not_split_into_more_parts_than_help():
-    outlook = outlook_of([4 * MB] * 6, [0.01] * 6, rate=119 * MB)
+    outlook = outlook_of([4 * MB] * 6, [0.01] * 6, rate=129 * MB)
     with_messages = hardware_of(outlook.network, TimingTable({}))
     found = search(dataclasses.replace(outlook, hardware=with_messages), [])
     assert 0 < len(found.best.candidate.parts) <= 4 * 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -190,9 +191,38 @@ def test_links_that_differ_are_taken_one_by_one():
     assert rates == pytest.approx(
         [1 / (1e-8 - HANDLING_S_PER_BYTE), 1 / (2e-8 - HANDLING_S_PER_BYTE)]
     )
-    assert hardware.hosts[1].send_bytes_per_s == max(rates)
+    assert hardware.hosts == (Host(*rates), Host(*reversed(rates)))
     alike = NetworkModel(2, COSTS, 5e7, 100_000, (links[0], Link(1, 0, 0.95e8, 0.002)))
     assert hardware_of(alike, TimingTable({})).is_uniform
+
+
+def test_a_host_whose_links_are_all_slow_is_slow_with_several_of_them_too():
+    """Each link of worker 2 was measured alone with what that host can do."""
+    pairs = list(itertools.permutations(range(3), 2))
+    links = tuple(Link(*pair, 5e7 if 2 in pair else 1e8, 0.001) for pair in pairs)
+    costs = {name: replace(cost, busy_s_per_byte=3e-8) for name, cost in COSTS.items()}
+    hardware = hardware_of(NetworkModel(3, costs, 4e7, 100_000, links), TimingTable({}))
+    own = [1 / (1 / each - HANDLING_S_PER_BYTE) for each in (1e8, 5e7)]
+    slow, fast = 4e7, 4e7 * own[0] / own[1]
+    rates = [(host.send_bytes_per_s, host.receive_bytes_per_s) for host in hardware.hosts]
+    assert rates == [pytest.approx((each, each)) for each in (fast, fast, slow)]
+    assert hardware.bytes_per_s == pytest.approx(4e7)
+
+
+def test_a_link_that_is_slower_than_its_hosts_is_taken_by_itself():
+    pairs = list(itertools.permutations(range(3), 2))
+
+    def model(rate):
+        links = tuple(Link(*pair, rate if pair == (0, 1) else 1e8, 0.001) for pair in pairs)
+        return hardware_of(NetworkModel(3, COSTS, rate, 100_000, links), TimingTable({}))
+
+    slow = model(5e7)
+    assert not slow.is_uniform
+    assert len(set(slow.hosts)) == 1
+    assert [link for link in slow.links if link.bytes_per_s == slow.links[0].bytes_per_s] == [
+        slow.links[0]
+    ]
+    assert model(8.5e7).is_uniform
 
 
 def test_steps_take_longer_than_their_ops_and_an_empty_one_takes_time_too():

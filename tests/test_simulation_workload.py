@@ -17,15 +17,16 @@ from caramel.workload import Piece, Update, Workload
 SPEC = TensorSpec("float32", (2,))
 
 
-def workload(job, seconds, edges=()):
-    """The workload of a step: what reads a raw gradient and computes no other one consumes it."""
+def workload(job, seconds, edges=(), updates=()):
+    """The workload of a step: what reads a raw gradient and computes no other one consumes it, and
+    whatever is in `updates` does."""
     cuts = [cut.gradient for cut in job.frontier.cuts]
     backward = job.graph.ancestors([tensor.op for cut in cuts for tensor in cut.tensors])
     gradients = []
     for cut in cuts:
         ops = {tensor.op for tensor in cut.tensors}
         readers = [op.name for op in job.graph if any(tensor.op in ops for tensor in op.inputs)]
-        consumers = tuple(name for name in readers if name not in backward)
+        consumers = tuple(name for name in readers if name not in backward or name in updates)
         gradients.append(
             AggregatedGradient(cut.parameter, cut.values, SPEC, consumers, cut.indices)
         )
@@ -153,6 +154,23 @@ def test_gradients_that_are_complete_together_are_yielded_by_one_piece():
         Piece("both", 3.0, 2, yields=("A", "B")),
         Piece("rest", 0.5, 1),
     )
+
+
+def test_a_gradient_that_waits_for_an_aggregated_one_is_complete_at_the_end():
+    job = step(
+        {"A": "grad_a", "B": "grad_b"},
+        x="Placeholder",
+        loss="Mul x x",
+        grad_a="Mul loss x",
+        update_a="ResourceApplyGradientDescent A grad_a",
+        rest="Mul loss loss",
+        grad_b="Mul loss x ^update_a",
+        update_b="ResourceApplyGradientDescent B grad_b",
+        train="NoOp ^update_b ^rest",
+    )
+    seconds = {"loss": 1.0, "grad_a": 2.0, "rest": 0.5, "grad_b": 4.0}
+    chain = workload(job, seconds, updates=["update_a"]).chain
+    assert [(piece.name, piece.yields) for piece in chain] == [("grad_a", ("A",)), ("rest", ("B",))]
 
 
 def test_a_sparse_gradient_is_complete_with_its_indices():

@@ -4,11 +4,9 @@ The aggregation of a *deferred* gradient, and everything downstream of it, runs 
 next step. This module finds out what that is:
 
 1. Whatever reads an aggregated deferred gradient moves, and whatever reads the output of a moved
-   op.
-2. An op that only *waits* for a moved one (by control edges) may stay, as long as nobody can tell:
-   it moves if it touches a variable that a moved op before it touches, one of them writing, or if
-   it has side effects that are not about variables. So Adam's powers and a step counter stay, and
-   an average of the weights moves.
+   op (`caramel.planning.moves`).
+2. An op that only *waits* for a moved one (by control edges) stays as long as nobody can tell. So
+   Adam's powers and a step counter stay, and an average of the weights moves.
 3. An op that stays waits instead for what the moved ops before it waited for (`Detour`).
 4. What moved ops read from ops that stay is kept (`Kept`); constants and handles are the same in
    every step.
@@ -22,20 +20,18 @@ So every op sees the values it would have seen without deferral.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property
 
 from caramel import kinds
 from caramel.errors import PlanError
 from caramel.facts import LoopFrames, StateAccess, TrainingJob
-from caramel.graph import Op, OpGraph
+from caramel.graph import OpGraph
 from caramel.names import TensorRef
 from caramel.plan import AggregatedGradient, Barrier, Deferral, Detour, Edge, Kept
+from caramel.planning.moves import Moves
 
 _UNKEPT_DTYPES = frozenset({"resource", "variant", "unknown"})
-_WITHOUT_EFFECT = frozenset({"NoOp", "ControlTrigger"})
-_NOTHING: frozenset[str] = frozenset()
 
 
 class Deferrals:
@@ -62,23 +58,27 @@ class Deferrals:
         self._raw = {
             tensor: gradient.parameter for gradient in gradients for tensor in _tensors(gradient)
         }
-        self._known: dict[str, dict[str, frozenset[str]]] = {}
+        self._allowed: set[tuple[str, ...]] = set()  # what may move
 
     def reason_against(self, parameters: Set[str]) -> str | None:
         """Why the gradients of these parameters cannot be deferred together; None if they can."""
+        order = self.moves.of(parameters)
+        if order in self._allowed and not any(self._is_empty(name) for name in parameters):
+            return None
+        moved = frozenset(order)
         try:
-            moved = self._moved(parameters)
-            self._check(moved.keys(), parameters)
-            for _ in self._barriers(moved.keys()):
+            self._check(moved, parameters)
+            for _ in self._barriers(moved):
                 pass
         except PlanError as error:
             return str(error)
+        self._allowed.add(order)
         return None
 
     def updated_with(self, parameters: Set[str]) -> frozenset[str]:
         """The variables whose updates move with the gradients of these parameters."""
         writes = self._access.writes
-        return frozenset(v for op in self._moved(parameters) for v in writes.get(op, ()))
+        return frozenset(v for op in self.moves.of(parameters) for v in writes.get(op, ()))
 
     def of(self, parameters: Set[str]) -> Deferral:
         """What moves with the gradients of these parameters.
@@ -88,20 +88,20 @@ class Deferrals:
         """
         if not parameters:
             return Deferral()
-        moved = self._moved(parameters)
-        self._check(moved.keys(), parameters)
-        order = [name for name in self._order if name in moved]
-        detours = tuple(self._detours(moved.keys()))
+        order = self.moves.of(parameters)
+        moved = frozenset(order)
+        self._check(moved, parameters)
+        detours = tuple(self._detours(moved))
         graph = self._graph
         results = [name for name in order if not any(c in moved for c in graph.consumers[name])]
         return Deferral(
-            moved=tuple(order),
-            kept=tuple(self._kept(order, moved.keys(), parameters)),
+            moved=order,
+            kept=tuple(self._kept(order, moved, parameters)),
             results=tuple(results),
-            stays=tuple(self._stays(moved.keys())),
+            stays=tuple(self._stays(moved)),
             detours=detours,
-            orders=tuple(self._orders(moved)),
-            barriers=tuple(self._barriers(moved.keys())),
+            orders=tuple(Edge(*pair) for pair in self.moves.orders(parameters)),
+            barriers=tuple(self._barriers(moved)),
         )
 
     # The step
@@ -116,14 +116,14 @@ class Deferrals:
         return tuple(name for name in self._graph.topological_order() if name in self._step)
 
     @cached_property
-    def _position(self) -> dict[str, int]:
-        """Where each op of the step stands in `_order`."""
-        return {name: number for number, name in enumerate(self._order)}
+    def moves(self) -> Moves:
+        """Which ops move with which gradients."""
+        return Moves(self._graph, self._access, self._order, tuple(self._gradients.values()))
 
     @cached_property
     def _touching(self) -> tuple[str, ...]:
         """The ops of the step that touch variables, in order."""
-        return tuple(name for name in self._order if self._touched(name))
+        return tuple(name for name in self._order if self.moves.touched(name))
 
     @cached_property
     def _timeless(self) -> frozenset[str]:
@@ -137,85 +137,24 @@ class Deferrals:
                 found.add(name)
         return frozenset(found)
 
-    # What moves
+    # What may not move
 
-    def _moved(self, parameters: Set[str]) -> dict[str, frozenset[str]]:
-        """The moved ops, each with the moved ones that touch state and that it waits for.
-
-        What moves with several gradients is what moves with each of them: whatever lets an op move,
-        a tensor or a conflict, belongs to one.
-        """
-        found: dict[str, frozenset[str]] = {}
-        for parameter in sorted(parameters):
-            for name, waits in self.moved_with(parameter).items():
-                found[name] = found.get(name, _NOTHING) | waits
-        return {name: found[name] for name in sorted(found, key=self._position.__getitem__)}
-
-    def moved_with(self, parameter: str) -> dict[str, frozenset[str]]:
-        """The same for one gradient; only what is downstream of it is looked at."""
-        if parameter in self._known:
-            return self._known[parameter]
-        position = self._position
-        roots = {name for name in self._gradients[parameter].consumers if name in position}
-        moved: dict[str, frozenset[str]] = {}
-        before: dict[str, frozenset[str]] = {}  # the same for ops that stay
-        ready = [(position[name], name) for name in roots]
-        heapq.heapify(ready)
-        seen = set(roots)
-        while ready:
-            _, name = heapq.heappop(ready)
-            op = self._graph[name]
-            waits = _NOTHING.union(
-                *(before.get(source, _NOTHING) for source in op.sources),
-                (s for s in op.sources if s in moved and self._has_state(s)),
-            )
-            is_behind = bool(waits) or any(source in moved for source in op.sources)
-            if (
-                name in roots
-                or any(tensor.op in moved for tensor in op.inputs)
-                or (is_behind and self._must_move(op, waits))
-            ):
-                moved[name] = waits
-            if waits:
-                before[name] = waits
-            for consumer in self._graph.consumers[name]:
-                if consumer in position and consumer not in seen:
-                    seen.add(consumer)
-                    heapq.heappush(ready, (position[consumer], consumer))
-        self._known[parameter] = moved
-        return moved
-
-    def _has_state(self, name: str) -> bool:
-        return bool(self._touched(name)) or self._has_effect(self._graph[name])
-
-    def _has_effect(self, op: Op) -> bool:
-        """Whether an op does something that is not about variables."""
-        return op.stateful and not self._touched(op.name) and op.kind not in _WITHOUT_EFFECT
-
-    def _touched(self, name: str) -> frozenset[str]:
-        return self._access.reads.get(name, frozenset()) | self._access.writes.get(
-            name, frozenset()
-        )
-
-    def _must_move(self, op: Op, moved_before: Iterable[str]) -> bool:
-        """Whether an op that waits for moved ops could tell if it did not."""
-        if self._has_effect(op):
-            return True
-        return any(self._conflict(op.name, other) for other in moved_before)
-
-    def _conflict(self, one: str, other: str) -> frozenset[str]:
-        """The variables that both ops touch, and one of them writes."""
-        writes = self._access.writes
-        one_writes, other_writes = writes.get(one, frozenset()), writes.get(other, frozenset())
-        return (one_writes & self._touched(other)) | (other_writes & self._touched(one))
+    def _is_empty(self, parameter: str) -> bool:
+        return not self._gradients[parameter].elements
 
     def _check(self, moved: Set[str], parameters: Set[str]) -> None:
         named = _some(parameters)
-        empty = [name for name in parameters if not self._gradients[name].elements]
+        empty = sorted(name for name in parameters if self._is_empty(name))
         if empty:
             raise PlanError(f"the gradient of '{empty[0]}' is empty, so it cannot be deferred")
         if self._job.loss.op in moved:
             raise PlanError(f"gradients of {named} cannot be deferred: the loss depends on them")
+        behind = [parameter for tensor, parameter in self._raw.items() if tensor.op in moved]
+        if behind:
+            raise PlanError(
+                f"gradients of {named} cannot be deferred: the gradient of '{behind[0]}' is "
+                "computed from what they update"
+            )
         for name in moved:
             op = self._graph[name]
             if self._frames.frame.get(name, "") or op.kind in kinds.PASS_THROUGH - {"Identity"}:
@@ -223,7 +162,7 @@ class Deferrals:
                     f"gradients of {named} cannot be deferred: '{name}', which depends on them, is "
                     "part of a loop or a condition"
                 )
-            if op.kind in kinds.FUNCTIONAL_CONTROL_FLOW and self._touched(name):
+            if op.kind in kinds.FUNCTIONAL_CONTROL_FLOW and self.moves.touched(name):
                 raise PlanError(
                     f"gradients of {named} cannot be deferred: '{name}' ({op.kind}), which depends "
                     "on them, touches variables in a function, whose end nothing can wait for"
@@ -296,31 +235,20 @@ class Deferrals:
                 before = sorted({s for each in lost for s in sources.of(each)})
                 yield Detour(name, lost, tuple(before))
 
-    def _orders(self, moved: Mapping[str, frozenset[str]]) -> Iterator[Edge]:
-        """Edges for what moved ops did to each other's variables, one after the other.
-
-        The edges that ordered them may have led over ops that stay.
-        """
-        for name, waits in moved.items():
-            effect = self._has_effect(self._graph[name])
-            for other in sorted(waits):
-                if effect or self._has_effect(self._graph[other]) or self._conflict(name, other):
-                    yield Edge(other, name)
-
     def _barriers(self, moved: Set[str]) -> Iterator[Barrier]:
         by_variable: dict[str, list[str]] = {}
         for name in self._touching:
             if name in moved:
-                for variable in sorted(self._touched(name)):
+                for variable in sorted(self.moves.touched(name)):
                     by_variable.setdefault(variable, []).append(name)
         reads = {variable.read: variable.name for variable in self._job.variables}
         waiting: dict[str, dict[str, None]] = {}
         for name in self._touching:
             if name in moved:
                 continue
-            for variable in sorted(self._touched(name)):
+            for variable in sorted(self.moves.touched(name)):
                 others = by_variable.get(variable, ())
-                if any(variable in self._conflict(name, other) for other in others):
+                if any(variable in self.moves.conflict(name, other) for other in others):
                     if name in reads:
                         raise PlanError(
                             f"updates of '{variable}' cannot be deferred: the step reads it by "

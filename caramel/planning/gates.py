@@ -26,6 +26,9 @@ from caramel.plan import Gate, Plan
 # The best of 6, 12, 24 and 50 MB for ResNet-50 on two hosts of one core at 1 Gbit/s.
 IN_FLIGHT_BYTES = 12_000_000
 
+SPLIT_BETWEEN_ALL = 1
+"""The smallest chunk, in bytes, of groups that are split as far as they have elements."""
+
 
 def gates_of(
     transfers: Sequence[tuple[str, int]], *, in_flight_bytes: int = IN_FLIGHT_BYTES
@@ -56,5 +59,7 @@ def gates_of(
 
 def split_between_all(plan: Plan) -> Plan:
     """The plan with small groups split, too, as far as they have elements for all workers."""
-    groups = tuple(dataclasses.replace(group, smallest_chunk_bytes=1) for group in plan.groups)
-    return dataclasses.replace(plan, groups=groups)
+    groups = [
+        dataclasses.replace(group, smallest_chunk_bytes=SPLIT_BETWEEN_ALL) for group in plan.groups
+    ]
+    return dataclasses.replace(plan, groups=tuple(groups))

@@ -10,11 +10,12 @@ from caramel.graph import dtype_bytes
 from caramel.plan import FACTORS, Gate, Group, Part
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.depth import depth_of
-from caramel.planning.gates import gates_of
+from caramel.planning.gates import SPLIT_BETWEEN_ALL, gates_of
 from caramel.planning.options import Options
 from caramel.planning.pattern import pattern_of
 from caramel.planning.split import with_parts
 from caramel.simulation.simulate import sizes_of
+from caramel.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,7 @@ class Grouping:
         self.sizes = sizes_of(plain)
         self._plain = {n: group for group in plain.groups for n in group.members}
         self._sent_bytes = {
-            name: outlook.free.product(name).bytes
-            if group.pattern == FACTORS
-            else self.sizes[name].bytes
-            for name, group in self._plain.items()
+            name: self._sent(name, group, outlook.free) for name, group in self._plain.items()
         }
         self._parameter = {name: plain.parameter(name) for name in self._plain}
         self._dtype = {name: plain.spec(name).dtype for name in self._plain}
@@ -79,6 +77,12 @@ class Grouping:
         self._needed = self._needed_s(outlook)
         self._may_defer: dict[frozenset[str], bool] = {}
 
+    def _sent(self, name: str, group: Group, workload: Workload) -> int:
+        """What a gradient counts; nothing if only some rows of it go, nobody knows how many."""
+        if group.pattern == FACTORS:
+            return workload.product(name).bytes
+        return self.sizes[name].bytes if group.is_summed else 0
+
     def _needed_s(self, outlook: Outlook) -> dict[str, float]:
         """When the forward pass needs what is updated with each gradient."""
         workload = outlook.ordered
@@ -91,8 +95,13 @@ class Grouping:
                 first[parameter] = min(first.get(parameter, end_s), first_s)
         return {name: first.get(self._parameter[name], end_s) for name in self._plain}
 
+    @property
+    def all_bytes(self) -> int:
+        """What all gradients have together."""
+        return self.bytes(self._plain)
+
     def bytes(self, members: Iterable[str]) -> int:
-        """What they have together; of factors, what these have."""
+        """What they have together; of factors, what these have; of rows, nothing."""
         return sum(self._sent_bytes[name] for name in members)
 
     def may_defer(self, names: Sequence[str]) -> bool:
@@ -131,12 +140,12 @@ class Grouping:
         )
 
     def halves(self, group: Group) -> tuple[Group, Group] | None:
-        """A group taken apart where the halves are nearest in size; None with one member."""
+        """A group taken apart behind the member that fills its half; None with one member."""
         if len(group.members) < 2:
             return None
         half, total, at = self.bytes(group.members) / 2, 0, 1
         for position, name in enumerate(group.members[:-1]):
-            total += self.sizes[name].bytes
+            total += self._sent_bytes[name]
             at = position + 1
             if total >= half:
                 break
@@ -197,9 +206,18 @@ class Grouping:
             yield tuple(members)
 
     def candidate(self, name: str, groups: Sequence[Group], in_flight_bytes: int) -> Candidate:
-        """Groups with their names and gates."""
+        """Groups with their names and gates.
+
+        One at a time they are split between all workers (`caramel.planning.gates`).
+        """
         named = tuple(
-            dataclasses.replace(group, name=f"group_{number}")
+            dataclasses.replace(
+                group,
+                name=f"group_{number}",
+                smallest_chunk_bytes=self._plain[group.members[0]].smallest_chunk_bytes
+                if in_flight_bytes
+                else SPLIT_BETWEEN_ALL,
+            )
             for number, group in enumerate(groups)
         )
         sized = [(group.name, self.bytes(group.members)) for group in named]

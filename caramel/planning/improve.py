@@ -28,6 +28,10 @@ from caramel.simulation.simulate import simulate_groups
 IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
 """Bytes, in the order in which they are tried."""
 
+FILLING = 9
+"""Times what a link holds on its way (rate times latency): with so many bytes of groups in flight
+`shuffle` fills nine tenths of it."""
+
 T = TypeVar("T")
 
 WORTH = 1e-4
@@ -96,6 +100,7 @@ class Improver:
         self._outlook, self._options, self._budget = outlook, options, budget
         self._grouping = grouping
         self._neighbours = Neighbours(grouping, options, outlook.network.costs)
+        self._wide = self._wide_limits()
         self._known: dict[tuple[object, ...], float] = {}
         self._luck: dict[str, _Luck] = {}
 
@@ -123,7 +128,16 @@ class Improver:
     def limits(self) -> tuple[int, ...]:
         """Bytes in flight that may be tried."""
         given = self._options.in_flight_bytes
-        return IN_FLIGHT if given is None else (given,)
+        return (*IN_FLIGHT, *self._wide) if given is None else (given,)
+
+    def _wide_limits(self) -> tuple[int, ...]:
+        """Further limits where links are so long and fast that the usual ones do not fill them."""
+        hardware = self._outlook.hardware
+        latency_s = max([*hardware.latency_s.values(), *(k.latency_s for k in hardware.links)])
+        filling = int(FILLING * hardware.bytes_per_s * latency_s)
+        if filling <= max(IN_FLIGHT) or self._options.in_flight_bytes is not None:
+            return ()
+        return tuple(sorted({min(filling, self._grouping.all_bytes), self._grouping.all_bytes}))
 
     # Descent
 
@@ -134,10 +148,12 @@ class Improver:
             thoroughly: change each group in every way, also in those that seldom help.
         """
         if start.candidate.in_flight_bytes is None:  # gates that were given, or none
-            gated = self._scored(start.candidate.groups, self._options.gated_bytes)
-            if gated.step_s > start.step_s:
+            groups, limits = start.candidate.groups, (self._options.gated_bytes, *self._wide)
+            gated = (self._scored(groups, limit) for limit in limits)
+            as_fast = next((each for each in gated if each.step_s <= start.step_s), None)
+            if as_fast is None:
                 return start
-            start = gated
+            start = as_fast
         best = start
         while not self._budget.is_over:
             before = best
@@ -186,7 +202,7 @@ class Improver:
         Args:
             enough_s: a step that need not get shorter.
         """
-        if best.candidate.in_flight_bytes is None:
+        if best.candidate.in_flight_bytes is None or not best.candidate.groups:
             return best
         chance, vain = random.Random(0), 0
         while vain < _VAIN_KICKS and best.step_s > enough_s and not self._budget.is_over:

@@ -25,7 +25,8 @@ class Options:
         pattern: one of `caramel.patterns.PATTERNS`, or "auto" for the fastest of each group.
         in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`);
             None for the planner's choice.
-        budget_tasks: simulated tasks in a search.
+        budget_tasks: simulated tasks in a search; to look for factors takes up to ten small ones
+            besides.
         factors: gradients may be sent by their factors (`caramel.planning.factoring`), if no
             pattern is asked for.
         planner: "search" takes what is predicted to be the fastest, "paper" follows the rules of

@@ -72,8 +72,9 @@ def search(
     run.from_finer_starts()
     run.kick_the_best()
     best, found = run.best, sorted(run.found, key=_step_s)[:_FURTHER]
+    enough_s = (1 + _SIMPLER) * best.step_s
     for simpler in (*given, plain):
-        if simpler.step_s <= (1 + _SIMPLER) * best.step_s and simpler.candidate != best.candidate:
+        if simpler.step_s <= enough_s and simpler.candidate != best.candidate:
             best = simpler
     further = [e for e in dict.fromkeys((*found, start, *given)) if e not in (best, plain)]
     best, plain, *further = (_in_detail(each, outlook) for each in (best, plain, *further))

@@ -175,7 +175,7 @@ def check_drawable(path: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise CaramelError(
             "drawing needs matplotlib, which is not installed; install it with: "
-            "pip install 'caramel[plot]'"
+            "pip install '.[plot]' in Caramel's directory"
         )
 
 

@@ -179,12 +179,18 @@ class Hardware:
 LEAST_S_PER_BYTE = 1e-12
 """Of a link whose measured transfers took no time."""
 
-LINKS_DIFFER = 1.1
-"""Links are taken one by one if the fastest is so many times faster than the slowest."""
+HOSTS_DIFFER, LINK_DIFFERS = 1.1, 1.25
+"""Links are taken one by one if a host is so many times faster than another, or if a link is so
+many times slower than both of its hosts. The rate of one pair is less certain than the best of a
+host's."""
 
 
 def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     """What was measured.
+
+    Where links differ, a host sends as fast as the fastest of its links and receives likewise,
+    since they were measured one at a time; and all of it is scaled, so that the slowest link has
+    the rate that was measured with several tensors on their way.
 
     A pattern's latency is that of its line, without what its chunks cost and asking for them takes,
     spread over the rounds in which it goes. For how much longer it keeps links busy than its bytes
@@ -210,17 +216,11 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         chunks_s = (MESSAGE_S + request_s) * sum(each.chunks for each in rounds)
         count = max(1, sum(each.count for each in rounds))
         latency[name] = max(0.0, cost.latency_s - chunks_s) / count
-    links = tuple(
-        dataclasses.replace(link, bytes_per_s=_without_handling(link.bytes_per_s))
-        for link in network.links
-    )
-    rates = [link.bytes_per_s for link in links]
-    differ = bool(rates) and max(rates) > LINKS_DIFFER * min(rates)
-    fastest = max(rates) if differ else rate
+    hosts, links = _hosts_and_links(network, rate, timing.slowdown)
     return Hardware(
-        hosts=(Host(fastest, fastest, timing.slowdown),) * workers,
+        hosts=hosts,
         latency_s=latency,
-        links=links if differ else (),
+        links=links,
         excess=excess,
         cores=timing.cores,
         processor_s_per_message=processor_s_per_message(timing),
@@ -229,6 +229,37 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         gaps_s_per_byte=gaps,
         request_s=request_s,
     )
+
+
+def _hosts_and_links(
+    network: NetworkModel, rate: float, slowdown: float
+) -> tuple[tuple[Host, ...], tuple[Link, ...]]:
+    """Hosts, and their links if these differ: the slowest has `rate`, or else all hosts do."""
+    alike = (Host(rate, rate, slowdown),) * network.workers
+    if not network.links:
+        return alike, ()
+    own = [_without_handling(link.bytes_per_s) for link in network.links]
+    links = tuple(
+        dataclasses.replace(link, bytes_per_s=each * rate / min(own))
+        for link, each in zip(network.links, own, strict=True)
+    )
+    hosts = tuple(
+        Host(
+            max(link.bytes_per_s for link in links if link.source == worker),
+            max(link.bytes_per_s for link in links if link.target == worker),
+            slowdown,
+        )
+        for worker in range(network.workers)
+    )
+    rates = [each for host in hosts for each in (host.send_bytes_per_s, host.receive_bytes_per_s)]
+    slower = [
+        min(hosts[link.source].send_bytes_per_s, hosts[link.target].receive_bytes_per_s)
+        / link.bytes_per_s
+        for link in links
+    ]
+    if max(rates) <= HOSTS_DIFFER * min(rates) and max(slower) <= LINK_DIFFERS:
+        return alike, ()
+    return hosts, links
 
 
 def processor_s_per_message(timing: TimingTable) -> float:

@@ -108,7 +108,8 @@ class Transfers:
         size = times * product.bytes
         for source, target in pairs:
             chunks = FACTORS_OF_EACH * times
-            sent = self._send(load, (source, target), (size, chunks), size, [starts[source]])
+            pair, handled = (source, target), others * product.bytes
+            sent = self._send(load, pair, (size, chunks), handled, [starts[source]])
             arrived[target].append(sent)
         again_s = others * product.seconds
         ends = []

@@ -18,6 +18,7 @@ from caramel.facts import LoopFrames, StateAccess, TimingTable, TrainingJob
 from caramel.graph import OpGraph
 from caramel.plan import AggregatedGradient, Edge
 from caramel.planning.deferral import Deferrals
+from caramel.planning.moves import Moves
 from caramel.workload import Piece, Product, Update, Workload
 
 
@@ -44,9 +45,7 @@ def workload_of(
     chain = [unit for unit in units.order if not behind[unit]]
     order = _in_ready_order(units, frozenset(chain), seconds, edges)
     parameters = [gradient.parameter for gradient in gradients]
-    updates = tuple(
-        _updates(units, graph, access, behind, seconds, parameters, _moves(deferrals, parameters))
-    )
+    updates = tuple(_updates(units, graph, access, behind, seconds, parameters, deferrals.moves))
     written = frozenset(name for update in updates for name in update.writes)
     needs: dict[int, set[str]] = {}
     for variable, users in users_of(graph, units, access, sorted(written), seconds).items():
@@ -150,11 +149,15 @@ def _cut(
     needs: Mapping[int, set[str]],
     ends: Mapping[str, set[int]],
 ) -> tuple[Piece, ...]:
-    """The chain in pieces."""
+    """The chain in pieces.
+
+    A raw gradient that itself waits for an aggregated one is in no piece of it; it counts as
+    complete at the end, which is too early by what it waits for.
+    """
     position = {unit: number for number, unit in enumerate(order)}
     yields: dict[int, list[str]] = {}
     for parameter, own in ends.items():
-        last = max((position[unit] for unit in own if unit in position), default=0)
+        last = max((position[unit] for unit in own if unit in position), default=len(order) - 1)
         yields.setdefault(last, []).append(parameter)
     pieces: list[Piece] = []
     known: set[str] = set()
@@ -179,15 +182,6 @@ def _cut(
     return tuple(pieces)
 
 
-def _moves(deferrals: Deferrals, parameters: Sequence[str]) -> dict[str, set[str]]:
-    """For each op that can move, the parameters it moves with."""
-    found: dict[str, set[str]] = {}
-    for parameter in parameters:
-        for op in deferrals.moved_with(parameter):
-            found.setdefault(op, set()).add(parameter)
-    return found
-
-
 def _updates(
     units: Units,
     graph: OpGraph,
@@ -195,13 +189,13 @@ def _updates(
     behind: Sequence[int],
     seconds: Sequence[float],
     parameters: Sequence[str],
-    moves: Mapping[str, set[str]],
+    moves: Moves,
 ) -> Iterable[Update]:
     """The units that wait for aggregated gradients: together those that do everything alike."""
     alike: dict[tuple[int, frozenset[str]], list[int]] = {}
     for unit in units.order:
         if behind[unit]:
-            moving = frozenset(p for name in units.ops[unit] for p in moves.get(name, ()))
+            moving = frozenset[str]().union(*map(moves.parameters, units.ops[unit]))
             alike.setdefault((behind[unit], moving), []).append(unit)
     for (bits, moving), own in alike.items():
         names = [name for unit in own for name in units.ops[unit]]
