@@ -266,7 +266,7 @@ def test_a_figure_of_another_kind_is_refused(tmp_path):
 
 def test_a_missing_matplotlib_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(CaramelError, match=r"needs matplotlib.*pip install 'caramel\[plot\]'"):
+    with pytest.raises(CaramelError, match=r"needs matplotlib.*pip install '\.\[plot\]'"):
         draw_timelines({"measured": STEP}, tmp_path / "figure.svg")
     assert drawing.timeline_svg(STEP)
 
