@@ -172,7 +172,7 @@ class ARModel:
         if measured and plan is None and not analyzers:
             job = context.job
             known = (*measured, devices, options, sparse, __version__, job.train_op, job.loss)
-            known += (job.reduction, sorted(job.replicated_feeds))
+            known += (job.reduction, sorted(job.replicated_feeds), self.cluster.where)
             cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
         analysis = self._analysis(measured)
         self._state = analysis.get(ReplicaState)

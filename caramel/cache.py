@@ -54,6 +54,12 @@ def keep_plan(key: str, plan: Plan) -> None:
     _keep(f"plan-{key}", plan.to_json())
 
 
+def drop_plan(key: str) -> None:
+    """Forget the plan that was kept under a key, if there is one."""
+    with contextlib.suppress(OSError, RuntimeError):
+        (cache_directory() / f"plan-{key}.json").unlink(missing_ok=True)
+
+
 def _kept(name: str, read: Callable[[str], T]) -> T | None:
     try:
         return read((cache_directory() / f"{name}.json").read_text())

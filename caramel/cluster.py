@@ -90,6 +90,11 @@ class Cluster:
         self.task = task
         self._group = group
 
+    @property
+    def where(self) -> tuple[str, ...]:
+        """Its kind and the hosts of its workers, without their ports."""
+        return (self.kind, *((task.address or "").rpartition(":")[0] for task in self.tasks))
+
     @classmethod
     def embedded(cls, n: int) -> Cluster:
         """`n` workers inside this process. They have no addresses yet.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from caramel.analysis import Analysis
-from caramel.cache import keep_plan
+from caramel.cache import drop_plan, keep_plan
 from caramel.graph import OpGraph
 from caramel.live_planning import (
     PLAIN,
@@ -146,7 +146,9 @@ class ModelPlans:
             self._options,
             self._cores,
         )
-        self._cache_key = None  # it stands for the facts of the profile, which hold no longer
+        if self._cache_key is not None:  # it stands for facts that hold no longer
+            drop_plan(self._cache_key)
+            self._cache_key = None
         found, run = decision.found, self._variants[running].plan
         is_plain = decides_alike(run, decision.plain)
         if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:

@@ -75,6 +75,11 @@ class Watch:
         return self._traces and self._traced < self._settings.traced
 
     @property
+    def plans_again(self) -> bool:
+        """Whether steps that drift are a reason to plan again, if they are long enough."""
+        return self._again
+
+    @property
     def wants_plan(self) -> bool:
         """Whether enough was traced to plan."""
         return self._traces and self._traced >= self._settings.traced

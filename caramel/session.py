@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from types import TracebackType
 from typing import Any
 
@@ -166,13 +167,19 @@ class Session:
         to about half of a round trip.
 
         Args:
-            steps: how many.
+            steps: how many, at least 1.
             feed_dict: as for `step`, for each of them.
 
         Raises:
-            FeedError, WorkerLostError, tf.errors.OpError: as `step`.
+            FeedError: as `step`, or `steps` is no such number.
+            WorkerLostError, tf.errors.OpError: as `step`.
         """
         self._check_open()
+        if not isinstance(steps, Integral) or steps < 1:
+            raise FeedError(
+                f"session.trace takes a number of steps, at least 1, not {steps!r}; what is fed "
+                "goes into feed_dict"
+            )
         timelines = []
         plan = ""
 

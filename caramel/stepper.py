@@ -308,13 +308,16 @@ class Stepper:
     def _tell_drift(self, watch: Watch) -> None:
         drift = watch.take_news()
         if drift is not None and watch.expected_s is not None:
+            what = "replan='auto' would plan again"
+            if watch.wants_trace:
+                what = "planning again from fresh measurements"
+            elif watch.plans_again:
+                what = "they are too short for planning again to pay"
             _log.warning(
                 "steps take %.2f times as long as expected (%.4f s); %s",
                 drift,
                 watch.expected_s,
-                "planning again from fresh measurements"
-                if watch.wants_trace
-                else "replan='auto' would plan again",
+                what,
             )
 
     def _switch(self, name: str) -> None:

@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.cache import keep_plan, kept_plan
-from caramel.errors import PlanError
+from caramel.cache import drop_plan, keep_plan, kept_plan
+from caramel.errors import FeedError, PlanError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, graph_hash, this_machine
 from caramel.live_planning import plan_from_traces
@@ -81,6 +81,16 @@ def test_drift_is_told_once_and_planned_for_only_if_asked():
         assert watch.take_news() == pytest.approx(2.0)
         assert watch.take_news() is None
         assert watch.wants_trace == again
+
+
+def test_steps_that_are_too_short_to_plan_for_drift_without_being_traced():
+    settings = ReplanSettings(window=1, lasting_s=0.0, least_step_s=0.02)
+    watch = Watch(settings, begins=False, again=True)
+    watch.expect(0.005)
+    watch.record(0.015)
+    assert watch.plans_again
+    assert not watch.wants_trace
+    assert watch.take_news() == pytest.approx(3.0)
 
 
 def test_a_disturbance_that_passes_is_no_drift():
@@ -221,6 +231,8 @@ def test_a_kept_plan_is_only_that_of_the_same_training_op(tmp_path, monkeypatch)
     assert "earlier run" in caramel.ARModel(known, 2, profile=profile).decision.source
     other = caramel.ARModel(contexts[1], 2, profile=profile)
     assert "earlier run" not in other.decision.source
+    elsewhere = caramel.ARModel(known, ["127.0.0.1:2222", "127.0.0.1:2223"], profile=profile)
+    assert "earlier run" not in elsewhere.decision.source
 
 
 def test_a_plan_can_be_explained(quickly):
@@ -313,6 +325,8 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     decision, kept = model.decision, []
     monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: decision)
     monkeypatch.setattr("caramel.model_plans.keep_plan", lambda *what: kept.append(what))
+    dropped = []
+    monkeypatch.setattr("caramel.model_plans.drop_plan", dropped.append)
     model._plans._cache_key = "of the profile"
     names, expected_s = model._plans._plan_live("own", [], [])
     assert "plain" in names
@@ -327,6 +341,17 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     assert list(model.variants) == variants
     model._plans._keep("plain")
     assert kept == []  # under the old facts it would be found by the next run
+    assert dropped == ["of the profile"]
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, {}])
+def test_a_number_of_traced_steps_that_cannot_be_is_refused(steps):
+    job = network("gradient_descent")
+    with (
+        caramel.ARModel(job.context(), 1).session() as session,
+        pytest.raises(FeedError, match="a number of steps, at least 1, not"),
+    ):
+        session.trace(steps, job.feed)
 
 
 @pytest.mark.parametrize(
@@ -400,5 +425,9 @@ def test_a_plan_is_kept_and_found_again(tmp_path, monkeypatch):
     assert kept_plan("key") is None
     keep_plan("key", plan)
     assert kept_plan("key") == plan
+    drop_plan("key")
+    assert kept_plan("key") is None
+    drop_plan("key")
+    keep_plan("key", plan)
     (tmp_path / "cache" / "plan-key.json").write_text("{")
     assert kept_plan("key") is None
