@@ -150,7 +150,7 @@ class Trials:
         fastest = self._fastest()
         if fastest is not None:
             self._order = [name for name in self._order if not self._is_behind(name, fastest)]
-        if self._round == self._settings.rounds or len(self._order) == 1:
+        if self._round >= self._settings.rounds or len(self._order) == 1:
             self._chosen = self._choice(fastest)
         else:
             self._round += 1
