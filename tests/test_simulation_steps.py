@@ -387,6 +387,19 @@ def test_factors_go_once_to_everyone_and_are_multiplied_again_for_everyone(unfol
         ]
 
 
+@pytest.mark.parametrize("unfold", [False, True])
+def test_a_worker_handles_its_factors_for_one_other_after_those_for_another(unfold):
+    """1024 bytes for two others take 1 s on the wire, and 0.25 s besides for each 512."""
+    hardware = replace(hosts(3, RATE), handling_s_per_byte=0.25 / 512)
+    again = replace(ONE_LAYER, products={"p": Product(512, 0.0)})
+    found = predicted(
+        again,
+        group("g", "p", pattern=FACTORS),
+        hardware=unfolded(hardware) if unfold else hardware,
+    )
+    assert found.groups == {"g": GroupTimes(3.0, 4.5)}
+
+
 def test_products_of_factors_are_added_up():
     """2048 bytes of one other worker, at 0.25 s for 1024."""
     adding = replace(TWO, reduce_s_per_byte=0.25 / 1024)

@@ -28,15 +28,15 @@ from caramel.simulation.simulate import simulate_groups
 IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
 """Bytes, in the order in which they are tried."""
 
-FILLING = 9
-"""Times what a link holds on its way (rate times latency): with so many bytes of groups in flight
-`shuffle` fills nine tenths of it."""
 
 T = TypeVar("T")
 
 WORTH = 1e-4
 """Of the step, that a change must save to be made."""
 
+# Times what a link holds on its way (rate times latency): with so many bytes of groups in flight
+# `shuffle` fills nine tenths of it.
+_FILLING = 9
 _MANY = 24  # changes of one kind, of which some should have helped:
 _HELPFUL = 0.02  # as a share of them; else
 _SELDOM = 4  # only each so many-th group is changed that way
@@ -134,7 +134,7 @@ class Improver:
         """Further limits where links are so long and fast that the usual ones do not fill them."""
         hardware = self._outlook.hardware
         latency_s = max([*hardware.latency_s.values(), *(k.latency_s for k in hardware.links)])
-        filling = int(FILLING * hardware.bytes_per_s * latency_s)
+        filling = int(_FILLING * hardware.bytes_per_s * latency_s)
         if filling <= max(IN_FLIGHT) or self._options.in_flight_bytes is not None:
             return ()
         return tuple(sorted({min(filling, self._grouping.all_bytes), self._grouping.all_bytes}))

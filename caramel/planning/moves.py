@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from caramel.facts import StateAccess
-from caramel.graph import Op, OpGraph
+from caramel.graph import OpGraph
 from caramel.plan import AggregatedGradient
 
 _WITHOUT_EFFECT = frozenset({"NoOp", "ControlTrigger"})
@@ -42,7 +42,7 @@ class Moves:
         self._graph, self._access, self._order = graph, access, order
         self._parameters = [gradient.parameter for gradient in gradients]
         self._bit = {name: 1 << number for number, name in enumerate(self._parameters)}
-        self._with_state = [name for name in order if self._has_state(graph[name])]
+        self._with_state = [name for name in order if self._has_state(name)]
         self._number = {name: number for number, name in enumerate(self._with_state)}
         self._touching: dict[str, list[str]] = {}
         for name in self._with_state:
@@ -74,8 +74,8 @@ class Moves:
         one_writes, other_writes = writes.get(one, _NOTHING), writes.get(other, _NOTHING)
         return (one_writes & self.touched(other)) | (other_writes & self.touched(one))
 
-    def _has_state(self, op: Op) -> bool:
-        return bool(self.touched(op.name)) or self.has_effect(op.name)
+    def _has_state(self, name: str) -> bool:
+        return bool(self.touched(name)) or self.has_effect(name)
 
     # What moves
 

@@ -72,10 +72,7 @@ def search(
     run.from_finer_starts()
     run.kick_the_best()
     best, found = run.best, sorted(run.found, key=_step_s)[:_FURTHER]
-    enough_s = (1 + _SIMPLER) * best.step_s
-    for simpler in (*given, plain):
-        if simpler.step_s <= enough_s and simpler.candidate != best.candidate:
-            best = simpler
+    best = _simplest([best, *given, plain])
     further = [e for e in dict.fromkeys((*found, start, *given)) if e not in (best, plain)]
     best, plain, *further = (_in_detail(each, outlook) for each in (best, plain, *further))
     return Found(best, plain, tuple(sorted(further, key=_step_s)), run.budget.spent)
@@ -190,6 +187,12 @@ class _Search:
         for each in starts:
             if each not in self._done and self._may_descend:
                 self._improve(each)
+
+
+def _simplest(plans: Sequence[Scored]) -> Scored:
+    """The last plan that is nearly as fast as the first; each changes less than those before it."""
+    enough_s = (1 + _SIMPLER) * plans[0].step_s
+    return [each for each in plans if each.step_s <= enough_s][-1]
 
 
 def _in_detail(each: Scored, outlook: Outlook) -> Scored:

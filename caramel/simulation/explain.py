@@ -93,8 +93,7 @@ def _alpha(step_s: float, computation_s: float, wire_s: float) -> float:
 def _why(by: LimitedBy, saved_s: float, step_s: float, computation_s: float, wire_s: float) -> str:
     """What the step is bound by, in a sentence."""
     bound_s = max(computation_s, wire_s)
-    times = step_s / bound_s if bound_s else 1.0
-    over = f"the step takes {times:.2f} times the longer of computation and wire limit"
+    over = f"the step takes {step_s / bound_s:.2f} times the longer of computation and wire limit"
     match by:
         case "computation":
             return f"an infinitely fast device would save {saved_s:.3f} s; {over}"
