@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Integral
+from numbers import Integral, Real
 from types import TracebackType
 from typing import Any
 
@@ -176,9 +176,10 @@ class Session:
         """
         self._check_open()
         if not isinstance(steps, Integral) or steps < 1:
+            given = steps if isinstance(steps, Real) else f"a {type(steps).__name__}"
             raise FeedError(
-                f"session.trace takes a number of steps, at least 1, not {steps!r}; what is fed "
-                "goes into feed_dict"
+                f"session.trace takes a number of steps, at least 1, not {given}; what is fed goes "
+                "into feed_dict"
             )
         timelines = []
         plan = ""

@@ -344,12 +344,14 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     assert dropped == ["of the profile"]
 
 
-@pytest.mark.parametrize("steps", [0, -1, 2.5, {}])
-def test_a_number_of_traced_steps_that_cannot_be_is_refused(steps):
+@pytest.mark.parametrize(
+    ("steps", "told"), [(0, "0"), (-1, "-1"), (2.5, "2.5"), ({"x:0": np.zeros(9)}, "a dict")]
+)
+def test_a_number_of_traced_steps_that_cannot_be_is_refused(steps, told):
     job = network("gradient_descent")
     with (
         caramel.ARModel(job.context(), 1).session() as session,
-        pytest.raises(FeedError, match="a number of steps, at least 1, not"),
+        pytest.raises(FeedError, match=f"a number of steps, at least 1, not {told};"),
     ):
         session.trace(steps, job.feed)
 
