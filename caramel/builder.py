@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Sequence
+from numbers import Real
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -160,6 +162,9 @@ class ARModel:
             raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
         if replan not in ("never", "auto"):
             raise PlanError(f"replan must be 'never' or 'auto', not {replan!r}")
+        if replan == "auto" and (plan is not None or not options.plans):
+            why = "a plan is given" if plan is not None else "nothing is planned"
+            raise PlanError(f"replan='auto' cannot plan again where {why}: leave it out")
         self.context = context
         self.cluster = Cluster.coerce(workers)
         self._watch = Stopwatch(verbose)
@@ -359,25 +364,28 @@ class ARModel:
             start_timeout_s: how long to wait for the workers, in seconds.
             step_timeout_s: how long one step may take, in seconds, before it counts as failed.
             config: a `tf.compat.v1.ConfigProto` with options of the session.
-            trials: let all plans that the model has take turns during the first steps, each an
-                ordinary exact step, and keep the fastest. With "auto", plans that a search has
-                found are tried, the plain one among them; None lets its own plan do all steps, and
-                nothing is planned while the job runs.
-            replanning: when a job measures itself and plans while it runs.
+            trials: let plans take turns during the first steps, each an ordinary exact step, and
+                keep the fastest. With "auto" those that a search has found are tried, the plain one
+                among them; with settings of your own also those that you have added to the model,
+                and all of them again in every session. None lets the model's own plan do all steps,
+                and nothing is planned while the job runs.
+            replanning: when a job measures itself and plans while it runs; by default as usual.
             stalls: when a step counts as stalled, so that what it waits for is logged and told by
                 `Session.metrics`; None for never.
 
         Raises:
             WorkerStartError: a worker cannot be reached; names its address.
+            PlanError: an argument cannot be.
         """
-        planning, first, tried = None, OWN, None
-        if trials == "auto":
-            first = self._plans.first
-            planning, trials = self._plans.planning(), None
-            if alternatives := self._plans.alternatives():
-                trials, tried = TrialSettings(), [OWN, *alternatives]
-            if planning is not None and replanning is not None:
-                planning = dataclasses.replace(planning, settings=replanning)
+        _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
+        _check_settings(TrialSettings, trials=None if trials == "auto" else trials)
+        _check_settings(ReplanSettings, replanning=replanning)
+        _check_settings(StallSettings, stalls=stalls)
+        planning, tried = None, [OWN]
+        settings = TrialSettings() if trials == "auto" else trials
+        if settings is not None:
+            planning = self._plans.planning(settings, replanning)
+            tried = self._plans.tried(all_known=trials != "auto")
         job = Job(
             self.context,
             self._graph,
@@ -395,8 +403,8 @@ class ARModel:
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             config=config,
-            plan=first,
-            trials=trials,
+            plan=tried[0],
+            trials=settings if trials != "auto" or len(tried) > 1 else None,
             tried=tried,
             planning=planning,
             stalls=None if stalls is None else StallWatch(stalls, self._plans.forecast),
@@ -416,6 +424,22 @@ def _measured(
         return []
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
     return [known.timing_of(graph_hash(context.graph_def)), known.network(workers)]
+
+
+def _check_seconds(**given: Any) -> None:
+    """Raise unless each is a time that ends."""
+    for name, value in given.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not (is_number and 0 < value < math.inf):
+            raise PlanError(f"{name} must be a number of seconds, more than 0, not {value!r}")
+
+
+def _check_settings(kind: type[Any], **given: Any) -> None:
+    """Raise unless each is of a kind of settings, or None."""
+    for name, value in given.items():
+        if value is not None and not isinstance(value, kind):
+            others = "'auto' or None" if name == "trials" else "None"
+            raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
 
 
 def _decided(plan: Plan | None, own: Plan) -> Plan:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -29,6 +31,7 @@ from caramel.errors import (
 
 _WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by probes
 _WATCH_EVERY_S = 1.0
+_LEAST_LOOK_S = 0.02
 _PROBE_TIMEOUT_S = 1.5
 _FAILED_PROBES = 2  # in a row, before a worker counts as lost
 _ENDING_S = 1.0  # for a process whose sockets are closed to be gone
@@ -48,8 +51,20 @@ _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-Look = Callable[[float, tuple[Task, ...]], None]
-"""Told every second or so how long a call takes, in seconds, and which tasks cannot be reached."""
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Who is to look into a call that takes long.
+
+    Attributes:
+        tell: told now and then how long it takes, in seconds, and which tasks cannot be reached;
+            has to return at once.
+        after_s: when first, in seconds, and then as often; from the first second on every second,
+            since workers are then probed, too.
+    """
+
+    tell: Callable[[float, tuple[Task, ...]], None]
+    after_s: float = 1.0
 
 
 class CallThread:
@@ -114,7 +129,7 @@ class Channel:
         Args:
             what: what is being done, for messages.
             timeout_s: how long it may take.
-            look: is told while it takes long; has to return at once.
+            look: is told while it takes long.
 
         Raises:
             WorkerLostError: a worker was lost meanwhile; names it.
@@ -192,7 +207,8 @@ class Channel:
     ) -> Result:
         begin = time.monotonic()
         failed: dict[Task, int] = {}
-        wait_s = min(_WATCH_AFTER_S, timeout_s)
+        look_s = math.inf if look is None else max(look.after_s, _LEAST_LOOK_S)
+        wait_s = min(_WATCH_AFTER_S, timeout_s, look_s)
         while True:
             with contextlib.suppress(FutureTimeoutError):
                 return future.result(wait_s)
@@ -203,14 +219,18 @@ class Channel:
                 raise StepTimeoutError(
                     f"{what} did not end within {timeout_s:g} s; every worker can be reached"
                 )
-            missing = self._cluster.unreachable(_PROBE_TIMEOUT_S)
+            missing: tuple[Task, ...] = ()
+            if elapsed_s >= _WATCH_AFTER_S:
+                missing = self._cluster.unreachable(_PROBE_TIMEOUT_S)
             failed = {task: failed.get(task, 0) + 1 for task in missing}
             lost = [task for task, count in failed.items() if count >= _FAILED_PROBES]
             if lost:
                 raise WorkerLostError(self._describe(lost, what))
             if look is not None:
-                look(time.monotonic() - begin, missing)
-            wait_s = min(_WATCH_EVERY_S, max(0.0, timeout_s - elapsed_s))
+                look.tell(time.monotonic() - begin, missing)
+            left_s = max(0.0, timeout_s - elapsed_s)
+            early_s = _WATCH_AFTER_S - elapsed_s
+            wait_s = min(left_s, _WATCH_EVERY_S if early_s <= 0 else min(look_s, early_s))
 
     def _find_lost(self, what: str, error: tf.errors.OpError) -> str | None:
         """The message for a failure that a lost worker explains; None if none is lost."""

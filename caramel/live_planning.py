@@ -61,10 +61,15 @@ def worth_a_trial(decision: Decision) -> dict[str, Plan]:
     timed, and it is what is left if processors turn out to differ. Then come other searched
     plans, each from another start: what their predictions differ by is less than what predictions
     are wrong by.
+
+    A plan that proved the fastest in an earlier run has only the plain one beside it: since then
+    the machines or the network may have changed.
     """
     found = decision.found
-    if found is None or decides_alike(decision.plan, decision.plain):
+    if decides_alike(decision.plan, decision.plain):
         return {}
+    if found is None:
+        return {PLAIN: decision.plain} if decision.is_kept else {}
     others = [
         (name, plan)
         for scored, (name, plan) in zip(found.others, decision.alternatives, strict=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from caramel.analysis import Analysis
@@ -22,8 +22,10 @@ from caramel.plan import Plan
 from caramel.planning.choose import Decision
 from caramel.planning.fit import decides_alike
 from caramel.planning.options import Options
+from caramel.replanning import ReplanSettings
 from caramel.stalls import Forecast
 from caramel.stepper import Planning
+from caramel.trials import TrialSettings
 from caramel.variants import Variants
 
 OWN = "own"
@@ -88,35 +90,54 @@ class ModelPlans:
         """What is predicted of a plan's steps, if anything can be."""
         return forecast_of(plan, self.decision)
 
-    def planning(self) -> Planning | None:
-        """How a session plans while it runs; None if it does not."""
+    def planning(
+        self, trials: TrialSettings, settings: ReplanSettings | None = None
+    ) -> Planning | None:
+        """How a session plans while it runs; None if it does not.
+
+        Args:
+            trials: how the plans are tried.
+            settings: when a job plans.
+        """
         if self._is_given or not self._options.plans or self._plain.workers == 1:
             return None
         searches = self._options.planner == "search"
-        forecast = self.forecast(self._variants[self.first].plan)
+        forecast = self.forecast(self._variants.plan(self.first))
         return Planning(
             replan=self._plan_live,
             chosen=self._keep,
             untried=self._go_on,
+            unfactored=self._leave_factors,
+            trials=trials,
+            settings=settings or ReplanSettings(),
             begins=searches and self.decision.outlook is None,
             again=self._again,
             expected_s=None if forecast is None else forecast.step_s,
         )
 
-    def alternatives(self) -> list[str]:
-        """Names of the plans that are to be tried beside the model's own; they are added once.
+    def tried(self, *, all_known: bool = False) -> list[str]:
+        """Names of the plans that a session is to try, beginning with the one of its first step.
 
-        There are none once a plan has proved the fastest. What carries them out is made when they
-        are tried: the first steps need not wait for it.
+        Those that a search has found are added once. What carries them out is made when they are
+        tried: the first steps need not wait for it. Where a plan has proved the fastest in a
+        session of this model, or the user has added plans, none are tried unless asked for.
+
+        Args:
+            all_known: whether all plans of the model are to be tried, also those that the user has
+                added.
         """
-        if self._is_chosen:
-            return []
-        if self._worth_a_trial is None:
-            plans = {} if self._has_own_variants else worth_a_trial(self.decision)
-            names = dict.fromkeys(self._variants.like(plan, name) for name, plan in plans.items())
-            names.pop(OWN, None)
-            self._worth_a_trial = list(names)
-        return self._worth_a_trial
+        if self._worth_a_trial is None and not self._is_chosen:
+            is_asked = all_known or not self._has_own_variants
+            plans = worth_a_trial(self.decision) if is_asked else {}
+            self._worth_a_trial = self._named(plans)
+        names = [self.first]
+        if all_known:
+            names += self._variants
+        elif not self._is_chosen:
+            names += self._worth_a_trial or ()
+        if not self._options.factors:  # also where the first plans had some
+            names = [name for name in names if not self._variants.plan(name).factored]
+        return list(dict.fromkeys(names))
 
     def _plan_live(
         self,
@@ -149,7 +170,7 @@ class ModelPlans:
         if self._cache_key is not None:  # it stands for facts that hold no longer
             drop_plan(self._cache_key)
             self._cache_key = None
-        found, run = decision.found, self._variants[running].plan
+        found, run = decision.found, self._variants.plan(running)
         is_plain = decides_alike(run, decision.plain)
         if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:
             if is_plain:  # it stays, but more is known of it
@@ -160,18 +181,37 @@ class ModelPlans:
         if not decides_alike(decision.plan, decision.plain):
             name = SEARCHED if found is not None else self._options.planner
             plans = {name: decision.plan, **plans}
-        names = dict.fromkeys(self._variants.like(plan, name) for name, plan in plans.items())
-        names.pop(running, None)
-        self.decision, self._worth_a_trial = decision, list(names)
-        return list(names), expected_of(decision)
+        self.decision, self._worth_a_trial = decision, self._named(plans)
+        others = [name for name in self._worth_a_trial if name != running]
+        return others, expected_of(decision)
+
+    def _named(self, plans: Mapping[str, Plan]) -> list[str]:
+        """The variants that do what plans decide; those that are missing are added."""
+        names = (self._variants.like(plan, name) for name, plan in plans.items())
+        return list(dict.fromkeys(names))
 
     def _keep(self, name: str) -> None:
-        """Remember the plan that proved the fastest."""
+        """Remember the plan that proved the fastest.
+
+        If it is not the one that did so in an earlier run, the next run searches again: only the
+        plain plan was tried beside that.
+        """
+        is_outdated = self.decision.is_kept and name != OWN
         self.first, self._is_chosen = name, True
         self._go_on(name)
-        if self._cache_key is not None:
+        if self._cache_key is None:
+            return
+        if is_outdated:
+            drop_plan(self._cache_key)
+        else:
             keep_plan(self._cache_key, self.decision.plan)
 
     def _go_on(self, name: str) -> None:
         """Whatever was decided, this is the plan that steps are done by."""
-        self.decision = dataclasses.replace(self.decision, plan=self._variants[name].plan)
+        self.decision = dataclasses.replace(self.decision, plan=self._variants.plan(name))
+
+    def _leave_factors(self, name: str) -> None:
+        """Processors compute other bits from the same factors: no plan may send any more."""
+        self._options = dataclasses.replace(self._options, factors=False)
+        self.first = name
+        self._go_on(name)

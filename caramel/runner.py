@@ -21,6 +21,7 @@ from caramel.servers import embedded_servers, own_server
 tf1 = tf.compat.v1
 
 _CLOCK_TRIES = 3
+_PLACE_TIMEOUT_S = 1800.0  # at least; a large graph takes far longer than a step
 _CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
 
 Call = Callable[[], list[Any]]
@@ -34,7 +35,7 @@ class Runner:
         devices: devices of the replicas.
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
-        call_timeout_s: how long one call may take, in seconds.
+        call_timeout_s: how long one call may take, in seconds; not for placing the graph.
         config: options of the session and of servers in this process, such as thread counts.
 
     Raises:
@@ -66,12 +67,15 @@ class Runner:
     def extend(self) -> None:
         """Send what the graph has got since the last time; it can be run then.
 
+        It may take much longer than a call, whose deadline it does not have.
+
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
         new = self._graph.parts[self._sent :]
         if not new:
             return
+
         self._sent += len(new)
 
         def send() -> None:
@@ -79,7 +83,8 @@ class Runner:
                 self._session.extend(part.graph_def, variant_prefix(part.variant))
             self._session.place()
 
-        self._channel.call(send, what="placing the graph", timeout_s=self._timeout_s)
+        deadline_s = max(self._timeout_s, _PLACE_TIMEOUT_S)
+        self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
 
     def run(
         self,
@@ -152,7 +157,7 @@ class Runner:
 
     @contextmanager
     def watched(self, look: Look) -> Iterator[None]:
-        """Let calls that take long meanwhile be told."""
+        """Let calls that take long meanwhile be looked into."""
         self._look = look
         try:
             yield

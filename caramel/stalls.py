@@ -57,6 +57,12 @@ class StallSettings:
             return self.unknown_s
         return max(self.factor * expected_s, expected_s + self.least_s)
 
+    def worth_a_look_s(self, expected_s: float | None) -> float:
+        """After how long something may be late in a step that is expected to take `expected_s`."""
+        if expected_s is None:
+            return self.unknown_s
+        return min(max(_LONG * expected_s, self.least_s), self.due_s(expected_s))
+
 
 DEFAULT = StallSettings()
 

@@ -42,6 +42,9 @@ class Planning:
             names of plans to try besides, and the step that is expected of the first of them.
         chosen: told the name of a plan that was kept after trials.
         untried: told the name of the plan that goes on because no other could be made.
+        unfactored: told the name of the plan that goes on when workers do not compute the same bits
+            from the same factors: none may be sent any more.
+        trials: how what is planned is tried.
         settings: when.
         begins: whether nothing is known yet, so that the job is to measure itself.
         again: whether to plan again when steps drift.
@@ -53,6 +56,8 @@ class Planning:
     ]
     chosen: Callable[[str], None] = lambda name: None
     untried: Callable[[str], None] = lambda name: None
+    unfactored: Callable[[str], None] = lambda name: None
+    trials: TrialSettings = field(default_factory=TrialSettings)
     settings: ReplanSettings = field(default_factory=ReplanSettings)
     begins: bool = False
     again: bool = False
@@ -135,10 +140,10 @@ class Stepper:
         """
         program = self._program
         if not program.serves(fetches):
-            program.flush()
+            self.flush()
             program = self._program_of(self._job.undeferred(factored=self._may_factor))
         self._last = program
-        with self._watched(program):
+        with self._watched(program, self._steps + 1):
             result = program.step(fetches, feeds)
         self._steps += 1
         return result
@@ -146,7 +151,8 @@ class Stepper:
     def leave_factors(self, unlike: Unlike) -> None:
         """Go on without factors, from which workers do not compute the same bits.
 
-        The plans that send none go on to be tried, if any are.
+        If plans were tried, those that send none take turns from now on. Else the one that plans
+        most does the following steps.
         """
         _log.warning(
             "worker %d computes other bits than worker 0 from the same factors (gradient of '%s'): "
@@ -156,21 +162,26 @@ class Stepper:
             unlike.parameter,
         )
         self._may_factor = False
+        known = list(self._job.variants)
         names = self._job.unfactored()
-        if self._is_trying and self._trials is not None:
-            tried = [p.name for p in self._trials.state().plans if p.name in names]
-            if len(tried) > 1:
-                self.try_plans(tried, self._trials.settings)
-                self._switch(tried[0])
-                return
-        self.use(names[0])
+        if self._planning is not None and self._watch is not None:
+            self._planning.unfactored(names[0])
+            self._watch.expect(None)
+            self._traces = []
+        if self._trials is None:
+            self._keep(names[0])
+            return
+        before = {plan.name for plan in self._trials.state().plans}
+        tried = [name for name in names if name in before or name not in known] or names[:1]
+        self.try_plans(tried, self._trials.settings)
+        self._switch(tried[0])
 
-    def _watched(self, program: Program) -> AbstractContextManager[None]:
-        """The step that is done in this context is watched."""
+    def _watched(self, program: Program, number: int) -> AbstractContextManager[None]:
+        """What is done in this context of a step, by its number, is watched."""
         if self._watchdog is None:
             return nullcontext()
         expected_s = self._watch.expected_s if self._watch else None
-        return self._watchdog.over(program, self._steps + 1, expected_s)
+        return self._watchdog.over(program, number, expected_s)
 
     def use(self, name: str) -> None:
         """Let a plan do all following steps; trials and planning end.
@@ -196,7 +207,8 @@ class Stepper:
 
     def flush(self) -> None:
         """Do what is pending of the last step."""
-        self._program.flush()
+        with self._watched(self._program, self._steps):
+            self._program.flush()
 
     def metrics(self) -> Metrics:
         """How training goes."""
@@ -303,7 +315,7 @@ class Stepper:
             self._watchdog.forget_forecasts()
         if names:
             self._watch.expected_s = expected_s
-            self.try_plans([self._program.name, *names], TrialSettings())
+            self.try_plans([self._program.name, *names], self._planning.trials)
 
     def _tell_drift(self, watch: Watch) -> None:
         drift = watch.take_news()
@@ -324,7 +336,7 @@ class Stepper:
         """Let a plan do the next step."""
         program = self._program_of(name)
         if program is not self._program:
-            self._program.flush()
+            self.flush()
             self._program = self._last = program
 
     def _keep(self, name: str) -> None:

@@ -56,6 +56,10 @@ class Variants(Mapping[str, Variant]):
     def __contains__(self, name: object) -> bool:
         return name in self._plans
 
+    def plan(self, name: str) -> Plan:
+        """A variant's plan; nothing is made for that."""
+        return self._plans[name]
+
     def has_room_for(self, name: str) -> bool:
         """Whether a variant is there, or leaves enough memory if it is made."""
         return name in self._made or self._assembly.graph.has_room()
@@ -108,16 +112,16 @@ class Variants(Mapping[str, Variant]):
         return name
 
     def unfactored(self) -> list[str]:
-        """The names of the plans that send no factors, those that plan most first.
+        """The names of the plans that send no factors, those that plan anything first.
 
-        If there are none, one is added that is like the first plan.
+        If none of them does, one is added that is like the first plan.
         """
         plans = {name: plan for name, plan in self._plans.items() if not plan.factored}
-        if plans:
-            return sorted(plans, key=lambda name: not (plans[name].edges or plans[name].gates))
-        name = self._new_name(UNFACTORED)
-        self.add(_without_factors(next(iter(self._plans.values()))), name)
-        return [name]
+        planned = [name for name, plan in plans.items() if _plans_anything(plan)]
+        if not planned:
+            first = next(iter(self._plans.values()))
+            planned = [self.like(_without_factors(first), UNFACTORED)]
+        return list(dict.fromkeys([*planned, *plans]))
 
     def _promise(self, plan: Plan, name: str) -> None:
         """Add a plan whose graph is made when it is asked for."""
@@ -137,6 +141,10 @@ class Variants(Mapping[str, Variant]):
             number += 1
             new = f"{name} {number}"
         return new
+
+
+def _plans_anything(plan: Plan) -> bool:
+    return bool(plan.edges or plan.gates or plan.deferral.moved)
 
 
 def _without_factors(plan: Plan) -> Plan:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from statistics import median
 
-from caramel.channel import CallThread
+from caramel.channel import CallThread, Look
 from caramel.cluster import Cluster, Task
 from caramel.devices import task_of
 from caramel.errors import StepTimeoutError
@@ -110,7 +110,8 @@ class Watchdog:
         step = _Step(number, program, expected_s, self._runner.compiled)
         begin_s = time.monotonic()
         try:
-            with self._runner.watched(partial(self._look, step)):
+            after_s = self._settings.worth_a_look_s(self._usual_of(step))
+            with self._runner.watched(Look(partial(self._look, step), after_s)):
                 yield
         except StepTimeoutError as error:
             step.has_failed = True
@@ -198,10 +199,7 @@ class Watchdog:
     def _course(self, step: _Step, done: Done) -> Course:
         name = step.program.name
         forecast = self._forecast(step.program)
-        times_s = self._usual_s.get(name, ())
-        found_s = [] if step.expected_s is None else [step.expected_s]
-        found_s += [median(times_s)] if len(times_s) >= _LEAST_STEPS else []
-        usual_s = max(found_s, default=None)
+        usual_s = self._usual_of(step)
         if not step.is_usual:
             # It may take much longer, so nothing is expected of it in particular.
             forecast = None
@@ -216,6 +214,13 @@ class Watchdog:
             computes=done.does_step,
             pending=done.does_part,
         )
+
+    def _usual_of(self, step: _Step) -> float | None:
+        """How long the step should take by what is known of others; None if nothing is."""
+        times_s = self._usual_s.get(step.program.name, ())
+        found_s = [] if step.expected_s is None else [step.expected_s]
+        found_s += [median(times_s)] if len(times_s) >= _LEAST_STEPS else []
+        return max(found_s, default=None)
 
     def _legs_of(self, program: Program) -> tuple[Leg, ...]:
         if program.name not in self._legs:

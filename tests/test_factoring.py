@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from networks import network, slow_facts, slow_processors, wide
+from networks import network, slow_facts, slow_processors, train_steps, wide
 from simulations import hosts
 from test_factors import deep
 from test_search import MB, layered, plain_of
@@ -27,9 +27,12 @@ from caramel.planning.outline import outline_of
 from caramel.planning.search import search
 from caramel.planning.split import worthwhile_parts
 from caramel.profiler import profile_steps
+from caramel.program import Unlike
 from caramel.records import from_json_value, to_json_value
 from caramel.simulation.explain import QUICK, _longer, explain
 from caramel.simulation.scaling import scale
+from caramel.trials import TrialSettings
+from caramel.variants import UNFACTORED
 from caramel.workload import JobOutline, Product
 
 RATE = 100 * MB
@@ -280,3 +283,48 @@ def test_curves_of_a_job_on_processors_know_factors():
     without, _ = scale(on_others, hardware, alone=hardware.hosts[0])
     assert any(group.pattern == FACTORS for group in plan.groups)
     assert by_them.planned_s < 0.5 * without.planned_s  # 0.8 MB of w2 against 18 KB
+
+
+# Processors that turn out to differ --------------------------------------------------------------
+
+
+def test_after_the_trials_the_plans_without_factors_take_turns():
+    """The watch for drift goes on, and neither this session nor a later one sends factors again."""
+    job = network("momentum", model=deep, batch=5, number=10)
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
+    assert model.plan.factored
+    unlike = Unlike(1, "w1")
+    short = TrialSettings(rounds=1, steps=1, skipped=1)
+    with model.session(trials=short) as session:
+        train_steps(session, job, 2 * len(model.variants) + 1)
+        assert session.metrics().trials.is_over
+        session._stepper.leave_factors(unlike)
+        tried = {plan.name for plan in session.metrics().trials.plans}
+        train_steps(session, job, 2 * len(tried) + 1)
+        metrics = session.metrics()
+        expected_s = metrics.expected_s
+    assert "plain" in tried
+    assert len(tried) > 1
+    assert not any(model.variants[name].plan.factored for name in tried)
+    assert metrics.trials.is_over
+    (median_s,) = (p.median_s for p in metrics.trials.plans if p.name == metrics.plan)
+    assert expected_s == median_s
+    with model.session() as session:
+        train_steps(session, job, 1)
+        assert session.metrics().plan == metrics.plan
+    assert not model.variants[metrics.plan].plan.factored
+
+
+def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors():
+    job = network("momentum", model=deep, batch=5, number=10)
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
+    decided = [(group.members, group.deferred) for group in model.plan.groups]
+    with model.session(trials=None) as session:
+        train_steps(session, job, 2)
+        session._stepper.leave_factors(Unlike(1, "w1"))
+        train_steps(session, job, 2)
+        name = session.metrics().plan
+    plan = model.variants[name].plan
+    assert name == UNFACTORED
+    assert not plan.factored
+    assert [(group.members, group.deferred) for group in plan.groups] == decided

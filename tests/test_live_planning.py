@@ -20,6 +20,7 @@ from caramel.planning.options import Options
 from caramel.profile import Profile
 from caramel.replanning import ReplanSettings, Watch
 from caramel.timeline import Span, Timeline
+from caramel.trials import TrialSettings
 from tests.networks import (
     CLASSES,
     FEATURES,
@@ -107,6 +108,43 @@ def test_nothing_drifts_before_anything_is_expected():
     watch.record(100.0)
     assert watch.drift is None
     assert not watch.wants_trace
+
+
+def test_planning_again_is_refused_where_it_cannot_be():
+    context = network("gradient_descent").context()
+    plan = caramel.ARModel(context, 2).plan
+    with pytest.raises(PlanError, match="cannot plan again where a plan is given: leave it out"):
+        caramel.ARModel(context, 2, plan=plan, replan="auto")
+    with pytest.raises(PlanError, match="cannot plan again where nothing is planned"):
+        caramel.ARModel(context, 2, planner="plain", replan="auto")
+    with pytest.raises(PlanError, match="replan must be 'never' or 'auto', not True"):
+        caramel.ARModel(context, 2, replan=True)
+    with pytest.raises(PlanError, match="planner must be one of 'search', 'paper', 'plain'"):
+        caramel.ARModel(context, 2, planner="greedy")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"trials": 3}, "trials must be a caramel.TrialSettings, or 'auto' or None, not 3"),
+        ({"trials": True}, "or 'auto' or None, not True"),
+        (
+            {"replanning": "auto"},
+            "replanning must be a caramel.ReplanSettings, or None, not 'auto'",
+        ),
+        ({"stalls": False}, "stalls must be a caramel.StallSettings, or None, not False"),
+        (
+            {"step_timeout_s": None},
+            "step_timeout_s must be a number of seconds, more than 0, not N",
+        ),
+        ({"step_timeout_s": float("inf")}, "step_timeout_s must be a number of seconds"),
+        ({"start_timeout_s": 0}, "start_timeout_s must be a number of seconds, more than 0, not 0"),
+    ],
+)
+def test_settings_of_a_session_that_cannot_be_are_refused(wrong, told):
+    model = caramel.ARModel(network("gradient_descent").context(), 1)
+    with pytest.raises(PlanError, match=told):
+        model.session(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -235,6 +273,46 @@ def test_a_kept_plan_is_only_that_of_the_same_training_op(tmp_path, monkeypatch)
     assert "earlier run" not in elsewhere.decision.source
 
 
+@pytest.fixture(name="kept")
+def fixture_kept(tmp_path, monkeypatch):
+    """Makes models of one job and profile, of which a searched plan was kept in an earlier run."""
+    monkeypatch.setenv("CARAMEL_CACHE", str(tmp_path / "cache"))
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    timing = TimingTable(dict.fromkeys(context.op_graph.ops, 0.001))
+    own, link = graph_hash(context.graph_def), (assumed_network(2, 1e5, 1e-4),)
+    profile = Profile("2.21.0", this_machine(), own, timing, None, link)
+
+    def model():
+        return caramel.ARModel(context, 2, pattern="shuffle", profile=profile)
+
+    model()._plans._keep("own")
+    return job, model
+
+
+def test_what_proved_the_fastest_earlier_has_to_prove_it_again_against_the_plain_plan(kept):
+    job, make = kept
+    model = make()
+    assert "earlier run" in model.decision.source
+    assert any(group.deferred for group in model.plan.groups)
+    short = TrialSettings(rounds=1, steps=1, skipped=1)
+    with model.session(trials=short) as session:
+        train_steps(session, job, 4)
+        assert {plan.name for plan in session.metrics().trials.plans} == {"own", "plain"}
+        assert not session.metrics().trials.is_over or session.metrics().steps == 4
+    assert {"own", "plain"} == set(model.variants)
+
+
+@pytest.mark.parametrize("chosen", ["own", "plain"])
+def test_a_kept_plan_that_is_not_the_fastest_any_more_is_forgotten(chosen, kept):
+    _, make = kept
+    model = make()
+    assert model._plans.tried() == ["own", "plain"]
+    model._plans._keep(chosen)
+    assert ("earlier run" in make().decision.source) == (chosen == "own")
+    assert model._plans.tried() == [chosen]
+
+
 def test_a_plan_can_be_explained(quickly):
     job = network("gradient_descent", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
@@ -262,7 +340,7 @@ def test_a_plan_that_was_given_can_be_explained(quickly):
     explanation = model.explain()
     assert explanation.step_s == first.explain().step_s
     assert explanation.planner == "none, the plan was given"
-    assert model._plans.planning() is None  # it stays
+    assert model._plans.planning(TrialSettings()) is None  # it stays
 
 
 def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):

@@ -31,6 +31,7 @@ from caramel.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
 from caramel.plan import Plan
 from caramel.planning.pattern import usual_pattern
 from caramel.profile import Profile
+from caramel.trials import TrialSettings
 
 FLAGS = ("serialization", "batching", "scheduling", "adaptive_depth")
 COMBINATIONS = [
@@ -138,7 +139,7 @@ def test_everything_off_is_the_plain_plan_with_facts_and_defaults_too():
     model = model_of(context, 3, pattern="auto", planner="search", in_flight_bytes=None, **off)
     assert model.decision.outlook is not None
     assert model.plan == caramel.ARModel(context, 3, planner="plain").plan
-    assert model._plans.planning() is None
+    assert model._plans.planning(TrialSettings()) is None
 
 
 def test_a_plan_can_be_saved_edited_and_carried_out():
@@ -192,6 +193,12 @@ def test_with_one_group_at_a_time_every_worker_has_a_chunk_of_each(planner):
 def test_less_than_nothing_in_flight_is_refused():
     with pytest.raises(PlanError, match="in_flight_bytes"):
         caramel.ARModel(network().context(), 2, in_flight_bytes=-1)
+
+
+@pytest.mark.parametrize("wrong", ["12MB", 2.5])
+def test_bytes_in_flight_are_a_number(wrong):
+    with pytest.raises(PlanError, match="in_flight_bytes must be a number of bytes"):
+        caramel.ARModel(network("gradient_descent").context(), 2, in_flight_bytes=wrong)
 
 
 def test_an_unknown_pattern_is_refused():

@@ -108,7 +108,7 @@ def test_plans_for_which_there_is_not_enough_memory_are_not_tried(plans, room, c
 def test_what_is_made_already_is_tried_whatever_memory_it_takes(monkeypatch):
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    assert model.variants[model._plans.alternatives()[0]].name == "plain"
+    assert model.variants[model._plans.tried()[1]].name == "plain"
     monkeypatch.setattr(distributed_graph, "total_bytes", lambda: 0)
     with model.session() as session:
         train_steps(session, job, 10)
@@ -148,11 +148,26 @@ def test_what_the_user_added_is_left_to_the_user():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     model.variants.undeferred()  # for a fetch in an earlier session
-    (plain, *_) = model._plans.alternatives()
+    (_, plain, *_) = model._plans.tried()
     assert decides_alike(model.variants[plain].plan, model.decision.plain)
     other = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     other.add_variant(other.plan, "mine")
-    assert other._plans.alternatives() == []
+    assert other._plans.tried() == ["own"]
+
+
+def test_with_settings_of_their_own_users_try_what_they_added_beside_what_was_found():
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    groups = [dataclasses.replace(group, deferred=True) for group in model.decision.plain.groups]
+    model.add_variant(dataclasses.replace(model.decision.plain, groups=tuple(groups)), "mine")
+    short = TrialSettings(rounds=1, steps=1, skipped=1)
+    for _ in range(2):  # as often as they ask for it
+        with model.session(trials=short) as session:
+            train_steps(session, job, 2 * len(model.variants) + 1)
+            trials = session.metrics().trials
+        assert trials.is_over
+        assert {"own", "mine", "plain"} <= {plan.name for plan in trials.plans}
+        assert {plan.steps for plan in trials.plans} <= {0, 1}
 
 
 def test_a_plan_that_does_what_the_plain_one_does_is_not_tried_against_it():

@@ -275,6 +275,24 @@ def test_what_goes_wrong_in_looking_does_not_disturb_training(monkeypatch, caplo
     assert session.metrics().stalls == ()
 
 
+def test_a_stall_of_less_than_a_second_is_seen(monkeypatch):
+    bar = Bar()
+    job = barred(bar)
+    model = caramel.ARModel(job.context(), 2, planner="plain")
+    with model.session(trials=None, stalls=SOON) as session:
+        for _ in range(6):
+            session.step(job.feed)
+        begin_s = time.monotonic()
+        with bar.down_until(has_stalled(session)):
+            session.step(flagged(job, 1))
+        held_up_s = time.monotonic() - begin_s
+        (stall,) = session.metrics().stalls
+    assert (stall.cause, stall.workers) == ("producer", (1,))
+    assert stall.late_s < held_up_s
+    usual_s = np.median(session.metrics().recent_step_s[1:6])
+    assert stall.late_s < 1.0 or usual_s > 0.1  # where steps are that slow, it is not late sooner
+
+
 # Workers in other processes ---------------------------------------------------------------------
 
 
@@ -326,6 +344,26 @@ def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(v
 
 
 @pytest.mark.processes
+def test_what_is_left_of_the_last_step_is_watched_too_when_it_is_asked_for():
+    job = network("momentum", number=12)
+    with caramel.Cluster.local(2) as cluster:
+        model = caramel.ARModel(job.context(), cluster, pattern="shuffle")
+        model = caramel.ARModel(job.context(), cluster, plan=deferred(model, EVERY))
+        _, expected = train(model, job, 6)
+        pid = worker_pid(cluster, 1)
+        with model.session(trials=None) as session:
+            for _ in range(6):
+                session.step(job.feed)
+            with standing_still(pid, has_stalled(session)):
+                values = session.variables()
+            (stall,) = session.metrics().stalls
+    assert (stall.step, stall.workers, stall.cause) == (6, (1,), "silent")
+    assert stall.group in {group.name for group in model.plan.groups}
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+@pytest.mark.processes
 def test_a_step_that_never_ends_tells_at_its_deadline_what_it_waits_for():
     job = network("momentum", number=12)
     with caramel.Cluster.local(2) as cluster:
@@ -356,13 +394,13 @@ TRAIN = """
     import caramel
     tf1 = tf.compat.v1
     with tf.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float32, [None, 100], name="x")
-        w = tf1.get_variable("w", [100, 250], initializer=tf1.zeros_initializer())
+        x = tf1.placeholder(tf.float32, [None, 1000], name="x")
+        w = tf1.get_variable("w", [1000, 1000], initializer=tf1.zeros_initializer())
         loss = tf.reduce_mean(tf.reduce_sum(tf.square(x @ w - 1), 1))
-        train_op = tf1.train.GradientDescentOptimizer(0.001).minimize(loss)
+        train_op = tf1.train.GradientDescentOptimizer(0.0001).minimize(loss)
     context = caramel.Context(graph, train_op=train_op, loss=loss)
     model = caramel.ARModel(context, workers=[f"{a}:2222" for a in sys.argv[1].split(",")])
-    feed = {x: [[1.0] * 100] * 4}
+    feed = {x: [[1.0] * 1000] * 4}
     with model.session(trials=None) as session:
         expected = [float(session.step(feed)) for _ in range(10)]
     with model.session(trials=None) as session:
@@ -382,10 +420,8 @@ TRAIN = """
 """
 
 
-@pytest.mark.processes
-@pytest.mark.namespaces
-@pytest.mark.skipif(bool(testbed.missing()), reason="needs network namespaces")
-def test_a_host_that_is_cut_off_is_named_and_training_goes_on_when_it_is_back():
+def stalled_on_hosts(disturb, mend):
+    """What a job on two hosts says of its stall, and then of its end; and the hosts' addresses."""
     with testbed.Testbed(2) as bed:
         addresses = [host.address for host in bed.hosts]
         cluster = ",".join(f"{address}:2222" for address in addresses)
@@ -399,15 +435,39 @@ def test_a_host_that_is_cut_off_is_named_and_training_goes_on_when_it_is_back():
         while (line := client.stdout.readline()) and line != "ready\n":
             pass
         assert line == "ready\n"
-        bed.cut(1)
+        disturb(bed)
         client.stdin.write("go\n")
         client.stdin.flush()
         stalled = client.stdout.readline()
-        bed.heal(1)
+        mend(bed)
         ended, _ = client.communicate(timeout=120)
     for each in workers:
         each.stdout.close()
     assert stalled.startswith("stalled: step 7 of plan 'own': group 'group_0' (completed by '")
+    return stalled, ended, addresses
+
+
+@pytest.mark.processes
+@pytest.mark.namespaces
+@pytest.mark.skipif(bool(testbed.missing()), reason="needs network namespaces")
+def test_a_host_that_is_cut_off_is_named_and_training_goes_on_when_it_is_back():
+    stalled, ended, addresses = stalled_on_hosts(lambda bed: bed.cut(1), lambda bed: bed.heal(1))
     assert f"it waits for worker 1 (/job:worker/task:1 at {addresses[1]}:2222)" in stalled
     # A machine that is too slow to heal the host in time loses it.
     assert ended == "equal: True\n" or ended.startswith("error: lost worker 1 ")
+
+
+@pytest.mark.processes
+@pytest.mark.namespaces
+@pytest.mark.skipif(bool(testbed.missing()), reason="needs network namespaces")
+def test_a_group_that_a_slow_link_holds_up_is_named_with_the_host_it_has_not_reached():
+    """Host 0 sends 500 KB/s: its part of the gradient, 2 MB, is ready and takes four seconds.
+
+    The question how far worker 1 is has a connection of its own, and so an answer.
+    """
+    stalled, ended, addresses = stalled_on_hosts(
+        lambda bed: bed.set_rate(0, "4mbit"), lambda bed: bed.set_rate(0, "1gbit")
+    )
+    where = f"worker 1 (/job:worker/task:1 at {addresses[1]}:2222)"
+    assert f"its gradients are there, but it has not arrived on {where}" in stalled
+    assert ended == "equal: True\n"

@@ -54,6 +54,7 @@ class Decision:
         found: what a search has found; None if there was none.
         deferrable: why gradients cannot be deferred together, or None.
         alternatives: further plans that are worth a trial, the most promising first.
+        is_kept: whether the plan is one that proved the fastest in an earlier run.
     """
 
     plan: Plan
@@ -63,6 +64,7 @@ class Decision:
     found: Found | None = None
     deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None
     alternatives: tuple[tuple[str, Plan], ...] = ()
+    is_kept: bool = False
 
 
 def known_windows(analysis: Analysis) -> TransferWindows | None:
@@ -111,7 +113,9 @@ def choose(
         decided = {name: getattr(kept, name) for name in DECIDED}
         plan = dataclasses.replace(plain, **decided)
         source = "what proved the fastest in an earlier run"
-        return Decision(plan, source, plain, outlook, deferrable=deferrals.reason_against)
+        return Decision(
+            plan, source, plain, outlook, deferrable=deferrals.reason_against, is_kept=True
+        )
     paper = _paper(plain, analysis, options, deferrals, edges)
     source = f"from the times of {len(timing.seconds)} ops"
     if options.planner == "paper":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Literal, get_args
 
 from caramel.errors import PlanError
@@ -47,8 +48,9 @@ class Options:
     factors: bool = True
 
     def __post_init__(self) -> None:
-        if self.in_flight_bytes is not None and self.in_flight_bytes < 0:
-            raise PlanError(f"in_flight_bytes must be at least 0, not {self.in_flight_bytes}")
+        limit = self.in_flight_bytes
+        if limit is not None and not (isinstance(limit, Integral) and limit >= 0):
+            raise PlanError(f"in_flight_bytes must be a number of bytes, at least 0, not {limit!r}")
         if self.planner not in get_args(Planner):
             known = ", ".join(f"'{name}'" for name in get_args(Planner))
             raise PlanError(f"planner must be one of {known}, not {self.planner!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from caramel.analyzers.windows import group_window
@@ -294,7 +294,7 @@ class _Explainer:
         for gate in self._plan.gates:
             waits.setdefault(gate.group, []).append(gate.after)
         windows = _windows(self.workload)
-        seen = _measured_groups(measured)
+        seen = _measured_groups(measured, {group.name for group in self._plan.factored})
         predicted = self.prediction.groups
         order = sorted(self._plan.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s))
         for group in order:
@@ -372,15 +372,25 @@ def _by_group(timeline: Timeline) -> Timeline:
     )
 
 
-def _measured_groups(timelines: Sequence[Timeline]) -> Mapping[str, tuple[float, float]]:
-    """When each group was aggregated, in the median of the traced steps."""
+def _measured_groups(
+    timelines: Sequence[Timeline], factored: Container[str]
+) -> Mapping[str, tuple[float, float]]:
+    """When each group was aggregated, in the median of the traced steps.
+
+    Of a factored group that is when what the factors stand for is computed and added up, too.
+    """
     times: dict[str, list[tuple[float, float]]] = {}
     for timeline in timelines:
         own: dict[str, tuple[float, float]] = {}
-        for span in _by_group(timeline).spans:
+        spans = _by_group(timeline).spans
+        for span in spans:
             if span.resource in ("send", "receive"):
                 begin_s, end_s = own.get(span.name, (span.begin_s, span.end_s))
                 own[span.name] = (min(begin_s, span.begin_s), max(end_s, span.end_s))
+        for span in spans:
+            if span.resource == "reduce" and span.name in factored and span.name in own:
+                begin_s, end_s = own[span.name]
+                own[span.name] = (begin_s, max(end_s, span.end_s))
         for name, pair in own.items():
             times.setdefault(name, []).append(pair)
     return {

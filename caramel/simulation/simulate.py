@@ -76,7 +76,9 @@ class Prediction:
         size = round(graph.amounts[number]) if kind is Kind.SEND else None
         for worker in range(self._workers) if self._tasks.folded else (host,):
             if kind is not Kind.SEND:
-                resource: Resource = "compute" if kind is Kind.COMPUTE else "reduce"
+                # What is computed for a group, as products of factors are, belongs to it.
+                is_own = kind is Kind.COMPUTE and name not in self._tasks.arrivals
+                resource: Resource = "compute" if is_own else "reduce"
                 yield Span(resource, name, begin_s, end_s, worker)
                 continue
             yield Span("send", name, begin_s, end_s, worker, size)
