@@ -23,7 +23,6 @@ from caramel.collector import held_back
 from caramel.context import Context
 from caramel.devices import replica_devices
 from caramel.errors import PlanError, UnsupportedOpError
-from caramel.explanation import Explanation
 from caramel.facts import (
     GradientFactors,
     GradientFrontier,
@@ -47,6 +46,7 @@ from caramel.planning.pattern import AUTO
 from caramel.planning.plain import plain_plan
 from caramel.profile import Profile
 from caramel.replanning import Replan, ReplanSettings
+from caramel.report.shown import ShownExplanation
 from caramel.session import Session
 from caramel.simulation.explain import explain
 from caramel.stalls import DEFAULT as DEFAULT_STALLS
@@ -251,15 +251,15 @@ class ARModel:
         return self._graph.size
 
     def explain(
-        self, measured: Sequence[Timeline] = (), *, measured_step_s: float | None = None
-    ) -> Explanation:
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownExplanation:
         """What bounds a step of the plan, why each group goes when it goes, what would help.
 
-        `caramel.report` shows it as a table or as a page.
+        Printing what is returned shows it as tables, `save_page` writes it as an HTML page.
 
         Args:
-            measured: traced steps of a session (`Session.trace`), to be compared with what is
-                predicted; the plan that did them is explained then.
+            measured: traced steps of a session (what `Session.trace` returns), to be compared with
+                what is predicted; the plan that did them is explained then.
             measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
 
         Raises:
@@ -274,7 +274,8 @@ class ARModel:
                 "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
                 f"{ReplanSettings().first_after} steps of training with planner='search'"
             )
-        return explain(
+        measured = (measured,) if isinstance(measured, Timeline) else measured
+        explanation = explain(
             self._plan_of(measured),
             self.decision.outlook,
             job=self.context.job.train_op,
@@ -283,6 +284,7 @@ class ARModel:
             measured=measured,
             measured_step_s=measured_step_s,
         )
+        return ShownExplanation.of(explanation)
 
     def _plan_of(self, measured: Sequence[Timeline]) -> Plan:
         """The plan that did traced steps; the decided one if there are none."""

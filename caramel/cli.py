@@ -17,7 +17,7 @@ import typer
 
 from caramel.cluster import Cluster
 from caramel.congestion import advice
-from caramel.errors import CaramelError, ClusterError, ProfileError
+from caramel.errors import CaramelError, ClusterError, FileError, ProfileError
 from caramel.files import write_whole
 from caramel.memory import keep_memory
 from caramel.planning.options import Planner
@@ -232,8 +232,6 @@ def plan(
 
     from caramel.builder import ARModel
     from caramel.plan_table import show_plan
-    from caramel.report.page import html_page
-    from caramel.report.table import show_explanation
     from caramel.user_job import load_job
 
     model = ARModel(
@@ -251,9 +249,9 @@ def plan(
     console = Console()
     if explain or page is not None:
         explanation = model.explain()
-        show_explanation(explanation, console)
+        explanation.show(console)
         if page is not None:
-            write_whole(page, html_page(explanation))
+            explanation.save_page(page)
     else:
         show_plan(model.plan, model.windows, console)
     if save is not None:
@@ -386,7 +384,9 @@ def simulate(
 
 def _check_directory(path: Path) -> None:
     if not path.parent.is_dir():
-        raise CaramelError(f"cannot write {path}: there is no directory '{path.parent}'")
+        raise FileError(f"cannot write {path}: there is no directory '{path.parent}'")
+    if path.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory")
 
 
 def _cluster_to_trace(text: str | None) -> Cluster:

@@ -97,6 +97,10 @@ class ProfileError(CaramelError, ValueError):
     """Measured facts cannot be had or read, or they belong to another job or cluster."""
 
 
+class FileError(CaramelError, OSError):
+    """A file cannot be written."""
+
+
 class SessionError(CaramelError):
     """A session was used after it was closed, or after it failed."""
 

@@ -185,6 +185,12 @@ def in_group(group: str, worker: int, *parts: str) -> str:
     return "/".join((_CARAMEL, group, replica_prefix(worker), *parts))
 
 
+def is_checksum(op: str) -> bool:
+    """Whether a node works on checksums of what is computed from factors."""
+    first, *rest = op.split("/")
+    return first == _CARAMEL and not {"checksum", "factor_checksums"}.isdisjoint(rest)
+
+
 def factor_checksums(worker: int) -> TensorRef:
     """On a worker, a number for the bits of each gradient that it computed from factors."""
     return TensorRef(added(worker, "factor_checksums"))

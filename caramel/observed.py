@@ -25,6 +25,7 @@ from caramel.traces import factor_bytes, op_seconds, timing_table
 _PROCESSOR = re.compile(r".*/(device:)?CPU:\d+", re.IGNORECASE)
 _LARGE_BYTES = 64 * 1024
 _SMALL_BYTES = 8 * 1024
+_MUCH_FASTER = 2.0
 _USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
 
 
@@ -68,8 +69,10 @@ def observed_network(
 ) -> NetworkModel:
     """A model of the network from what was sent in traced steps.
 
-    The rate is that of the busiest link while anything larger than 64 KiB is on it; the latency
-    that of the fastest small tensor.
+    A worker receives at the best rate of all steps while anything larger than 64 KiB is on its
+    link. The rate is that of the fastest worker, since all else makes transfers only seem slower;
+    but if another one has less than half of it, something on its way is slow, and all wait for
+    that. The latency is that of the fastest small tensor.
 
     Args:
         steps: for each step the `StepStats` protos of its calls.
@@ -80,8 +83,11 @@ def observed_network(
         ProfileError: no transfer was seen.
     """
     timelines = [timeline_of(calls, devices, clock_offsets_s) for calls in steps]
-    rates = [rate for each in timelines for rate in _rates(each, len(devices))]
-    if not rates:
+    best: dict[int, float] = {}
+    for timeline in timelines:
+        for worker, rate in _rates(timeline, len(devices)):
+            best[worker] = max(rate, best.get(worker, 0.0))
+    if not best:
         raise ProfileError("no transfer of more than 64 KiB was seen in the traced steps")
     small = [
         span.end_s - span.begin_s
@@ -89,11 +95,13 @@ def observed_network(
         for span in each.spans
         if span.resource == "receive" and span.bytes is not None and span.bytes <= _SMALL_BYTES
     ]
-    return assumed_network(len(devices), max(rates), min(small, default=_USUAL_LATENCY_S))
+    fastest, slowest = max(best.values()), min(best.values())
+    rate = slowest if slowest * _MUCH_FASTER < fastest else fastest
+    return assumed_network(len(devices), rate, min(small, default=_USUAL_LATENCY_S))
 
 
-def _rates(timeline: Timeline, workers: int) -> Iterator[float]:
-    """For each worker the bytes that it received per second in which its link was in use."""
+def _rates(timeline: Timeline, workers: int) -> Iterator[tuple[int, float]]:
+    """Each worker, and the bytes that it received per second in which its link was in use."""
     for worker in range(workers):
         large: list[Span] = [
             span
@@ -104,7 +112,7 @@ def _rates(timeline: Timeline, workers: int) -> Iterator[float]:
         ]
         busy_s = Timeline(tuple(large)).busy_s(worker, "receive")
         if busy_s > 0:
-            yield sum(span.bytes or 0 for span in large) / busy_s
+            yield worker, sum(span.bytes or 0 for span in large) / busy_s
 
 
 def _of_worker(calls: Sequence[Any], worker: int) -> Any:

@@ -161,12 +161,9 @@ class Profile:
         """Write the profile to a file, which is replaced only when the new one is whole.
 
         Raises:
-            ProfileError: it cannot be written.
+            FileError: it cannot be written.
         """
-        try:
-            write_whole(Path(path), self.to_json())
-        except OSError as error:
-            raise ProfileError(f"cannot write {os.fspath(path)}: {error.strerror}") from None
+        write_whole(Path(path), self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Profile:

@@ -19,7 +19,7 @@ from caramel.builder import ARModel
 from caramel.cluster import Cluster
 from caramel.errors import PlanError, ProfileError
 from caramel.files import write_whole
-from caramel.names import TensorRef
+from caramel.names import TensorRef, is_checksum
 from caramel.plan import Plan
 from caramel.profiler import WARM_UP_STEPS, pipeline_starters
 from caramel.report.drawing import draw_timelines
@@ -117,11 +117,13 @@ def _receivers(traffic: Traffic) -> int:
 
 
 def _whole(traced: Sequence[Timeline], receivers: int) -> tuple[Timeline, ...]:
-    """The steps in which no transfer is missing, without the first.
+    """The usual steps in which no transfer is missing, without the first.
 
     In the first one TensorFlow prepared the traced calls. In any it may have switched on the
-    tracing of transfers too late on a worker, since it does not wait for that.
+    tracing of transfers too late on a worker, since it does not wait for that. Steps that compare
+    what workers compute from factors do more than others.
     """
+    traced = [*traced[:1], *(t for t in traced[1:] if not _compares(t))]
     received = [[s.worker for s in step.spans if s.resource == "receive"] for step in traced]
     most = max(map(len, received), default=0)
     return tuple(
@@ -129,6 +131,11 @@ def _whole(traced: Sequence[Timeline], receivers: int) -> tuple[Timeline, ...]:
         for step, workers in zip(traced[1:], received[1:], strict=True)
         if len(workers) == most and len(set(workers)) >= receivers
     )
+
+
+def _compares(step: Timeline) -> bool:
+    """Whether a step compares what workers compute from factors."""
+    return any(is_checksum(span.name) for span in step.spans)
 
 
 def _read_plan(path: Path) -> Plan:
@@ -204,8 +211,7 @@ def write_traced(traced: Traced, output: Path, figure: Path | None = None) -> li
     """Write the steps as JSON for viewers, and draw them if asked to; returns what was written.
 
     Raises:
-        CaramelError: they cannot be drawn.
-        OSError: a file cannot be written.
+        CaramelError: they cannot be drawn, or a file cannot be written.
     """
     write_whole(output, json.dumps(trace_events(traced.by_title)) + "\n")
     if figure is None:

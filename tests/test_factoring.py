@@ -14,7 +14,7 @@ import caramel
 from caramel.facts import Factors
 from caramel.graph import TensorSpec
 from caramel.live_planning import worth_a_trial
-from caramel.names import TensorRef
+from caramel.names import TensorRef, in_group
 from caramel.network import assumed_network
 from caramel.patterns import PATTERNS
 from caramel.plan import FACTORS
@@ -31,6 +31,7 @@ from caramel.program import Unlike
 from caramel.records import from_json_value, to_json_value
 from caramel.simulation.explain import QUICK, _longer, explain
 from caramel.simulation.scaling import scale
+from caramel.timeline import Span, Timeline
 from caramel.trials import TrialSettings
 from caramel.variants import UNFACTORED
 from caramel.workload import JobOutline, Product
@@ -41,6 +42,12 @@ OPTIONS = Options(budget_tasks=60_000)
 
 def anything(parameters):
     return None
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    """What a change would bring is searched with a small budget."""
+    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=4_000))
 
 
 def outlook_of(sizes, factor_bytes, again_s, *, workers=2, cores=1, rate=RATE):
@@ -230,6 +237,26 @@ def test_factors_are_explained():
     sent_bytes = 8 * (700 + 700 * 3 + 3) + group.size_bytes  # what is summed, and factors of w1
     rate = model.decision.outlook.hardware.bytes_per_s
     assert explained.wire_limit_s == pytest.approx(sent_bytes / rate)
+
+
+def test_a_factored_group_has_arrived_when_what_it_stands_for_is_added_up():
+    """Both as predicted and as measured; else products would be taken for misses."""
+    model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2))
+    (by_them,) = (group.name for group in model.plan.factored)
+    summed = next(group.name for group in model.plan.groups if group.is_summed)
+    spans = (
+        Span("receive", in_group(by_them, 1, "factor", "0"), 3.0, 4.0),
+        Span("reduce", in_group(by_them, 0, "product", "1", "0"), 4.0, 4.5),
+        Span("reduce", in_group(summed, 0, "sum", "1"), 8.0, 9.0),
+        Span("receive", in_group(summed, 1, "chunks"), 7.0, 7.5),
+    )
+    explanation = model.explain(Timeline(spans, "own"))
+    groups = {group.name: group for group in explanation.groups}
+    assert groups[by_them].measured_end_s == pytest.approx(1.5)
+    assert groups[summed].measured_end_s == pytest.approx(4.5)
+    own = [span for span in explanation.predicted.spans if span.name == by_them]
+    assert {span.resource for span in own} == {"send", "receive", "reduce"}
+    assert groups[by_them].predicted_end_s == max(span.end_s for span in own)
 
 
 def test_a_given_plan_whose_factors_have_an_unknown_size_is_explained():

@@ -1,12 +1,13 @@
-"""What traced steps of a running job tell of its ops."""
+"""What traced steps of a running job tell of its ops and of its network."""
 
 from __future__ import annotations
 
 import pytest
 import tensorflow as tf
 
+from caramel.errors import ProfileError
 from caramel.graph import OpGraph
-from caramel.observed import observed_timing
+from caramel.observed import observed_network, observed_timing
 
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 
@@ -77,3 +78,49 @@ def test_the_largest_size_of_a_factor_counts():
     definitions = {op: graph.op_def_for_type(op) for op in ("Placeholder", "Identity", "MatMul")}
     known = OpGraph.from_graph_def(graph.as_graph_def(add_shapes=True), definitions)
     assert observed_timing(steps, known, DEVICES).traced_bytes == {"x:0": 7 * 2 * 4}
+
+
+# The network ------------------------------------------------------------------------------------
+
+
+def sent(*transfers):
+    """One call: transfers with sender, receiver, size, begin and end in microseconds."""
+    step_stats = tf.compat.v1.RunMetadata().step_stats
+    device = step_stats.dev_stats.add(device=f"{DEVICES[0]}/device:CPU:0")
+    for number, (source, target, size, begin_us, end_us) in enumerate(transfers):
+        device.node_stats.add(
+            node_name="RecvTensor",
+            all_start_micros=1_000_000 + begin_us,
+            all_end_rel_micros=end_us - begin_us,
+            timeline_label=(
+                f"[{size}] [1Gb/s] edge_{number}_caramel/group_0/worker_{source}/chunks from "
+                f"/job:worker/replica:0/task:{source}/device:CPU:0 to "
+                f"/job:worker/replica:0/task:{target}/device:CPU:0"
+            ),
+        )
+    return [step_stats]
+
+
+def test_the_rate_is_that_of_the_fastest_worker_in_its_best_step():
+    steps = [
+        sent((0, 1, "1.0MB", 0, 20_000), (1, 0, "1.0MB", 0, 15_000)),
+        sent((0, 1, "1.0MB", 0, 12_000), (1, 0, "1.0MB", 0, 10_000), (1, 0, "1.0KB", 0, 300)),
+    ]
+    network = observed_network(steps, DEVICES, [0.0, 0.0])
+    assert network.bytes_per_s == pytest.approx(2**20 / 0.01)
+
+
+def test_two_transfers_at_a_time_share_their_link():
+    both = sent((0, 1, "1.0MB", 0, 20_000), (0, 1, "1.0MB", 10_000, 30_000))
+    assert observed_network([both], DEVICES, [0.0, 0.0]).bytes_per_s == pytest.approx(2**21 / 0.03)
+
+
+def test_all_wait_for_a_link_that_is_much_slower_than_others():
+    steps = [sent((0, 1, "1.0MB", 0, 100_000), (1, 0, "1.0MB", 0, us)) for us in (10_000, 12_000)]
+    network = observed_network(steps, DEVICES, [0.0, 0.0])
+    assert network.bytes_per_s == pytest.approx(2**20 / 0.1)
+
+
+def test_small_transfers_tell_of_no_rate():
+    with pytest.raises(ProfileError, match="no transfer of more than 64 KiB"):
+        observed_network([sent((0, 1, "1.0KB", 0, 300))], DEVICES, [0.0, 0.0])

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from caramel import cache as kept
-from caramel.errors import ProfileError
+from caramel.errors import FileError, ProfileError
 from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.fingerprint import Machine, digest, this_machine
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
@@ -153,7 +153,7 @@ def test_a_damaged_entry_is_named():
 def test_files_that_cannot_be_read_or_written_are_named(tmp_path):
     with pytest.raises(ProfileError, match="cannot read .*missing.json: No such file"):
         Profile.load(tmp_path / "missing.json")
-    with pytest.raises(ProfileError, match="cannot write .*No such file"):
+    with pytest.raises(FileError, match="cannot write .*No such file"):
         PROFILE.save(tmp_path / "missing" / "profile.json")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ProfileError, match="binary: not a Caramel profile"):

@@ -4,6 +4,7 @@
 |-----------------------|--------------------------------------------------------------------|
 | `table.py`            | an explanation of a plan, as tables for the terminal               |
 | `page.py`             | the same as one HTML file; `page.css` and `page.js` are part of it |
+| `shown.py`            | an explanation that shows itself as either                         |
 | `page_groups.py`      | its table of groups                                                |
 | `timeline_picture.py` | its picture of what every worker does                              |
 | `perfetto.py`         | timelines as JSON for ui.perfetto.dev and chrome://tracing         |

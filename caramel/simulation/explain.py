@@ -29,6 +29,7 @@ QUICK = Options(budget_tasks=60_000)
 """How a variation finds its own plan."""
 
 _WORTH_SAYING = 0.005  # of the step
+_UNPLANNED = "goes in its step as soon as its gradients are complete: nothing is planned for it"
 _EXAMPLES = (2, 4, 8, 16)  # times as many, until they hide the wire
 
 
@@ -315,7 +316,7 @@ class _Explainer:
                 measured_begin_s=begin_s,
                 measured_end_s=end_s,
                 waits_for=tuple(waits.get(group.name, ())),
-                reason=group.reason,
+                reason=group.reason or _UNPLANNED,
             )
 
     def _size_bytes(self, group: Group) -> int:

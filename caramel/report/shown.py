@@ -1,0 +1,53 @@
+"""An explanation that people look at: printed, in a notebook, or as a page of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from caramel.explanation import Explanation
+from caramel.files import write_whole
+from caramel.report.page import html_page
+from caramel.report.table import show_explanation
+
+_PRINTED_COLUMNS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class ShownExplanation(Explanation):
+    """An explanation that shows itself: `show` and `print` as tables, a notebook as a page."""
+
+    @classmethod
+    def of(cls, explanation: Explanation) -> ShownExplanation:
+        """The same explanation."""
+        fields = dataclasses.fields(Explanation)
+        return cls(**{field.name: getattr(explanation, field.name) for field in fields})
+
+    def show(self, console: Console | None = None) -> None:
+        """Print the tables.
+
+        Args:
+            console: where; by default the standard output, as wide as the terminal.
+        """
+        show_explanation(self, console or Console())
+
+    def save_page(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML file that needs nothing else, with pictures of what all workers do.
+
+        Raises:
+            FileError: it cannot be written.
+        """
+        write_whole(Path(path), html_page(self))
+
+    def __str__(self) -> str:
+        text = io.StringIO()
+        self.show(Console(file=text, width=_PRINTED_COLUMNS))
+        return text.getvalue().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return html_page(self)
