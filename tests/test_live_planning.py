@@ -11,11 +11,12 @@ import tensorflow as tf
 
 import caramel
 from caramel.cache import drop_plan, keep_plan, kept_plan
-from caramel.errors import FeedError, PlanError
+from caramel.errors import FeedError, FileError, PlanError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, graph_hash, this_machine
 from caramel.live_planning import plan_from_traces
 from caramel.network import assumed_network
+from caramel.planning.fit import decides_alike
 from caramel.planning.options import Options
 from caramel.profile import Profile
 from caramel.replanning import ReplanSettings, Watch
@@ -108,6 +109,67 @@ def test_nothing_drifts_before_anything_is_expected():
     watch.record(100.0)
     assert watch.drift is None
     assert not watch.wants_trace
+
+
+@pytest.mark.processes
+def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest(
+    tmp_path, monkeypatch
+):
+    """From a profile to a session, from there to the cache, and to the next model."""
+    monkeypatch.setenv("CARAMEL_CACHE", str(tmp_path / "cache"))
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    timing = TimingTable(dict.fromkeys(context.op_graph.ops, 0.001))
+    own, link = graph_hash(context.graph_def), (assumed_network(2, 1e5, 1e-4),)
+    profile = Profile("2.21.0", this_machine(), own, timing, None, link)
+    options = {"pattern": "shuffle", "profile": profile}
+    short = TrialSettings(rounds=1, steps=2, skipped=1)
+    with caramel.Cluster.local(2) as cluster:
+        plain = caramel.ARModel(context, cluster, pattern="shuffle", planner="plain")
+        with plain.session() as session:
+            train_steps(session, job, 20)
+            expected = session.variables()
+        model = caramel.ARModel(context, cluster, **options)
+        assert model.plan.deferral.moved
+        with model.session(trials=short) as session:
+            train_steps(session, job, 20)
+            values, metrics = session.variables(), session.metrics()
+        assert {"own", "plain"} <= {plan.name for plan in metrics.trials.plans}
+        assert metrics.trials.is_over
+        fastest = model.variants[metrics.plan].plan
+        later = caramel.ARModel(context, cluster, **options)
+        assert later.decision.source == "what proved the fastest in an earlier run"
+        assert decides_alike(later.plan, fastest)
+        is_plain = decides_alike(fastest, later.decision.plain)
+        assert later._plans.tried() == (["own"] if is_plain else ["own", "plain"])
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+@pytest.mark.processes
+def test_worker_processes_are_measured_while_they_train(caplog, monkeypatch):
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)  # whatever is predicted
+    job = network("momentum", model=large, dtype=tf.float32)
+    context = job.context()
+    short = TrialSettings(rounds=1, steps=2, skipped=1)
+    with caramel.Cluster.local(2) as cluster:
+        plain = caramel.ARModel(context, cluster, pattern="shuffle", planner="plain")
+        with plain.session() as session:
+            train_steps(session, job, 30)
+            expected = session.variables()
+        model = caramel.ARModel(context, cluster, pattern="shuffle")
+        with (
+            caplog.at_level(logging.INFO, "caramel"),
+            model.session(trials=short, replanning=AT_ONCE) as session,
+        ):
+            train_steps(session, job, 30)
+            values, metrics = session.variables(), session.metrics()
+    assert "planning from 2 traced steps" in caplog.text
+    assert model.decision.outlook.hardware.cores == max(1, this_machine().cores // 2)
+    assert model.decision.outlook.hardware.bytes_per_s > 1e7
+    assert metrics.trials.is_over
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
 
 
 def test_planning_again_is_refused_where_it_cannot_be():
@@ -321,6 +383,23 @@ def test_a_plan_can_be_explained(quickly):
     assert explanation.limited_by == "wire"
     assert [group.name for group in explanation.groups] == [g.name for g in model.plan.groups]
     assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
+
+
+def test_an_explanation_shows_itself(quickly, tmp_path, capsys):
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    explanation = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2)).explain()
+    text = str(explanation)
+    assert "Limited by the wire." in text
+    assert all(group.name in text for group in explanation.groups)
+    explanation.show()
+    assert capsys.readouterr().out.startswith("GradientDescent on 2 workers: 4 parameters")
+    explanation.save_page(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page == explanation._repr_html_()
+    assert page.lower().startswith("<!doctype html>")
+    with pytest.raises(FileError, match=f"cannot write {tmp_path}"):
+        explanation.save_page(tmp_path)
+    assert type(explanation).from_json(explanation.to_json()) == explanation
 
 
 def test_nothing_is_explained_without_facts():

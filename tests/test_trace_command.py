@@ -18,6 +18,7 @@ from networks import FEATURES, cross_entropy, network, optimized, perceptron, tf
 from rich.console import Console
 
 import caramel
+from caramel import names
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, graph_hash
 from caramel.network import assumed_network
@@ -104,6 +105,18 @@ def test_steps_that_lack_transfers_are_traced_again(monkeypatch):
     assert list(seen) == [whole]
 
 
+def test_steps_that_compare_bits_are_not_shown(monkeypatch):
+    """Sums of bits take longer than the rest of a small step."""
+    usual = Timeline((Span("receive", "a", 0.0, 1.0, 0), Span("receive", "a", 0.0, 1.0, 1)))
+    sums = Span("reduce", names.in_group("group_0", 1, "checksum", "bits"), 1.0, 2.0, 1)
+    comparing = Timeline((*usual.spans, sums))
+    seen = iter([comparing, comparing, usual, comparing, usual])
+    monkeypatch.setattr(caramel.Session, "trace", lambda self, steps, feed: (next(seen),))
+    given = network("gradient_descent", number=6)
+    job = UserJob(given.context(), given.feed)
+    assert trace_job(job, caramel.Cluster.embedded(2), steps=2).timelines == (usual, usual)
+
+
 def test_times_below_a_millisecond_are_shown_in_microseconds(capsys):
     context, _ = make_context()
     plan = caramel.ARModel(context, 2).plan
@@ -181,6 +194,7 @@ def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path):
         (("--output", "nowhere/trace.json"), "there is no directory 'nowhere'"),
         (("--output", "x.json", "--figure", "x.jpg"), "cannot draw x.jpg"),
         (("--output", "x.json"), "TF_CONFIG"),
+        (("--output", "/"), "cannot write /: it is a directory"),
     ],
 )
 def test_mistakes_give_one_line(arguments, message, monkeypatch, capsys):
