@@ -126,6 +126,11 @@ def _settings(
     else:
         counts = [len(entries)] if workers is None else parse_workers(workers)
         needs_rate = any(None in (entry.send, entry.receive) for entry in entries)
+        if max(counts) > MOST_WORKERS:
+            raise CaramelError(
+                f"--hosts describes {len(entries)} hosts; at most {MOST_WORKERS} can be simulated: "
+                "choose fewer with --workers"
+            )
         if max(counts) > len(entries):
             raise CaramelError(
                 f"--workers {max(counts)}: --hosts describes {len(entries)} hosts only"
@@ -134,11 +139,14 @@ def _settings(
         raise CaramelError("--bandwidth has no effect: every host of --hosts has rates of its own")
     rates: list[float | None] = [None]
     if needs_rate:
-        rates = [parse_rate(text) for text in (bandwidth or BANDWIDTH).split(",")]
+        rates = [
+            _of_option("--bandwidth", parse_rate, text)
+            for text in (bandwidth or BANDWIDTH).split(",")
+        ]
     return [
         Setting(count, rate, latency_s)
         for rate in rates
-        for latency_s in (parse_time(text) for text in latency.split(","))
+        for latency_s in (_of_option("--latency", parse_time, text) for text in latency.split(","))
         for count in counts
     ]
 
@@ -177,6 +185,8 @@ def parse_workers(text: str) -> list[int]:
         if not all(end.strip().isdigit() for end in ends):
             raise CaramelError(f"--workers: '{part}' is no number such as 4, nor a range as 2..256")
         low, high = int(ends[0]), int(ends[-1])
+        if low > high:
+            raise CaramelError(f"--workers: '{part}' ends before it begins; write {high}..{low}")
         if not 2 <= low <= high <= MOST_WORKERS:
             raise CaramelError(f"--workers: '{part}' is not within 2 to {MOST_WORKERS}")
         while low < high:
@@ -184,6 +194,18 @@ def parse_workers(text: str) -> list[int]:
             low *= 2
         counts[high] = None
     return sorted(counts)
+
+
+def _of_option(option: str, parse: Callable[[str], float], text: str) -> float:
+    """What is given as a part of an option.
+
+    Raises:
+        CaramelError: it cannot be understood; names the option.
+    """
+    try:
+        return parse(text)
+    except CaramelError as error:
+        raise CaramelError(f"{option}: {error}") from None
 
 
 def parse_rate(text: str) -> float:

@@ -134,14 +134,14 @@ def _whole(traced: Sequence[Timeline], receivers: int) -> tuple[Timeline, ...]:
 
 
 def _compares(step: Timeline) -> bool:
-    """Whether a step compares what workers compute from factors."""
+    """Whether a step also compares what workers compute from factors."""
     return any(is_checksum(span.name) for span in step.spans)
 
 
 def _read_plan(path: Path) -> Plan:
     try:
         return Plan.from_json(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, PlanError) as error:
         raise PlanError(f"cannot read the plan {path}: {error}") from None
 
 

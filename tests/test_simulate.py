@@ -128,6 +128,7 @@ def test_hosts_that_all_have_rates_need_no_bandwidth(profile, tmp_path):
         ('[{}, {"speed": 1}]', r"\$\[1\]: unknown keys \['speed'\]"),
         ('[{}, {"slowdown": "twice"}]', r"\$\[1\].slowdown: expected a number"),
         ('[{}, {"slowdown": 0}]', r"\$\[1\]: a host's slowdown must be more than 0"),
+        ('[{}, {"slowdown": Infinity}]', "must be more than 0 and finite, not inf"),
         ('[{"send": "fast"}, {}]', r"\$\[0\]: 'fast' is no rate of a link"),
     ],
 )
@@ -152,11 +153,11 @@ def test_a_profile_without_a_job_is_refused(profile):
     ("arguments", "message"),
     [
         (("--workers", "1"), "'1' is not within 2 to 512"),
-        (("--workers", "8..2"), "'8..2' is not within"),
+        (("--workers", "8..2"), "'8..2' ends before it begins; write 2..8"),
         (("--workers", "two"), "'two' is no number such as 4, nor a range as 2..256"),
-        (("--bandwidth", "fast"), "'fast' is no rate of a link"),
+        (("--bandwidth", "fast"), "--bandwidth: 'fast' is no rate of a link"),
         (("--bandwidth", "0gbit"), "'0gbit' is no rate"),
-        (("--latency", "30"), "'30' is no time; expected one such as 50us"),
+        (("--latency", "30"), "--latency: '30' is no time; expected one such as 50us"),
         (("--pattern", "star"), "unknown pattern 'star'"),
         (("--figure", "curves.txt"), "name of a picture ends in"),
         (("--output", "missing/curves.json"), "no directory 'missing'"),
@@ -174,6 +175,9 @@ def test_more_workers_than_hosts_are_refused(profile, tmp_path):
     entries = [{"slowdown": 1 + number} for number in range(33)]
     (tmp_path / "hosts.json").write_text(json.dumps(entries))
     with pytest.raises(CaramelError, match="33 hosts that differ .* at most 32 can"):
+        simulate(profile, "--hosts", tmp_path / "hosts.json")
+    (tmp_path / "hosts.json").write_text(json.dumps([{}] * 600))
+    with pytest.raises(CaramelError, match="--hosts describes 600 hosts; at most 512 can be"):
         simulate(profile, "--hosts", tmp_path / "hosts.json")
 
 

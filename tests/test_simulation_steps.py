@@ -382,7 +382,7 @@ def test_factors_go_once_to_everyone_and_are_multiplied_again_for_everyone(unfol
         assert by_factors.groups == {"g": GroupTimes(3.0, arrives_s)}
         assert by_factors.step_s == arrives_s + 0.5
         assert spans(by_factors)[-2:] == [
-            ("compute", "g", 3.0 + 0.5 * (workers - 1), arrives_s),
+            ("reduce", "g", 3.0 + 0.5 * (workers - 1), arrives_s),
             ("compute", "u_p", arrives_s, arrives_s + 0.5),
         ]
 

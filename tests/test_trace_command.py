@@ -19,6 +19,7 @@ from rich.console import Console
 
 import caramel
 from caramel import names
+from caramel.errors import PlanError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, graph_hash
 from caramel.network import assumed_network
@@ -204,3 +205,11 @@ def test_mistakes_give_one_line(arguments, message, monkeypatch, capsys):
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_damaged_plan_is_named_with_its_file(tmp_path):
+    (tmp_path / "plan.json").write_text("{")
+    given = network("gradient_descent", number=6)
+    job = UserJob(given.context(), given.feed)
+    with pytest.raises(PlanError, match=f"cannot read the plan {tmp_path}/plan.json: "):
+        trace_job(job, caramel.Cluster.embedded(2), plan=tmp_path / "plan.json")

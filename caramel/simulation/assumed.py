@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,8 +47,9 @@ class AssumedHost:
 
     def __post_init__(self) -> None:
         for name in ("send_bits_per_s", "receive_bits_per_s", "slowdown"):
-            if not getattr(self, name) > 0:
-                raise PlanError(f"a host's {name} must be more than {getattr(self, name)}")
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise PlanError(f"a host's {name} must be more than 0 and finite, not {value}")
 
 
 def assumed_hardware(

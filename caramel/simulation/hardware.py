@@ -56,7 +56,7 @@ class Host:
     def __post_init__(self) -> None:
         for name in ("send_bytes_per_s", "receive_bytes_per_s", "slowdown"):
             if not getattr(self, name) > 0:
-                raise PlanError(f"a host's {name} must be more than {getattr(self, name)}")
+                raise PlanError(f"a host's {name} must be more than 0, not {getattr(self, name)}")
 
 
 @dataclass(frozen=True, slots=True)
