@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from caramel.memory import keep_memory
     from caramel.plan import Plan
     from caramel.replanning import ReplanSettings
+    from caramel.report.saved import save_timelines
     from caramel.session import Session
     from caramel.stalls import StallSettings
     from caramel.trials import TrialSettings
@@ -33,6 +34,7 @@ _HOME = {
     "StallSettings": "caramel.stalls",
     "TrialSettings": "caramel.trials",
     "keep_memory": "caramel.memory",
+    "save_timelines": "caramel.report.saved",
 }
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "TrialSettings",
     "__version__",
     "keep_memory",
+    "save_timelines",
 ]
 
 

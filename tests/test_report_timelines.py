@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.errors import CaramelError
+import caramel
+from caramel.errors import CaramelError, FileError
 from caramel.report import drawing
 from caramel.report.drawing import DEFERRED_COLOURS, draw_timelines, timeline_svg
 from caramel.report.layout import in_sequence, lanes, rows
@@ -279,3 +280,32 @@ assert not {"tensorflow", "matplotlib", "numpy"} & set(sys.modules)
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+# Files ------------------------------------------------------------------------------------------
+
+
+def test_steps_are_saved_for_a_viewer_beside_what_was_predicted(tmp_path):
+    step = Timeline((Span("compute", "a", 0.0, 1.0), Span("send", "g", 1.0, 2.0, 1)))
+    caramel.save_timelines(tmp_path / "trace.json", (step, step))
+    written = json.loads((tmp_path / "trace.json").read_text())
+    assert written == trace_events({"measured": (step, step)})
+    caramel.save_timelines(str(tmp_path / "trace.json"), step, predicted=step)
+    written = json.loads((tmp_path / "trace.json").read_text())
+    assert written == trace_events({"predicted": step, "measured": step})
+
+
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="needs matplotlib")
+def test_steps_are_saved_as_a_picture(tmp_path):
+    step = Timeline((Span("compute", "a", 0.0, 1.0), Span("send", "g", 1.0, 2.0, 1)))
+    caramel.save_timelines(tmp_path / "trace.svg", step, predicted=step, deferred=["g"])
+    root = ElementTree.parse(tmp_path / "trace.svg").getroot()
+    assert root.tag.endswith("svg")
+    assert DEFERRED_COLOURS["send"] in (tmp_path / "trace.svg").read_text()
+
+
+@pytest.mark.parametrize("name", ["trace.json", "trace.png"])
+def test_a_file_that_cannot_be_written_is_named(name, tmp_path):
+    path = tmp_path / "missing" / name
+    with pytest.raises(FileError, match=f"cannot write {path}: No such file or directory"):
+        caramel.save_timelines(path, Timeline((Span("compute", "a", 0.0, 1.0),)))

@@ -10,6 +10,7 @@
 | `perfetto.py`         | timelines as JSON for ui.perfetto.dev and chrome://tracing         |
 | `curves.py`           | how a job scales: tables for the terminal, and a picture           |
 | `drawing.py`          | timelines as a picture: SVG, or a file drawn by matplotlib         |
+| `saved.py`            | timelines as a file: a picture, or JSON                            |
 | `layout.py`           | where spans go in those: steps, lanes, and thin spans together     |
 | `markup.py`           | HTML elements, with all text escaped                               |
 | `units.py`            | times, sizes and ratios as text                                    |

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from caramel.errors import CaramelError
+from caramel.errors import CaramelError, FileError
 from caramel.names import group_of
 from caramel.report.layout import Bar, Row, Steps, in_sequence, rows
 from caramel.timeline import Resource, Timeline
@@ -32,9 +32,11 @@ DEFERRED_COLOURS: Mapping[Resource, str] = {
 }
 """Of what belongs to a group that is aggregated in the next step."""
 
+PICTURES = (".svg", ".png", ".pdf")
+"""What the names of pictures end in."""
+
 _MOST_LANES = 6
 _MOST_BARS = 3000  # beside each other in a file
-_FORMATS = (".svg", ".png", ".pdf")
 
 
 def _colour(bar: Bar, deferred: Collection[str]) -> str:
@@ -168,9 +170,9 @@ def check_drawable(path: Path) -> None:
     Raises:
         CaramelError: the file's name has another ending, or matplotlib is missing.
     """
-    if path.suffix.lower() not in _FORMATS:
+    if path.suffix.lower() not in PICTURES:
         raise CaramelError(
-            f"cannot draw {path}: the name of a picture ends in {', '.join(_FORMATS)}"
+            f"cannot draw {path}: the name of a picture ends in {', '.join(PICTURES)}"
         )
     if importlib.util.find_spec("matplotlib") is None:
         raise CaramelError(
@@ -191,7 +193,8 @@ def draw_timelines(
         deferred: names of the groups that are aggregated in the next step; theirs is darker.
 
     Raises:
-        CaramelError: the file's name has another ending, or matplotlib is missing.
+        CaramelError: the file's name has another ending, matplotlib is missing, or the file cannot
+            be written.
     """
     check_drawable(path)
     from matplotlib.figure import Figure
@@ -213,7 +216,10 @@ def draw_timelines(
         _draw_rows(ax, own, deferred)
     axes[-1].set_xlabel("ms")
     _draw_legend(figure, found.values(), deferred)
-    figure.savefig(path, dpi=150)
+    try:
+        figure.savefig(path, dpi=150)
+    except OSError as error:
+        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def _draw_rows(ax: Any, own: Sequence[Row], deferred: Collection[str]) -> None:

@@ -1,0 +1,43 @@
+"""Timelines as files that people look at: a picture, or JSON for a viewer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from caramel.files import write_whole
+from caramel.report.drawing import PICTURES, draw_timelines
+from caramel.report.layout import Steps
+from caramel.report.perfetto import trace_events
+from caramel.timeline import Timeline
+
+
+def save_timelines(
+    path: str | os.PathLike[str],
+    measured: Steps,
+    predicted: Timeline | None = None,
+    *,
+    deferred: Collection[str] = (),
+) -> None:
+    """Write what every worker did when, as `Session.trace` returns it.
+
+    Args:
+        path: a picture if it ends in .svg, .png or .pdf; else JSON for ui.perfetto.dev and
+            chrome://tracing.
+        measured: one step, or several, which come one after the other.
+        predicted: is shown above it, such as `ARModel.explain().predicted`.
+        deferred: names of the groups that are aggregated in the next step; a picture has them
+            darker.
+
+    Raises:
+        CaramelError: matplotlib, which draws, is not installed; or the file cannot be written.
+    """
+    file = Path(path)
+    titled: dict[str, Steps] = {} if predicted is None else {"predicted": predicted}
+    titled["measured"] = measured
+    if file.suffix.lower() not in PICTURES:
+        write_whole(file, json.dumps(trace_events(titled)) + "\n")
+        return
+    draw_timelines(titled, file, deferred=deferred)
