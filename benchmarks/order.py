@@ -71,7 +71,7 @@ FULL = Settings(
     ),
     warm_up=3,
 )
-QUICK = Settings(cells=(Cell("seq_32", 4, rounds=3, systems=SYSTEMS[1:]),), warm_up=1)
+QUICK = Settings(cells=(Cell("seq_32", 4, rounds=2, systems=SYSTEMS[1:]),), warm_up=1)
 
 
 def kendall_distance(order: Sequence[int], reference: Sequence[int]) -> float:

@@ -264,7 +264,7 @@ def descended(improver, family):
 def test_kicks_find_what_no_single_change_does():
     gains = []
     for seed in range(4):
-        improver, family = improver_of(irregular(seed), budget_tasks=1_000_000)
+        improver, family = improver_of(irregular(seed), budget_tasks=250_000)
         best = descended(improver, family)
         kicked = improver.kicked(best)
         assert improver.score(kicked.candidate) == kicked
@@ -318,7 +318,7 @@ def test_in_the_end_the_best_is_changed_in_every_way(monkeypatch):
 
 def test_something_but_not_everything_is_deferred_where_the_wire_is_the_limit():
     outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
-    found = search(outlook, [])
+    found = search(outlook, [], options=Options(budget_tasks=250_000))
     whole = min((s for s in found.others if not s.candidate.parts), key=lambda s: s.step_s)
     assert found.best.step_s < 0.9 * found.plain.step_s
     assert found.best.step_s < whole.step_s < found.plain.step_s
@@ -370,7 +370,7 @@ def test_the_gap_to_the_best_of_all_choices(workers, capsys):
         sizes = [draw.randint(1, 40) * MB // 4 for _ in range(layers)]
         seconds = [draw.randint(1, 30) / 1000 for _ in range(layers)]
         outlook = outlook_of(sizes, seconds, workers=workers)
-        found = search(outlook, [], options=Options(budget_tasks=100_000))
+        found = search(outlook, [], options=Options(budget_tasks=40_000))
         assert found.best.step_s <= 1.005 * found.plain.step_s
         gaps.append(found.best.step_s / best_of_all(outlook, 12 * MB) - 1)
     with capsys.disabled():
@@ -385,7 +385,8 @@ def test_the_gap_to_the_best_of_all_choices(workers, capsys):
 
 def test_the_same_facts_give_the_same_plan():
     outlook = outlook_of([MB, 2 * MB, 3 * MB, 5 * MB], [0.01, 0.02, 0.01, 0.03])
-    assert search(outlook, []) == search(outlook, [])
+    options = Options(budget_tasks=150_000)
+    assert search(outlook, [], options=options) == search(outlook, [], options=options)
 
 
 def test_what_must_not_be_deferred_is_not():
@@ -442,9 +443,15 @@ def test_a_budget_that_is_spent_ends_the_search():
 DOMINATED = ([MB, MB, 2 * MB, 24 * MB, MB], [0.1, 0.08, 0.06, 0.01, 0.01])
 
 
-def test_a_gradient_that_dominates_is_split_and_some_of_its_parts_are_deferred():
+@pytest.fixture(name="dominated", scope="module")
+def fixture_dominated():
+    """What is known of a job with one large gradient, and what a search finds."""
     outlook = outlook_of(*DOMINATED, rate=37 * MB)
-    found = search(outlook, [])
+    return outlook, search(outlook, [], options=Options(budget_tasks=500_000))
+
+
+def test_a_gradient_that_dominates_is_split_and_some_of_its_parts_are_deferred(dominated):
+    outlook, found = dominated
     best = found.best.candidate
     names = {part.name for part in best.parts if part.parameter == "p3"}
     parts = [group for group in best.groups if not names.isdisjoint(group.members)]
@@ -455,9 +462,8 @@ def test_a_gradient_that_dominates_is_split_and_some_of_its_parts_are_deferred()
     assert found.best.step_s == outlook.predict(best).step_s
 
 
-def test_a_plan_with_parts_that_is_given_is_a_start_like_others():
-    outlook = outlook_of(*DOMINATED, rate=37 * MB)
-    best = search(outlook, []).best
+def test_a_plan_with_parts_that_is_given_is_a_start_like_others(dominated):
+    outlook, best = dominated[0], dominated[1].best
     given = dataclasses.replace(best.candidate, name="given", in_flight_bytes=None)
     found = search(outlook, [given], options=Options(budget_tasks=1))
     assert found.best.step_s <= best.step_s * 1.005

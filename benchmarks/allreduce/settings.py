@@ -72,11 +72,11 @@ FULL = Settings(
     rounds=10,
 )
 QUICK = Settings(
-    networks=(Network(2, "200mbit", 2e8, (64, 64 * KB, MB)),),
+    networks=(Network(2, "200mbit", 2e8, (64, MB)),),
     depths=(1, 4),
     patterns=PATTERNS,
     peers=("mpi", "mirrored", "parameter_server"),
-    rounds=4,
+    rounds=2,
 )
 
 
