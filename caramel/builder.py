@@ -364,7 +364,8 @@ class ARModel:
 
         Args:
             start_timeout_s: how long to wait for the workers, in seconds.
-            step_timeout_s: how long one step may take, in seconds, before it counts as failed.
+            step_timeout_s: how long one step may take, in seconds, before it counts as failed. To
+                place the graph of a plan, before its first step, may take longer.
             config: a `tf.compat.v1.ConfigProto` with options of the session.
             trials: let plans take turns during the first steps, each an ordinary exact step, and
                 keep the fastest. With "auto" those that a search has found are tried, the plain one
@@ -383,7 +384,7 @@ class ARModel:
         _check_settings(TrialSettings, trials=None if trials == "auto" else trials)
         _check_settings(ReplanSettings, replanning=replanning)
         _check_settings(StallSettings, stalls=stalls)
-        planning, tried = None, [OWN]
+        planning, tried = None, [self._plans.own]
         settings = TrialSettings() if trials == "auto" else trials
         if settings is not None:
             planning = self._plans.planning(settings, replanning)
@@ -396,7 +397,8 @@ class ARModel:
             self._access,
             self._pipelines,
             self.variants.undeferred,
-            self.variants.unfactored,
+            self.variants.plan,
+            self._plans.leave_factors,
             self.variants.has_room_for,
         )
         return Session(

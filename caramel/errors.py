@@ -10,6 +10,7 @@ The subclasses say which kind of mistake or failure it is:
 `ClusterError`             the workers cannot be described, reached or started, or one was lost
 `CheckpointError`          a checkpoint cannot be read or does not fit the graph
 `ProfileError`             measured facts cannot be had, read, or used for this job
+`FileError`                a file cannot be written
 `SessionError`             a session was used after it was closed, or after it failed
 `InstallationError`        TensorFlow, or a part of it, is not installed
 `MissingFactError`         an analyzer needs a fact that nothing provides

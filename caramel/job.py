@@ -46,7 +46,10 @@ class Job:
         pipelines: the input pipelines of the step.
         undeferred: the name of a plan that defers nothing, and, if asked, sends no factors; it is
             added if there is none.
-        unfactored: the names of those that send no factors; likewise.
+        plan_of: the plan of a variant; nothing is made for that.
+        leave_factors: told the name of a plan that sends factors, which must not be sent any more;
+            returns the names of plans that send none, of which the first is to go on, and all are
+            worth a trial.
         has_room_for: whether a variant is there, or leaves enough memory if it is made.
     """
 
@@ -57,7 +60,8 @@ class Job:
     access: StateAccess
     pipelines: InputPipelines
     undeferred: Callable[..., str]
-    unfactored: Callable[[], list[str]]
+    plan_of: Callable[[str], Plan]
+    leave_factors: Callable[[str], list[str]]
     has_room_for: Callable[[str], bool]
 
     @property

@@ -73,7 +73,8 @@ class ModelPlans:
         self.decision = decision
         self.first = OWN
         self._is_chosen = False  # whether one has proved the fastest
-        self._has_own_variants = False  # whether the user has added any
+        self._are_factors_left = False
+        self._users_own: set[str] = set()  # names of variants that the user has added
         self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
 
     def add(self, plan: Plan, name: str) -> Plan:
@@ -83,7 +84,7 @@ class ModelPlans:
             PlanError: it does not fit the job, or the name is taken.
         """
         completed = self._variants.add(plan, name)
-        self._has_own_variants = True
+        self._users_own.add(name)
         return completed
 
     def forecast(self, plan: Plan) -> Forecast | None:
@@ -107,7 +108,6 @@ class ModelPlans:
             replan=self._plan_live,
             chosen=self._keep,
             untried=self._go_on,
-            unfactored=self._leave_factors,
             trials=trials,
             settings=settings or ReplanSettings(),
             begins=searches and self.decision.outlook is None,
@@ -126,18 +126,45 @@ class ModelPlans:
             all_known: whether all plans of the model are to be tried, also those that the user has
                 added.
         """
-        if self._worth_a_trial is None and not self._is_chosen:
-            is_asked = all_known or not self._has_own_variants
-            plans = worth_a_trial(self.decision) if is_asked else {}
-            self._worth_a_trial = self._named(plans)
+        is_asked = all_known or not (self._is_chosen or self._users_own)
+        if is_asked and self._worth_a_trial is None and not self._is_chosen:
+            self._worth_a_trial = self._named(worth_a_trial(self.decision))
         names = [self.first]
         if all_known:
             names += self._variants
-        elif not self._is_chosen:
+        elif is_asked:
             names += self._worth_a_trial or ()
-        if not self._options.factors:  # also where the first plans had some
+        if self._are_factors_left:
             names = [name for name in names if not self._variants.plan(name).factored]
         return list(dict.fromkeys(names))
+
+    @property
+    def own(self) -> str:
+        """The name of the model's own plan, or, where factors were left, of one like it."""
+        return self._variants.unfactored(OWN) if self._are_factors_left else OWN
+
+    def leave_factors(self, running: str) -> list[str]:
+        """Processors compute other bits from the same factors: no plan may send any more.
+
+        Args:
+            running: the plan that sent them.
+
+        Returns:
+            Names of plans that send none, of which the first is to go on; all are worth a trial.
+        """
+        plain = [] if self._is_given else self._named({PLAIN: self.decision.plain})
+        known = [*(self._worth_a_trial or ()), *plain]
+        unfactored = [name for name in known if not self._variants.plan(name).factored]
+        planned = [name for name in unfactored if name not in plain]
+        if not planned:
+            planned = [self._variants.unfactored(running)]
+        self._options = dataclasses.replace(self._options, factors=False)
+        self._are_factors_left, self._is_chosen = True, False
+        self.first, *self._worth_a_trial = dict.fromkeys([*planned, *unfactored])
+        self._go_on(self.first)
+        if self._cache_key is not None:
+            drop_plan(self._cache_key)
+        return [self.first, *self._worth_a_trial]
 
     def _plan_live(
         self,
@@ -199,7 +226,7 @@ class ModelPlans:
         is_outdated = self.decision.is_kept and name != OWN
         self.first, self._is_chosen = name, True
         self._go_on(name)
-        if self._cache_key is None:
+        if self._cache_key is None or name in self._users_own:
             return
         if is_outdated:
             drop_plan(self._cache_key)
@@ -209,9 +236,3 @@ class ModelPlans:
     def _go_on(self, name: str) -> None:
         """Whatever was decided, this is the plan that steps are done by."""
         self.decision = dataclasses.replace(self.decision, plan=self._variants.plan(name))
-
-    def _leave_factors(self, name: str) -> None:
-        """Processors compute other bits from the same factors: no plan may send any more."""
-        self._options = dataclasses.replace(self._options, factors=False)
-        self.first = name
-        self._go_on(name)

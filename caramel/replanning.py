@@ -67,6 +67,7 @@ class Watch:
         self._is_new = False  # whether a drift was found that nobody has been told of
         self._drifted = False
         self._drifting_s = 0.0  # for how long steps have been too long by now
+        self._learns = False  # what to expect, from the next steps
         self.expected_s: float | None = None
 
     @property
@@ -110,6 +111,8 @@ class Watch:
         if self._begins and len(self._recent_s) >= self._settings.first_after:
             self._begins = False
             self._traces = self._is_long_enough
+        if self._learns and len(self._recent_s) >= self._settings.window:
+            self.expected_s, self._learns = self.usual_s, False
         drift = self.drift
         is_too_long = drift is not None and drift > self._settings.drift
         self._drifting_s = self._drifting_s + step_s if is_too_long else 0.0
@@ -131,8 +134,12 @@ class Watch:
         return self.drift if news else None
 
     def expect(self, step_s: float | None) -> None:
-        """Steps are expected to take so long from now on; what was before does not count."""
-        self.expected_s = step_s
+        """Steps are expected to take so long from now on; what was before does not count.
+
+        Args:
+            step_s: in seconds; None if it is not known: then as long as the next steps take.
+        """
+        self.expected_s, self._learns = step_s, step_s is None
         self._recent_s.clear()
         self._drifting_s = 0.0
         self._traces, self._traced, self._drifted, self._is_new = False, 0, False, False

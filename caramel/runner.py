@@ -21,7 +21,7 @@ from caramel.servers import embedded_servers, own_server
 tf1 = tf.compat.v1
 
 _CLOCK_TRIES = 3
-_PLACE_TIMEOUT_S = 1800.0  # at least; a large graph takes far longer than a step
+_PLACE_S, _PLACE_BYTES_PER_S = 120.0, 1e5  # a large graph may take far longer than a step
 _CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
 
 Call = Callable[[], list[Any]]
@@ -67,7 +67,8 @@ class Runner:
     def extend(self) -> None:
         """Send what the graph has got since the last time; it can be run then.
 
-        It may take much longer than a call, whose deadline it does not have.
+        It may take much longer than a call, so it has at least two minutes, and ten seconds for
+        each megabyte.
 
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
@@ -83,7 +84,8 @@ class Runner:
                 self._session.extend(part.graph_def, variant_prefix(part.variant))
             self._session.place()
 
-        deadline_s = max(self._timeout_s, _PLACE_TIMEOUT_S)
+        size = sum(len(part.graph_def) for part in new)
+        deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
         self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
 
     def run(

@@ -48,7 +48,8 @@ class Session:
         job: the distributed graph and what is known of it.
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
-        step_timeout_s: how long one step, or any other call, may take, in seconds.
+        step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
+            graph of a plan may take longer.
         config: options of the TensorFlow session, such as thread counts.
         plan: the name of the plan that does the first step.
         trials: how to try plans during the first steps; by default none are tried.

@@ -42,8 +42,6 @@ class Planning:
             names of plans to try besides, and the step that is expected of the first of them.
         chosen: told the name of a plan that was kept after trials.
         untried: told the name of the plan that goes on because no other could be made.
-        unfactored: told the name of the plan that goes on when workers do not compute the same bits
-            from the same factors: none may be sent any more.
         trials: how what is planned is tried.
         settings: when.
         begins: whether nothing is known yet, so that the job is to measure itself.
@@ -56,7 +54,6 @@ class Planning:
     ]
     chosen: Callable[[str], None] = lambda name: None
     untried: Callable[[str], None] = lambda name: None
-    unfactored: Callable[[str], None] = lambda name: None
     trials: TrialSettings = field(default_factory=TrialSettings)
     settings: ReplanSettings = field(default_factory=ReplanSettings)
     begins: bool = False
@@ -93,6 +90,7 @@ class Stepper:
         self._traces: list[list[Any]] = []
         self._trials: Trials | None = None
         self._is_trying = False
+        self._are_made = False  # the plans that are tried
         self._steps = 0
         self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._program = self._last = Program(job.variants[plan], job, runner)
@@ -151,8 +149,8 @@ class Stepper:
     def leave_factors(self, unlike: Unlike) -> None:
         """Go on without factors, from which workers do not compute the same bits.
 
-        If plans were tried, those that send none take turns from now on. Else the one that plans
-        most does the following steps.
+        Where plans are tried, those that send none take turns from now on. Else the one that is
+        like what sent them does the following steps.
         """
         _log.warning(
             "worker %d computes other bits than worker 0 from the same factors (gradient of '%s'): "
@@ -162,19 +160,19 @@ class Stepper:
             unlike.parameter,
         )
         self._may_factor = False
-        known = list(self._job.variants)
-        names = self._job.unfactored()
+        names, settings = self._job.leave_factors(self._program.name), None
+        if self._trials is not None:
+            settings = self._trials.settings
+            names += [plan.name for plan in self._trials.state().plans]
         if self._planning is not None and self._watch is not None:
-            self._planning.unfactored(names[0])
+            settings = settings or self._planning.trials
             self._watch.expect(None)
             self._traces = []
-        if self._trials is None:
+        if settings is None:
             self._keep(names[0])
             return
-        before = {plan.name for plan in self._trials.state().plans}
-        tried = [name for name in names if name in before or name not in known] or names[:1]
-        self.try_plans(tried, self._trials.settings)
-        self._switch(tried[0])
+        self.try_plans(list(dict.fromkeys(names)), settings)
+        self._switch(names[0])
 
     def _watched(self, program: Program, number: int) -> AbstractContextManager[None]:
         """What is done in this context of a step, by its number, is watched."""
@@ -187,10 +185,15 @@ class Stepper:
         """Let a plan do all following steps; trials and planning end.
 
         Raises:
-            PlanError: there is no such plan.
+            PlanError: there is no such plan, or it sends factors, which this session has left.
             WorkerLostError, tf.errors.OpError: what was pending has failed.
         """
         self._check(name)
+        if not self._may_send(name):
+            raise PlanError(
+                f"plan '{name}' sends factors, from which the workers of this session do not "
+                "compute the same bits"
+            )
         self._trials, self._is_trying = None, False
         self._planning = self._watch = None
         self._keep(name)
@@ -198,12 +201,17 @@ class Stepper:
     def try_plans(self, names: Sequence[str], settings: TrialSettings) -> None:
         """Let plans take turns from the next step on, until one of them is chosen.
 
+        Those that send factors are left out once the session has left these.
+
         Raises:
-            PlanError: there is no such plan, or none is named.
+            PlanError: there is no such plan, or none is left.
         """
         for name in names:
             self._check(name)
-        self._trials, self._is_trying = Trials(names, settings), True
+        tried = list(filter(self._may_send, names))
+        if names and not tried:
+            raise PlanError("all these plans send factors, which this session has left")
+        self._trials, self._is_trying, self._are_made = Trials(tried, settings), True, False
 
     def flush(self) -> None:
         """Do what is pending of the last step."""
@@ -237,12 +245,14 @@ class Stepper:
         if self._trials is None or not self._is_trying:
             return
         if not self._trials.is_over:
-            if self._trials.turn in self._programs or self._make_tried():
+            if self._are_made or self._trials.turn in self._programs or self._make_tried():
                 self._switch(self._trials.turn)
             return
         state = self._trials.state()
         self._keep(state.turn)
         self._is_trying = False
+        if len(state.plans) == 1:  # nothing was compared
+            return
         _log.info("plan '%s' is kept: %s", state.turn, _told(state))
         if self._planning is not None and self._watch is not None:
             self._planning.chosen(state.turn)
@@ -280,6 +290,7 @@ class Stepper:
                 self._watch.expect(median(self._recent_s) if self._recent_s else None)
         elif len(made) < len(self._trials.state().plans):
             self._trials = Trials(made, self._trials.settings)
+        self._are_made = True
         return self._is_trying
 
     # Planning while the job runs
@@ -353,6 +364,10 @@ class Stepper:
             program.begin()
             self._programs[name] = program
         return self._programs[name]
+
+    def _may_send(self, name: str) -> bool:
+        """Whether a plan sends nothing that this session has left."""
+        return self._may_factor or not self._job.plan_of(name).factored
 
     def _check(self, name: str) -> None:
         if name not in self._job.variants:

@@ -111,17 +111,9 @@ class Variants(Mapping[str, Variant]):
         self.add(dataclasses.replace(plain, groups=tuple(groups), gates=()), name)
         return name
 
-    def unfactored(self) -> list[str]:
-        """The names of the plans that send no factors, those that plan anything first.
-
-        If none of them does, one is added that is like the first plan.
-        """
-        plans = {name: plan for name, plan in self._plans.items() if not plan.factored}
-        planned = [name for name, plan in plans.items() if _plans_anything(plan)]
-        if not planned:
-            first = next(iter(self._plans.values()))
-            planned = [self.like(_without_factors(first), UNFACTORED)]
-        return list(dict.fromkeys([*planned, *plans]))
+    def unfactored(self, name: str) -> str:
+        """The name of a plan like another one that sends no factors; it is added if need be."""
+        return self.like(_without_factors(self._plans[name]), UNFACTORED)
 
     def _promise(self, plan: Plan, name: str) -> None:
         """Add a plan whose graph is made when it is asked for."""
@@ -143,14 +135,12 @@ class Variants(Mapping[str, Variant]):
         return new
 
 
-def _plans_anything(plan: Plan) -> bool:
-    return bool(plan.edges or plan.gates or plan.deferral.moved)
-
-
 def _without_factors(plan: Plan) -> Plan:
     """The plan with all gradients themselves sent."""
     groups = [
-        dataclasses.replace(group, pattern="shuffle") if group.pattern == FACTORS else group
+        dataclasses.replace(group, pattern="shuffle", reason="")
+        if group.pattern == FACTORS
+        else group
         for group in plan.groups
     ]
     return dataclasses.replace(plan, groups=tuple(groups))

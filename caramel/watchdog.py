@@ -69,7 +69,7 @@ class _Step:
     compiled: int
     is_usual: bool | None = None  # not known until it is looked at
     is_looked_into: bool = False
-    is_over: bool = False
+    took_s: float | None = None  # once it is over
     has_failed: bool = False
     ask_again_s: float = 0.0
     told: tuple[Stall, ...] = ()
@@ -122,7 +122,7 @@ class Watchdog:
             step.has_failed = True
             raise
         finally:
-            step.is_over = True
+            step.took_s = time.monotonic() - begin_s
         if step.told:
             _log.info("step %d was done after %.1f s", number, time.monotonic() - begin_s)
 
@@ -178,7 +178,8 @@ class Watchdog:
         marks = self._ask(step.program, done, unreachable)
         elapsed_s += time.monotonic() - begin_s
         step.ask_again_s = elapsed_s + _ASK_AGAIN * (course.step_s or 0.0)
-        if step.is_over:  # the marks may be those of a later step
+        if step.took_s is not None:  # the marks may be those of a later step
+            elapsed_s = min(elapsed_s, step.took_s)
             is_late = course.is_late(elapsed_s, self._settings) and not step.has_failed
             return over(course, elapsed_s) if is_late else None
         step.is_told = course.is_late(elapsed_s, self._settings)

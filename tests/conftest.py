@@ -19,7 +19,8 @@ import pytest
 def pytest_collection_finish() -> None:
     """What was imported stays: the collector need not look through it in every test (a tenth).
 
-    Of graphs it sees the most after each file of tests; in every few it takes a quarter of the time.
+    Graphs are collected after each file of tests; to look for them after every few objects takes a
+    quarter of the time.
     """
     gc.collect()
     gc.freeze()

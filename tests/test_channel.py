@@ -8,7 +8,7 @@ import time
 import pytest
 import tensorflow as tf
 
-from caramel.channel import Channel
+from caramel.channel import Channel, Look
 from caramel.cluster import Cluster
 from caramel.errors import WorkerLostError
 
@@ -36,6 +36,24 @@ def test_closing_does_not_wait_for_a_worker_that_was_lost_since_the_last_call(mo
         "lost worker 1 (/job:worker/task:1 in this process) during closing the session" in warning
     )
     goes_on.set()
+
+
+def test_who_asks_for_it_looks_early_and_workers_are_not_probed_for_that(monkeypatch):
+    cluster, goes_on, probes, looks = Cluster.embedded(1), threading.Event(), [], []
+    monkeypatch.setattr(cluster, "unreachable", lambda timeout_s=1.0: probes.append(1) or ())
+
+    def tell(elapsed_s, unreachable):
+        looks.append((elapsed_s, unreachable, len(probes)))
+        if probes:
+            goes_on.set()
+
+    look = Look(tell, after_s=0.1)
+    Channel(cluster).call(lambda: goes_on.wait(60), what="a call", timeout_s=60, look=look)
+    assert len(looks) > 2
+    assert looks[0][0] >= 0.1
+    for elapsed_s, unreachable, probed in looks:
+        assert unreachable == ()
+        assert elapsed_s >= 1.0 or not probed
 
 
 def test_a_connection_that_was_interrupted_for_a_moment_is_told_with_what_to_do(monkeypatch):

@@ -11,9 +11,11 @@ from test_factors import deep
 from test_search import MB, layered, plain_of
 
 import caramel
+from caramel.errors import PlanError
 from caramel.facts import Factors
 from caramel.graph import TensorSpec
 from caramel.live_planning import worth_a_trial
+from caramel.model_plans import OWN
 from caramel.names import TensorRef, in_group
 from caramel.network import assumed_network
 from caramel.patterns import PATTERNS
@@ -315,7 +317,7 @@ def test_curves_of_a_job_on_processors_know_factors():
 # Processors that turn out to differ --------------------------------------------------------------
 
 
-def test_after_the_trials_the_plans_without_factors_take_turns():
+def test_the_plans_without_factors_take_turns():
     """The watch for drift goes on, and neither this session nor a later one sends factors again."""
     job = network("momentum", model=deep, batch=5, number=10)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
@@ -323,23 +325,31 @@ def test_after_the_trials_the_plans_without_factors_take_turns():
     unlike = Unlike(1, "w1")
     short = TrialSettings(rounds=1, steps=1, skipped=1)
     with model.session(trials=short) as session:
-        train_steps(session, job, 2 * len(model.variants) + 1)
-        assert session.metrics().trials.is_over
+        train_steps(session, job, 1)
         session._stepper.leave_factors(unlike)
         tried = {plan.name for plan in session.metrics().trials.plans}
         train_steps(session, job, 2 * len(tried) + 1)
         metrics = session.metrics()
         expected_s = metrics.expected_s
+        with pytest.raises(PlanError, match="plan 'own' sends factors, from which the workers"):
+            session.use("own")
+        with pytest.raises(PlanError, match="all these plans send factors"):
+            session.try_plans(plans=["own"])
+        session.try_plans()
+        again = {plan.name for plan in session.metrics().trials.plans}
     assert "plain" in tried
     assert len(tried) > 1
+    assert tried <= again
+    assert not any(model.variants[name].plan.factored for name in again)
     assert not any(model.variants[name].plan.factored for name in tried)
     assert metrics.trials.is_over
     (median_s,) = (p.median_s for p in metrics.trials.plans if p.name == metrics.plan)
     assert expected_s == median_s
-    with model.session() as session:
-        train_steps(session, job, 1)
-        assert session.metrics().plan == metrics.plan
-    assert not model.variants[metrics.plan].plan.factored
+    for trials, plan in (("auto", metrics.plan), (None, model._plans.own)):
+        with model.session(trials=trials) as session:
+            train_steps(session, job, 1)
+            assert session.metrics().plan == plan
+        assert not model.variants[plan].plan.factored
 
 
 def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors():
@@ -355,3 +365,22 @@ def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors()
     assert name == UNFACTORED
     assert not plan.factored
     assert [(group.members, group.deferred) for group in plan.groups] == decided
+    assert not any("factors are sent" in group.reason for group in plan.groups)
+
+
+def test_a_session_without_trials_tries_what_is_left():
+    """One that begins with what proved the fastest in an earlier session, say."""
+    job = network("momentum", model=deep, batch=5, number=10)
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
+    model._plans._keep(OWN)
+    assert model._plans.tried() == [OWN]
+    with model.session() as session:
+        train_steps(session, job, 1)
+        session._stepper.leave_factors(Unlike(1, "w1"))
+        trials = session.metrics().trials
+        train_steps(session, job, 1)
+    names = [plan.name for plan in trials.plans]
+    assert len(names) > 1
+    assert "plain" in names
+    assert not any(model.variants[name].plan.factored for name in names)
+    assert model._plans.tried() == names  # it was closed before one was chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import logging
 
 import numpy as np
@@ -102,6 +103,17 @@ def test_a_disturbance_that_passes_is_no_drift():
         watch.record(0.9)
         watch.record(0.1)
     assert watch.take_news() is None
+
+
+def test_where_nothing_is_expected_any_more_the_next_steps_tell():
+    watch = Watch(ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=True)
+    watch.expect(None)
+    for step_s in (0.1, 0.3, 0.2):
+        watch.record(step_s)
+    assert watch.expected_s == 0.2
+    for _ in range(6):
+        watch.record(0.5)
+    assert watch.take_news() == pytest.approx(2.5)
 
 
 def test_nothing_drifts_before_anything_is_expected():
@@ -359,10 +371,38 @@ def test_what_proved_the_fastest_earlier_has_to_prove_it_again_against_the_plain
     assert any(group.deferred for group in model.plan.groups)
     short = TrialSettings(rounds=1, steps=1, skipped=1)
     with model.session(trials=short) as session:
-        train_steps(session, job, 4)
-        assert {plan.name for plan in session.metrics().trials.plans} == {"own", "plain"}
-        assert not session.metrics().trials.is_over or session.metrics().steps == 4
-    assert {"own", "plain"} == set(model.variants)
+        train_steps(session, job, 5)
+        metrics = session.metrics()
+    assert {plan.name for plan in metrics.trials.plans} == {"own", "plain"} == set(model.variants)
+    assert metrics.trials.is_over
+    is_own = metrics.plan == "own"
+    assert ("earlier run" in make().decision.source) == is_own
+
+
+def test_a_plan_of_the_users_own_is_not_kept_for_other_runs(kept):
+    _, make = kept
+    model = make()
+    model.add_variant(model.decision.plain, "mine")
+    model._plans._keep("mine")
+    later = make()
+    assert "earlier run" in later.decision.source
+    assert decides_alike(later.plan, model.plan)
+
+
+def test_what_was_not_compared_has_not_proved_anything(tmp_path, monkeypatch):
+    """A single plan is over before it is tried: nothing is kept, and what is expected stays."""
+    monkeypatch.setenv("CARAMEL_CACHE", str(tmp_path / "cache"))
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    model = caramel.ARModel(context, 2, analyzers=slow_facts(2), planner="paper", replan="auto")
+    model._plans._cache_key = "key"
+    with model.session(trials=TrialSettings()) as session:
+        expected_s = session.metrics().expected_s
+        train_steps(session, job, 3)
+        assert session.metrics().expected_s == expected_s is not None
+        assert [plan.name for plan in session.metrics().trials.plans] == ["own"]
+    assert kept_plan("key") is None
+    assert not model._plans._is_chosen
 
 
 @pytest.mark.parametrize("chosen", ["own", "plain"])
@@ -385,17 +425,22 @@ def test_a_plan_can_be_explained(quickly):
     assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
 
 
-def test_an_explanation_shows_itself(quickly, tmp_path, capsys):
+def test_an_explanation_shows_itself(quickly, tmp_path, capsys, monkeypatch):
     job = network("gradient_descent", model=wide, dtype=tf.float32)
     explanation = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2)).explain()
+    monkeypatch.setenv("FORCE_COLOR", "1")
     text = str(explanation)
+    monkeypatch.delenv("FORCE_COLOR")
     assert "Limited by the wire." in text
+    assert "\x1b" not in text
     assert all(group.name in text for group in explanation.groups)
     explanation.show()
     assert capsys.readouterr().out.startswith("GradientDescent on 2 workers: 4 parameters")
     explanation.save_page(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert page == explanation._repr_html_()
+    frame = explanation._repr_html_()
+    assert frame.startswith("<iframe ")
+    assert page in html.unescape(frame)
     assert page.lower().startswith("<!doctype html>")
     with pytest.raises(FileError, match=f"cannot write {tmp_path}"):
         explanation.save_page(tmp_path)

@@ -228,6 +228,21 @@ def test_one_part_is_on_the_wire_while_another_is_added(hardware):
     ]
 
 
+FAR = hosts(2, RATE, latency_s=dict.fromkeys(PATTERNS, 1.0))
+
+
+@pytest.mark.parametrize("hardware", [FAR, unfolded(FAR)])
+def test_one_part_is_sent_while_another_is_on_its_way(hardware):
+    """Each half takes 1 s on the link and 1 s to arrive; the second is sent at 4 s, not at 5 s."""
+    sizes = {"p": Size(1024, 4)}
+    whole = predicted(ONE_LAYER, group("g", "p"), hardware=hardware, sizes=sizes)
+    assert whole.groups == {"g": GroupTimes(3.0, 9.0)}
+    halves = predicted(ONE_LAYER, group("g", "p", depth=2), hardware=hardware, sizes=sizes)
+    assert halves.groups == {"g": GroupTimes(3.0, 8.0)}
+    sent = [(begin_s, end_s) for kind, _, begin_s, end_s in spans(halves) if kind == "send"]
+    assert sent == [(3.0, 4.0), (4.0, 5.0), (5.0, 6.0), (6.0, 7.0)]
+
+
 def test_the_others_wait_for_a_slower_worker():
     """Its values are there at 6 s. Those to be added go out behind the sum that it has made."""
     slow = replace(TWO, hosts=(Host(RATE, RATE), Host(RATE, RATE, slowdown=2.0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
 
 
-def test_plans_are_made_when_they_are_tried_and_placed_at_once(monkeypatch):
+def test_plans_are_made_when_they_are_tried_and_placed_at_once(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "caramel")
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     (nodes, size), placed = model.graph_size, []
@@ -61,6 +63,7 @@ def test_plans_are_made_when_they_are_tried_and_placed_at_once(monkeypatch):
     assert len(model.variants) > 2
     assert model.graph_size == (more, larger)
     assert len(placed) == 2
+    assert caplog.text.count("making the plans that are tried") == 1
     assert len(model.graph.get_operations()) == more
 
 

@@ -275,21 +275,18 @@ def test_what_goes_wrong_in_looking_does_not_disturb_training(monkeypatch, caplo
     assert session.metrics().stalls == ()
 
 
-def test_a_stall_of_less_than_a_second_is_seen(monkeypatch):
+def test_a_stall_of_less_than_a_second_is_seen():
     bar = Bar()
     job = barred(bar)
     model = caramel.ARModel(job.context(), 2, planner="plain")
     with model.session(trials=None, stalls=SOON) as session:
         for _ in range(6):
             session.step(job.feed)
-        begin_s = time.monotonic()
+        usual_s = float(np.median(session.metrics().recent_step_s[1:6]))
         with bar.down_until(has_stalled(session)):
             session.step(flagged(job, 1))
-        held_up_s = time.monotonic() - begin_s
         (stall,) = session.metrics().stalls
     assert (stall.cause, stall.workers) == ("producer", (1,))
-    assert stall.late_s < held_up_s
-    usual_s = np.median(session.metrics().recent_step_s[1:6])
     assert stall.late_s < 1.0 or usual_s > 0.1  # where steps are that slow, it is not late sooner
 
 

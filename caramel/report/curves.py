@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from caramel.report.drawing import check_drawable
+from caramel.report.drawing import check_drawable, save_figure
 from caramel.report.units import percent_text, ratio_text, three_digits
 from caramel.simulation.scaling import Scaled, Setting
 
@@ -101,7 +101,7 @@ def draw_curves(points: Points, path: Path) -> None:
         ax.grid(alpha=0.3)
     speedups.legend(fontsize=8)
     _add_markers(steps, {each.limited_by for each in points.values()})
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path)
 
 
 def _add_markers(ax: Any, used: set[str]) -> None:

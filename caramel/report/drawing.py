@@ -216,6 +216,15 @@ def draw_timelines(
         _draw_rows(ax, own, deferred)
     axes[-1].set_xlabel("ms")
     _draw_legend(figure, found.values(), deferred)
+    save_figure(figure, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib to a file.
+
+    Raises:
+        FileError: it cannot be written.
+    """
     try:
         figure.savefig(path, dpi=150)
     except OSError as error:

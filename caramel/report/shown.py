@@ -6,6 +6,7 @@ import dataclasses
 import io
 import os
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from caramel.report.page import html_page
 from caramel.report.table import show_explanation
 
 _PRINTED_COLUMNS = 120
+_FRAME_PX = 800
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,14 @@ class ShownExplanation(Explanation):
 
     def __str__(self) -> str:
         text = io.StringIO()
-        self.show(Console(file=text, width=_PRINTED_COLUMNS))
+        console = Console(
+            file=text, width=_PRINTED_COLUMNS, force_terminal=False, force_jupyter=False
+        )
+        self.show(console)
         return text.getvalue().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return html_page(self)
+        """The page in a frame of its own, whose styles are not those of the notebook."""
+        style = f"width: 100%; height: {_FRAME_PX}px; border: 0"
+        page = escape(html_page(self))
+        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'

@@ -316,8 +316,13 @@ class _Explainer:
                 measured_begin_s=begin_s,
                 measured_end_s=end_s,
                 waits_for=tuple(waits.get(group.name, ())),
-                reason=group.reason or _UNPLANNED,
+                reason=group.reason or self._reason(group, waits),
             )
+
+    def _reason(self, group: Group, waits: Container[str]) -> str:
+        """Why a group is as it is that no planner has given a reason for."""
+        is_planned = group.deferred or group.depth > 1 or group.name in waits
+        return "" if is_planned else _UNPLANNED
 
     def _size_bytes(self, group: Group) -> int:
         """What is aggregated, or is sent in its place; 0 if that is not known."""

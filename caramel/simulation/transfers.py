@@ -109,8 +109,8 @@ class Transfers:
         for source, target in pairs:
             chunks = FACTORS_OF_EACH * times
             pair, handled = (source, target), others * product.bytes
-            sent = self._send(load, pair, (size, chunks), handled, [starts[source]])
-            arrived[target].append(sent)
+            _, there = self._send(load, pair, (size, chunks), handled, [starts[source]])
+            arrived[target].append(there)
         again_s = others * product.seconds
         ends = []
         for host, own in enumerate(arrived):
@@ -138,9 +138,9 @@ class Transfers:
     def _in_rounds(self, load: Load, starts: list[int]) -> list[int]:
         """The transfers of a group where one host stands for all.
 
-        A part goes in each round behind the part before it.
+        A part goes in each round behind the part before it, which need not have arrived.
         """
-        group, hardware, add = load.group, self._hardware, self._tasks.add
+        group, hardware = load.group, self._hardware
         latency_s, rate = hardware.latency_of(group.pattern), self._rate
         handling_s_per_byte = hardware.handling_of(group.pattern)
         ends: list[int] = []
@@ -150,18 +150,15 @@ class Transfers:
         for rounds in self._rounds(load):
             last = starts[0]
             for number, each in enumerate(rounds):
-                last = before[number] = add(
-                    Kind.SEND,
-                    0,
+                before[number], last = self._on_the_wire(
+                    load,
+                    (0, 0),
                     each.bytes,
                     [last, before[number]] if number in before else [last],
-                    name=group.name,
-                    target=0,
                     worth=self._worth(group.pattern, each.bytes, each.chunks, rate) * each.busiest,
                     latency_s=latency_s * each.count
                     + handling_s_per_byte * each.bytes * each.busiest
                     + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
-                    urgency=load.urgency,
                 )
                 if each.added and adds_later:
                     last = self._add_up(load, 0, each.added, [last])
@@ -189,9 +186,9 @@ class Transfers:
                         after.append(before[number, position])
                     filled = sum(chunks[chunk] > 0 for chunk in message.chunks)
                     pair, handled = (message.source, message.target), sent_bytes[message.source]
-                    sent = self._send(load, pair, (size, filled), handled, after)
+                    sent, there = self._send(load, pair, (size, filled), handled, after)
                     before[number, position] = sent
-                    values.arrive(message, sent)
+                    values.arrive(message, there)
                 for addition in exchange.additions:
                     size = sum(chunks[chunk] for chunk in addition.chunks)
                     if size:
@@ -210,12 +207,15 @@ class Transfers:
         size_and_chunks: tuple[int, int],
         handled_bytes: int,
         after: Sequence[int],
-    ) -> int:
+    ) -> tuple[int, int]:
         """A transfer from one host to another, or to itself where it stands for all.
 
         Args:
             size_and_chunks: bytes, and in how many tensors.
             handled_bytes: what its sender sends in this round; it handles one after the other.
+
+        Returns:
+            As `_on_the_wire`.
         """
         source, target = pair
         pattern = EXCHANGE if load.group.pattern == FACTORS else load.group.pattern
@@ -225,17 +225,43 @@ class Transfers:
             rate = min(hosts[source].send_bytes_per_s, hosts[target].receive_bytes_per_s)
         if link := self._links.get(pair):
             rate, latency_s = min(rate, link.bytes_per_s), link.latency_s
-        return self._tasks.add(
-            Kind.SEND,
-            source,
+        return self._on_the_wire(
+            load,
+            pair,
             size_and_chunks[0],
             after,
-            name=load.group.name,
-            target=target,
             worth=self._worth(pattern, *size_and_chunks, rate),
             latency_s=latency_s + self._hardware.handling_of(pattern) * handled_bytes,
+        )
+
+    def _on_the_wire(
+        self,
+        load: Load,
+        pair: tuple[int, int],
+        size: float,
+        after: Sequence[int],
+        *,
+        worth: float,
+        latency_s: float,
+    ) -> tuple[int, int]:
+        """A transfer: the tasks with which its last byte is sent, and with which it is there.
+
+        They differ only where something goes right behind it, as the next part of a group does.
+        """
+        has_parts = load.group.depth > 1
+        sent = self._tasks.add(
+            Kind.SEND,
+            pair[0],
+            size,
+            after,
+            name=load.group.name,
+            target=pair[1],
+            worth=worth,
+            latency_s=0.0 if has_parts else latency_s,
             urgency=load.urgency,
         )
+        there = self._tasks.add(Kind.DELAY, pair[1], latency_s, [sent]) if has_parts else sent
+        return sent, there
 
     def _worth(self, pattern: str, size: float, chunks: float, bytes_per_s: float) -> float:
         """How many bytes each byte of some chunks takes the time of."""
