@@ -82,7 +82,7 @@ def test_nothing_is_planned_while_it_is_measured(monkeypatch):
     planning = []
 
     def session(*given, **options):
-        planning.append((options["planning"], options["tried"]))
+        planning.append((options["planning"], options["trials"]))
         return Session(*given, **options)
 
     monkeypatch.setattr("caramel.builder.Session", session)
