@@ -381,9 +381,10 @@ class ARModel:
             PlanError: an argument cannot be.
         """
         _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
-        _check_settings(TrialSettings, trials=None if trials == "auto" else trials)
-        _check_settings(ReplanSettings, replanning=replanning)
-        _check_settings(StallSettings, stalls=stalls)
+        if trials != "auto":
+            _check_settings("trials", trials, TrialSettings, "'auto' or None")
+        _check_settings("replanning", replanning, ReplanSettings)
+        _check_settings("stalls", stalls, StallSettings)
         planning, tried = None, [self._plans.own]
         settings = TrialSettings() if trials == "auto" else trials
         if settings is not None:
@@ -438,12 +439,10 @@ def _check_seconds(**given: Any) -> None:
             raise PlanError(f"{name} must be a number of seconds, more than 0, not {value!r}")
 
 
-def _check_settings(kind: type[Any], **given: Any) -> None:
-    """Raise unless each is of a kind of settings, or None."""
-    for name, value in given.items():
-        if value is not None and not isinstance(value, kind):
-            others = "'auto' or None" if name == "trials" else "None"
-            raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
+def _check_settings(name: str, value: Any, kind: type[Any], others: str = "None") -> None:
+    """Raise unless an argument is of a kind of settings, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
 
 
 def _decided(plan: Plan | None, own: Plan) -> Plan:

@@ -268,7 +268,11 @@ def trace(
         ),
     ],
     output: Annotated[
-        Path, typer.Option(help="The file to write, for ui.perfetto.dev or chrome://tracing.")
+        Path,
+        typer.Option(
+            help="The file to write, for ui.perfetto.dev or chrome://tracing; a picture if it ends "
+            "in .svg, .png or .pdf."
+        ),
     ],
     cluster: Annotated[
         str | None,
@@ -290,18 +294,20 @@ def trace(
     ] = None,
 ) -> None:
     """Trace training steps on a cluster: what every worker did when, by one clock."""
-    from caramel.report.drawing import check_drawable
+    from caramel.report.drawing import PICTURES, check_drawable
+    from caramel.report.saved import save_timelines
 
-    _check_directory(output)
-    if figure is not None:
-        _check_directory(figure)
-        check_drawable(figure)
+    files = [output] if figure is None else [output, figure]
+    for file in files:
+        _check_directory(file)
+        if file is figure or file.suffix.lower() in PICTURES:
+            check_drawable(file)
     keep_memory()
     with quiet_start():
         import tensorflow  # noqa: F401
     from rich.console import Console
 
-    from caramel.tracing import show_traced, trace_job, write_traced
+    from caramel.tracing import show_traced, trace_job
     from caramel.user_job import load_job
 
     job = load_job(module)
@@ -309,8 +315,9 @@ def trace(
         traced = trace_job(job, workers, steps=steps, profile=profile, plan=plan)
     console = Console()
     show_traced(traced, console)
-    for path in write_traced(traced, output, figure):
-        console.print(f"written to {path}", soft_wrap=True, highlight=False)
+    for file in files:
+        save_timelines(file, traced.timelines, traced.predicted, deferred=traced.deferred)
+        console.print(f"written to {file}", soft_wrap=True, highlight=False)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -18,13 +17,10 @@ from rich.table import Table
 from caramel.builder import ARModel
 from caramel.cluster import Cluster
 from caramel.errors import PlanError, ProfileError
-from caramel.files import write_whole
 from caramel.names import TensorRef, is_checksum
 from caramel.plan import Plan
 from caramel.profiler import WARM_UP_STEPS, pipeline_starters
-from caramel.report.drawing import draw_timelines
-from caramel.report.layout import RESOURCES, Steps
-from caramel.report.perfetto import trace_events
+from caramel.report.layout import RESOURCES
 from caramel.session import Session
 from caramel.simulation.simulate import simulate
 from caramel.timeline import Timeline
@@ -51,14 +47,6 @@ class Traced:
     def deferred(self) -> frozenset[str]:
         """Names of the groups that are aggregated in the next step."""
         return frozenset(group.name for group in self.plan.groups if group.deferred)
-
-    @property
-    def by_title(self) -> dict[str, Steps]:
-        """The predicted step, if there is one, and the measured ones."""
-        predicted: dict[str, Steps] = (
-            {} if self.predicted is None else {"predicted": self.predicted}
-        )
-        return predicted | {"measured": self.timelines}
 
 
 def trace_job(
@@ -205,19 +193,6 @@ class _Run:
 
 
 # What came out ----------------------------------------------------------------------------------
-
-
-def write_traced(traced: Traced, output: Path, figure: Path | None = None) -> list[Path]:
-    """Write the steps as JSON for viewers, and draw them if asked to; returns what was written.
-
-    Raises:
-        CaramelError: they cannot be drawn, or a file cannot be written.
-    """
-    write_whole(output, json.dumps(trace_events(traced.by_title)) + "\n")
-    if figure is None:
-        return [output]
-    draw_timelines(traced.by_title, figure, deferred=traced.deferred)
-    return [output, figure]
 
 
 def show_traced(traced: Traced, console: Console) -> None:

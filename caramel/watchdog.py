@@ -124,7 +124,7 @@ class Watchdog:
         finally:
             step.took_s = time.monotonic() - begin_s
         if step.told:
-            _log.info("step %d was done after %.1f s", number, time.monotonic() - begin_s)
+            _log.info("step %d was done after %.1f s", number, step.took_s)
 
     def record(self, plan: str, step_s: float) -> None:
         """A usual step of a plan has taken so long."""

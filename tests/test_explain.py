@@ -11,10 +11,11 @@ from test_search import MB, layered, outlook_of, plain_of
 from caramel.facts import Link
 from caramel.names import in_group
 from caramel.network import assumed_network
+from caramel.plan import Gate
 from caramel.planning.candidate import Outlook
 from caramel.planning.options import Options
 from caramel.planning.search import search
-from caramel.simulation.explain import explain
+from caramel.simulation.explain import _UNPLANNED, explain
 from caramel.simulation.workload import Update
 from caramel.timeline import Span, Timeline
 
@@ -55,6 +56,22 @@ def texts(limits):
 @pytest.fixture(name="one_layer")
 def fixture_one_layer():
     return explained(free_outlook([4000], [1.0]))
+
+
+def test_a_group_that_nobody_has_planned_says_so_and_no_other():
+    outlook = free_outlook([4000, 4000], [1.0, 1.0])
+    assert {g.reason for g in explained(outlook).groups} == {_UNPLANNED}
+    first, other = outlook.plain.groups
+    for given in (
+        (dataclasses.replace(first, deferred=True),),
+        (dataclasses.replace(first, depth=2),),
+    ):
+        plan = dataclasses.replace(outlook.plain, groups=(*given, other))
+        reasons = {g.name: g.reason for g in explained(outlook, plan).groups}
+        assert reasons == {first.name: "", other.name: _UNPLANNED}
+    gated = dataclasses.replace(outlook.plain, gates=(Gate(first.name, other.name),))
+    reasons = {g.name: g.reason for g in explained(outlook, gated).groups}
+    assert reasons == {first.name: "", other.name: _UNPLANNED}
 
 
 def test_the_figures_of_the_step_are_those_of_the_paper(one_layer):

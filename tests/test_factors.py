@@ -33,7 +33,7 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.factors import gradient_factors
 from caramel.errors import PlanError
 from caramel.facts import Cut, GradientFactors, GradientFrontier, RawGradient
-from caramel.names import TensorRef, in_group
+from caramel.names import TensorRef, in_group, is_checksum
 from caramel.plan import FACTORS, Gate, Group, Part, Plan
 from caramel.planning.split import with_parts
 from caramel.processes import free_ports
@@ -403,6 +403,14 @@ def test_bits_are_compared_with_every_new_shape_and_ever_less_often(compared):
             number = 39 if step in (7, 11) else 40
             session.step({name: value[:number] for name, value in job.feed.items()})
     assert compared == [1, 2, 4, 7, 8, 16]
+
+
+def test_a_traced_step_shows_that_bits_were_compared():
+    job = network("momentum", model=wide)
+    with factored(job, 2).session() as session:
+        steps = session.trace(4, job.feed)
+    compared = [any(is_checksum(span.name) for span in step.spans) for step in steps]
+    assert compared == [True, True, False, True]
 
 
 def test_bits_are_compared_again_as_long_as_all_are_zero(compared):

@@ -12,6 +12,7 @@ import tensorflow as tf
 import caramel
 from caramel import distributed_graph
 from caramel.c_api import GraphSession
+from caramel.channel import Channel
 from caramel.errors import TrafficError
 from caramel.live_planning import FURTHER, worth_a_trial
 from caramel.plan import Gate
@@ -65,6 +66,22 @@ def test_plans_are_made_when_they_are_tried_and_placed_at_once(monkeypatch, capl
     assert len(placed) == 2
     assert caplog.text.count("making the plans that are tried") == 1
     assert len(model.graph.get_operations()) == more
+
+
+def test_placing_plans_may_take_longer_than_a_step(monkeypatch):
+    deadlines_s, call = {}, Channel.call
+
+    def spy(self, function, *, what, timeout_s, **options):
+        deadlines_s.setdefault(what, timeout_s)
+        return call(self, function, what=what, timeout_s=timeout_s, **options)
+
+    monkeypatch.setattr(Channel, "call", spy)
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    with model.session(step_timeout_s=50.0) as session:
+        train_steps(session, job, 8)
+    assert deadlines_s["a training step"] == 50.0
+    assert 120.0 < deadlines_s["placing the graph"] < 180.0  # some kilobytes
 
 
 @pytest.mark.parametrize("fails", [{"plain"}, {"plain", *FURTHER}])

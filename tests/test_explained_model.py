@@ -1,0 +1,129 @@
+"""What a model says of its plan, before training and after it."""
+
+from __future__ import annotations
+
+import html
+
+import pytest
+import tensorflow as tf
+
+import caramel
+from caramel.errors import FileError, PlanError
+from caramel.planning.options import Options
+from caramel.replanning import ReplanSettings
+from caramel.timeline import Span, Timeline
+from caramel.trials import TrialSettings
+from tests.networks import network, slow_facts, train_steps, wide
+
+AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
+
+
+@pytest.fixture(name="quickly")
+def fixture_quickly(monkeypatch):
+    """Variations are searched with a small budget."""
+    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+
+
+def test_a_plan_can_be_explained(quickly):
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
+    explanation = model.explain()
+    assert explanation.step_s <= explanation.plain_step_s
+    assert explanation.limited_by == "wire"
+    assert [group.name for group in explanation.groups] == [g.name for g in model.plan.groups]
+    assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
+
+
+def test_an_explanation_shows_itself(quickly, tmp_path, capsys, monkeypatch):
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    explanation = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2)).explain()
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = str(explanation)
+    monkeypatch.delenv("FORCE_COLOR")
+    assert "Limited by the wire." in text
+    assert "\x1b" not in text
+    assert all(group.name in text for group in explanation.groups)
+    explanation.show()
+    assert capsys.readouterr().out.startswith("GradientDescent on 2 workers: 4 parameters")
+    explanation.save_page(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    frame = explanation._repr_html_()
+    assert frame.startswith("<iframe ")
+    assert page in html.unescape(frame)
+    assert page.lower().startswith("<!doctype html>")
+    with pytest.raises(FileError, match=f"cannot write {tmp_path}"):
+        explanation.save_page(tmp_path)
+    assert type(explanation).from_json(explanation.to_json()) == explanation
+
+
+def test_nothing_is_explained_without_facts():
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    with pytest.raises(PlanError, match="caramel profile"):
+        caramel.ARModel(job.context(), 2).explain()
+    with pytest.raises(PlanError, match="one worker aggregates nothing"):
+        caramel.ARModel(job.context(), 1).explain()
+
+
+def test_a_plan_that_was_given_can_be_explained(quickly):
+    context = network("gradient_descent", model=wide, dtype=tf.float32).context()
+    first = caramel.ARModel(context, 2, analyzers=slow_facts(2))
+    model = caramel.ARModel(context, 2, analyzers=slow_facts(2), plan=first.plan)
+    assert model.plan == first.plan
+    assert (model.decision.source, model.decision.found) == ("given", None)
+    explanation = model.explain()
+    assert explanation.step_s == first.explain().step_s
+    assert explanation.planner == "none, the plan was given"
+    assert model._plans.planning(TrialSettings()) is None  # it stays
+
+
+def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):
+    context = network("gradient_descent", model=wide, dtype=tf.float32).context()
+    model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
+    model.add_variant(model.decision.plain, "plain")
+
+    def traced(plan):
+        return Timeline((Span("send", "group_0", 0.0, 1.0),), plan=plan)
+
+    own, plain = (model.explain([traced(name)]) for name in ("own", "plain"))
+    assert own.step_s == model.explain().step_s < plain.step_s == plain.plain_step_s
+    with pytest.raises(PlanError, match="by different plans, 'own', 'plain'"):
+        model.explain([traced("plain"), traced("own")])
+    with pytest.raises(PlanError, match="by a plan 'mine', which this model does not have"):
+        model.explain([traced("mine")])
+
+
+def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch, quickly):
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 0.0)
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    other = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
+    assert any(group.deferred for group in other.plan.groups)
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
+    model = caramel.ARModel(context, 2, pattern="shuffle")
+    with model.session(replanning=AT_ONCE) as session:
+        train_steps(session, job, 6)
+        metrics = session.metrics()
+    assert metrics.plan == "own"
+    assert min(metrics.recent_step_s) <= metrics.expected_s <= max(metrics.recent_step_s)
+    assert list(model.variants) == ["own"]
+    groups = {group.name for group in model.explain().groups}
+    assert groups == {group.name for group in model.plan.groups}
+    assert not any(group.deferred for group in model.explain().groups)
+
+
+def test_where_plans_need_too_much_memory_what_runs_is_explained(monkeypatch, caplog, quickly):
+    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.distributed_graph.total_bytes", lambda: 0)
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    other = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
+    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
+    model = caramel.ARModel(context, 2, pattern="shuffle")
+    size = model.graph_size
+    with model.session(replanning=AT_ONCE) as session:
+        train_steps(session, job, 16)
+        metrics = session.metrics()
+    assert "not tried: 'searched'" in caplog.text
+    assert (metrics.plan, metrics.trials, model.graph_size) == ("own", None, size)
+    assert min(metrics.recent_step_s) <= metrics.expected_s <= max(metrics.recent_step_s)
+    assert not any(group.deferred for group in model.explain().groups)
