@@ -340,20 +340,13 @@ class Reference:
                 has[own] = event
                 continue
             needs = {has[step.source, step.chunk]}
-            if part:
-                needs.add(("sent", group.name, part - 1, number))
             together = self._together(pattern.steps, step)
-            sent = ("sent", *event)
             self._add(
                 event,
-                {sent},
+                needs,
                 wait_s=hardware.latency_s[group.pattern]
                 + (hardware.handling_s_per_byte + hardware.gaps_s_per_byte.get(group.pattern, 0.0))
                 * sum(sizes[s.chunk] for s in together),
-            )
-            self._add(
-                sent,
-                needs,
                 left=size * hardware.excess.get(group.pattern, 1.0)
                 + hardware.message_s * self._rate(step.source, step.target),
                 host=step.source,

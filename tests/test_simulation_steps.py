@@ -240,7 +240,7 @@ def test_one_part_is_sent_while_another_is_on_its_way(hardware):
     halves = predicted(ONE_LAYER, group("g", "p", depth=2), hardware=hardware, sizes=sizes)
     assert halves.groups == {"g": GroupTimes(3.0, 8.0)}
     sent = [(begin_s, end_s) for kind, _, begin_s, end_s in spans(halves) if kind == "send"]
-    assert sent == [(3.0, 4.0), (4.0, 5.0), (5.0, 6.0), (6.0, 7.0)]
+    assert sent == [(3.0, 5.0), (4.0, 6.0), (5.0, 7.0), (6.0, 8.0)]  # until it is there
 
 
 def test_the_others_wait_for_a_slower_worker():

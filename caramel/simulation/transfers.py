@@ -109,8 +109,8 @@ class Transfers:
         for source, target in pairs:
             chunks = FACTORS_OF_EACH * times
             pair, handled = (source, target), others * product.bytes
-            _, there = self._send(load, pair, (size, chunks), handled, [starts[source]])
-            arrived[target].append(there)
+            sent = self._send(load, pair, (size, chunks), handled, [starts[source]])
+            arrived[target].append(sent)
         again_s = others * product.seconds
         ends = []
         for host, own in enumerate(arrived):
@@ -138,27 +138,29 @@ class Transfers:
     def _in_rounds(self, load: Load, starts: list[int]) -> list[int]:
         """The transfers of a group where one host stands for all.
 
-        A part goes in each round behind the part before it, which need not have arrived.
+        Parts go in each round right behind each other, as all that waits for a link does.
         """
-        group, hardware = load.group, self._hardware
+        group, hardware, add = load.group, self._hardware, self._tasks.add
         latency_s, rate = hardware.latency_of(group.pattern), self._rate
         handling_s_per_byte = hardware.handling_of(group.pattern)
         ends: list[int] = []
-        before: dict[int, int] = {}
         # A sum that only the next round waits for is as good as a later arrival.
         adds_later = self._detailed or group.depth > 1 or bool(hardware.cores)
         for rounds in self._rounds(load):
             last = starts[0]
-            for number, each in enumerate(rounds):
-                before[number], last = self._on_the_wire(
-                    load,
-                    (0, 0),
+            for each in rounds:
+                last = add(
+                    Kind.SEND,
+                    0,
                     each.bytes,
-                    [last, before[number]] if number in before else [last],
+                    [last],
+                    name=group.name,
+                    target=0,
                     worth=self._worth(group.pattern, each.bytes, each.chunks, rate) * each.busiest,
                     latency_s=latency_s * each.count
                     + handling_s_per_byte * each.bytes * each.busiest
                     + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
+                    urgency=load.urgency,
                 )
                 if each.added and adds_later:
                     last = self._add_up(load, 0, each.added, [last])
@@ -172,23 +174,18 @@ class Transfers:
         group, workers = load.group, range(self._hardware.workers)
         exchanges = exchanges_of(group.pattern, self._hardware.workers, group.shift)
         ends: list[list[int]] = [[] for _ in workers]
-        before: dict[tuple[int, int], int] = {}
         for chunks in self._chunks(load):
             values = _Values(starts, len(chunks))
-            for number, exchange in enumerate(exchanges):
+            for exchange in exchanges:
                 sent_bytes = dict(sent_by(exchange, chunks))
-                for position, message in enumerate(exchange.messages):
+                for message in exchange.messages:
                     size = sum(chunks[chunk] for chunk in message.chunks)
                     if not size:
                         continue
                     after = values.of(message.source, message.chunks)
-                    if (number, position) in before:
-                        after.append(before[number, position])
                     filled = sum(chunks[chunk] > 0 for chunk in message.chunks)
                     pair, handled = (message.source, message.target), sent_bytes[message.source]
-                    sent, there = self._send(load, pair, (size, filled), handled, after)
-                    before[number, position] = sent
-                    values.arrive(message, there)
+                    values.arrive(message, self._send(load, pair, (size, filled), handled, after))
                 for addition in exchange.additions:
                     size = sum(chunks[chunk] for chunk in addition.chunks)
                     if size:
@@ -207,15 +204,12 @@ class Transfers:
         size_and_chunks: tuple[int, int],
         handled_bytes: int,
         after: Sequence[int],
-    ) -> tuple[int, int]:
+    ) -> int:
         """A transfer from one host to another, or to itself where it stands for all.
 
         Args:
             size_and_chunks: bytes, and in how many tensors.
             handled_bytes: what its sender sends in this round; it handles one after the other.
-
-        Returns:
-            As `_on_the_wire`.
         """
         source, target = pair
         pattern = EXCHANGE if load.group.pattern == FACTORS else load.group.pattern
@@ -225,43 +219,17 @@ class Transfers:
             rate = min(hosts[source].send_bytes_per_s, hosts[target].receive_bytes_per_s)
         if link := self._links.get(pair):
             rate, latency_s = min(rate, link.bytes_per_s), link.latency_s
-        return self._on_the_wire(
-            load,
-            pair,
+        return self._tasks.add(
+            Kind.SEND,
+            source,
             size_and_chunks[0],
             after,
+            name=load.group.name,
+            target=target,
             worth=self._worth(pattern, *size_and_chunks, rate),
             latency_s=latency_s + self._hardware.handling_of(pattern) * handled_bytes,
-        )
-
-    def _on_the_wire(
-        self,
-        load: Load,
-        pair: tuple[int, int],
-        size: float,
-        after: Sequence[int],
-        *,
-        worth: float,
-        latency_s: float,
-    ) -> tuple[int, int]:
-        """A transfer: the tasks with which its last byte is sent, and with which it is there.
-
-        They differ only where something goes right behind it, as the next part of a group does.
-        """
-        has_parts = load.group.depth > 1
-        sent = self._tasks.add(
-            Kind.SEND,
-            pair[0],
-            size,
-            after,
-            name=load.group.name,
-            target=pair[1],
-            worth=worth,
-            latency_s=0.0 if has_parts else latency_s,
             urgency=load.urgency,
         )
-        there = self._tasks.add(Kind.DELAY, pair[1], latency_s, [sent]) if has_parts else sent
-        return sent, there
 
     def _worth(self, pattern: str, size: float, chunks: float, bytes_per_s: float) -> float:
         """How many bytes each byte of some chunks takes the time of."""
