@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from benchmarks.emulate.errors import EmulationError
 from caramel import Context, kinds
@@ -76,6 +77,17 @@ def computation(context: Context, *, inputs: Inputs = "drop") -> Computation:
     Raises:
         EmulationError: a loop or conditional of v1, or an op that writes variables, is part of it.
     """
+    known = _COMPUTATIONS.setdefault(context, {})
+    if inputs not in known:
+        known[inputs] = _found(context, inputs)
+    return known[inputs]
+
+
+# What was found of each context: its operations are counted and it is emulated, often repeatedly.
+_COMPUTATIONS: WeakKeyDictionary[Context, dict[Inputs, Computation]] = WeakKeyDictionary()
+
+
+def _found(context: Context, inputs: Inputs) -> Computation:
     graph, job = context.op_graph, context.job
     analysis = Analysis([graph, job], ANALYZERS)
     cuts = analysis.get(GradientFrontier).cuts

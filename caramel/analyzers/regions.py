@@ -102,12 +102,14 @@ def _sinks(
             for variable in variables:
                 writers.setdefault(variable, []).append(name)
     serves = {v.name: {v.name} for v in job.variables if v.trainable}
+    reading = _computed_from_variables(graph, access, forward)
+    others = frozenset(graph.ops.keys() - reading)
     wanted = list(serves)
     sinks: set[str] = set()
     while wanted:
         variable = wanted.pop()
         sinks.update(writers.get(variable, ()))
-        updating = graph.data_ancestors(writers.get(variable, ()), stop=forward) - forward
+        updating = graph.data_ancestors(writers.get(variable, ()), stop=others) & reading
         for read in sorted({v for name in updating for v in access.reads.get(name, ())}):
             before = len(serves.setdefault(read, set()))
             serves[read] |= serves[variable]
@@ -117,3 +119,24 @@ def _sinks(
         tuple(name for name in graph.ops if name in sinks),
         {variable: frozenset(parameters) for variable, parameters in serves.items()},
     )
+
+
+def _computed_from_variables(
+    graph: OpGraph, access: StateAccess, forward: frozenset[str]
+) -> set[str]:
+    """Ops that read a variable and what is computed from them, outside the forward pass.
+
+    They are few where nothing but updates reads variables there.
+    """
+    found: set[str] = set()
+    waiting = [name for name in access.reads if name not in forward]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [
+                reader
+                for reader in graph.consumers[name]
+                if reader not in forward and any(t.op == name for t in graph[reader].inputs)
+            ]
+    return found
