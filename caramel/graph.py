@@ -239,14 +239,16 @@ class OpGraph:
         The edges that close a loop (from ``NextIteration``) do not count.
 
         Raises:
-            InvariantError: the graph has a cycle that is no loop; it names the ops on one.
+            InvariantError: an op waits for one that does not exist, or the graph has a cycle that is
+                no loop; it names the ops on one.
         """
         position = {name: index for index, name in enumerate(self.ops)}
+        consumers = self.consumers
         waits = dict.fromkeys(self.ops, 0)
         for op in self:
-            waits[op.name] = sum(
-                1 for source in set(op.sources) if self.ops[source].kind != "NextIteration"
-            )
+            if op.kind != "NextIteration":
+                for consumer in consumers[op.name]:
+                    waits[consumer] += 1
         ready = [position[name] for name, count in waits.items() if count == 0]
         heapq.heapify(ready)
         names = list(self.ops)
@@ -256,7 +258,7 @@ class OpGraph:
             order.append(name)
             if self.ops[name].kind == "NextIteration":
                 continue
-            for consumer in self.consumers[name]:
+            for consumer in consumers[name]:
                 waits[consumer] -= 1
                 if waits[consumer] == 0:
                     heapq.heappush(ready, position[consumer])
@@ -363,10 +365,13 @@ def _single_integer(node: Any) -> int | None:
 
 def called_functions(node: Any) -> Iterator[str]:
     """Names of the library functions that a NodeDef's attributes refer to, in their keys' order."""
-    kinds = [(key, value.WhichOneof("value")) for key, value in node.attr.items()]
-    for key, kind in sorted(each for each in kinds if each[1] in ("func", "list")):
-        value = node.attr[key]
-        if kind == "func":
+    found = {
+        key: value
+        for key, value in node.attr.items()
+        if value.HasField("func") or (value.HasField("list") and value.list.func)
+    }
+    for _, value in sorted(found.items()):
+        if value.HasField("func"):
             yield value.func.name
         else:
             yield from (function.name for function in value.list.func)

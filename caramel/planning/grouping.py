@@ -76,6 +76,9 @@ class Grouping:
         self._rank = {name: float(number) for number, name in enumerate(order)}
         self._needed = self._needed_s(outlook)
         self._may_defer: dict[frozenset[str], bool] = {}
+        # A search makes the same groups again and again.
+        self._made: dict[tuple[tuple[str, ...], bool, int], Group] = {}
+        self._named: dict[tuple[Group, int, bool], Group] = {}
 
     def _sent(self, name: str, group: Group, workload: Workload) -> int:
         """What a gradient counts; nothing if only some rows of it go, nobody knows how many."""
@@ -125,6 +128,12 @@ class Grouping:
             deferred: on which side.
             in_flight: how many bytes may be on their way at a time.
         """
+        key = members, deferred, in_flight
+        if key not in self._made:
+            self._made[key] = self._group(members, deferred, in_flight)
+        return self._made[key]
+
+    def _group(self, members: tuple[str, ...], deferred: bool, in_flight: int) -> Group:
         plain = self._plain[members[0]]
         size = self.bytes(members)
         if not plain.is_summed:
@@ -196,11 +205,12 @@ class Grouping:
     def _joined(self, names: Sequence[str], most_bytes: int) -> Iterator[tuple[str, ...]]:
         """Neighbours joined as long as they are not larger than `most_bytes` together."""
         members: list[str] = []
+        size = 0
         for name in names:
-            size = self.bytes([*members, name])
+            size += self._sent_bytes[name]
             if members and (size > most_bytes or not self.may_join(members, [name])):
                 yield tuple(members)
-                members = []
+                members, size = [], self._sent_bytes[name]
             members.append(name)
         if members:
             yield tuple(members)
@@ -210,15 +220,9 @@ class Grouping:
 
         One at a time they are split between all workers (`caramel.planning.gates`).
         """
+        one_at_a_time = not in_flight_bytes
         named = tuple(
-            dataclasses.replace(
-                group,
-                name=f"group_{number}",
-                smallest_chunk_bytes=self._plain[group.members[0]].smallest_chunk_bytes
-                if in_flight_bytes
-                else SPLIT_BETWEEN_ALL,
-            )
-            for number, group in enumerate(groups)
+            [self._numbered(group, number, one_at_a_time) for number, group in enumerate(groups)]
         )
         sized = [(group.name, self.bytes(group.members)) for group in named]
         gates: tuple[Gate, ...] = ()
@@ -226,3 +230,13 @@ class Grouping:
             gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
         ordered = self._options.serialization
         return Candidate(name, named, gates, ordered, in_flight_bytes, self._parts)
+
+    def _numbered(self, group: Group, number: int, one_at_a_time: bool) -> Group:
+        """A group with its name, and split as it has to be."""
+        key = group, number, one_at_a_time
+        if key not in self._named:
+            usual = self._plain[group.members[0]].smallest_chunk_bytes
+            smallest = SPLIT_BETWEEN_ALL if one_at_a_time else usual
+            name = f"group_{number}"
+            self._named[key] = dataclasses.replace(group, name=name, smallest_chunk_bytes=smallest)
+        return self._named[key]
