@@ -239,8 +239,8 @@ class OpGraph:
         The edges that close a loop (from ``NextIteration``) do not count.
 
         Raises:
-            InvariantError: an op waits for one that does not exist, or the graph has a cycle that is
-                no loop; it names the ops on one.
+            InvariantError: an op waits for one that does not exist; or the graph has a cycle that
+                is no loop, and the error names the ops on one.
         """
         position = {name: index for index, name in enumerate(self.ops)}
         consumers = self.consumers
@@ -365,13 +365,10 @@ def _single_integer(node: Any) -> int | None:
 
 def called_functions(node: Any) -> Iterator[str]:
     """Names of the library functions that a NodeDef's attributes refer to, in their keys' order."""
-    found = {
-        key: value
-        for key, value in node.attr.items()
-        if value.HasField("func") or (value.HasField("list") and value.list.func)
-    }
-    for _, value in sorted(found.items()):
-        if value.HasField("func"):
+    kinds = [(key, value.WhichOneof("value")) for key, value in node.attr.items()]
+    for key, kind in sorted(each for each in kinds if each[1] in ("func", "list")):
+        value = node.attr[key]
+        if kind == "func":
             yield value.func.name
         else:
             yield from (function.name for function in value.list.func)

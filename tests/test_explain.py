@@ -20,7 +20,7 @@ from caramel.simulation.workload import Update
 from caramel.timeline import Span, Timeline
 
 RATE = 4000.0  # bytes per second
-QUICK = Options(budget_tasks=4_000)
+QUICK = Options(budget_tasks=2_000)
 
 
 def free_outlook(sizes, seconds):
@@ -34,8 +34,9 @@ def explained(outlook, plan=None, **options):
     return explain(plan or outlook.plain, outlook, **options)
 
 
-def best_plan(outlook, **options):
-    found = search(outlook, [], **options).best.candidate
+def best_plan(outlook, *, budget_tasks=20_000, **options):
+    found = search(outlook, [], options=Options(budget_tasks=budget_tasks), **options)
+    found = found.best.candidate
     return dataclasses.replace(
         outlook.plain, groups=found.groups, gates=found.gates, parts=found.parts
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 
 import pytest
@@ -18,25 +19,43 @@ from tests.networks import network, slow_facts, train_steps, wide
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
 
 
-@pytest.fixture(name="quickly")
-def fixture_quickly(monkeypatch):
-    """Variations are searched with a small budget."""
-    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+@pytest.fixture(autouse=True, scope="module")
+def fixture_quickly():
+    """Plans and variations are searched with small budgets."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+        patch.setattr("caramel.builder.Options", functools.partial(Options, budget_tasks=10_000))
+        yield
 
 
-def test_a_plan_can_be_explained(quickly):
+@pytest.fixture(name="explained", scope="module")
+def fixture_explained():
+    """A model with facts, and its explanation."""
     job = network("gradient_descent", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
-    explanation = model.explain()
+    return model, model.explain()
+
+
+@functools.cache
+def deferring():
+    """A job, its context, and what is decided where facts make it worth to defer gradients."""
+    job = network("adam", model=wide, dtype=tf.float32)
+    context = job.context()
+    model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
+    assert any(group.deferred for group in model.plan.groups)
+    return job, context, model.decision
+
+
+def test_a_plan_can_be_explained(explained):
+    model, explanation = explained
     assert explanation.step_s <= explanation.plain_step_s
     assert explanation.limited_by == "wire"
     assert [group.name for group in explanation.groups] == [g.name for g in model.plan.groups]
     assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
 
 
-def test_an_explanation_shows_itself(quickly, tmp_path, capsys, monkeypatch):
-    job = network("gradient_descent", model=wide, dtype=tf.float32)
-    explanation = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2)).explain()
+def test_an_explanation_shows_itself(explained, tmp_path, capsys, monkeypatch):
+    _, explanation = explained
     monkeypatch.setenv("FORCE_COLOR", "1")
     text = str(explanation)
     monkeypatch.delenv("FORCE_COLOR")
@@ -64,19 +83,19 @@ def test_nothing_is_explained_without_facts():
         caramel.ARModel(job.context(), 1).explain()
 
 
-def test_a_plan_that_was_given_can_be_explained(quickly):
+def test_a_plan_that_was_given_can_be_explained(explained):
     context = network("gradient_descent", model=wide, dtype=tf.float32).context()
-    first = caramel.ARModel(context, 2, analyzers=slow_facts(2))
+    first, of_the_first = explained
     model = caramel.ARModel(context, 2, analyzers=slow_facts(2), plan=first.plan)
     assert model.plan == first.plan
     assert (model.decision.source, model.decision.found) == ("given", None)
     explanation = model.explain()
-    assert explanation.step_s == first.explain().step_s
+    assert explanation.step_s == of_the_first.step_s
     assert explanation.planner == "none, the plan was given"
     assert model._plans.planning(TrialSettings()) is None  # it stays
 
 
-def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):
+def test_traced_steps_are_compared_with_the_plan_that_did_them():
     context = network("gradient_descent", model=wide, dtype=tf.float32).context()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
     model.add_variant(model.decision.plain, "plain")
@@ -92,12 +111,9 @@ def test_traced_steps_are_compared_with_the_plan_that_did_them(quickly):
         model.explain([traced("mine")])
 
 
-def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch, quickly):
+def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
     monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 0.0)
-    job = network("adam", model=wide, dtype=tf.float32)
-    context = job.context()
-    other = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
-    assert any(group.deferred for group in other.plan.groups)
+    job, context, other = deferring()
     monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with model.session(replanning=AT_ONCE) as session:
@@ -111,12 +127,10 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch, quickly
     assert not any(group.deferred for group in model.explain().groups)
 
 
-def test_where_plans_need_too_much_memory_what_runs_is_explained(monkeypatch, caplog, quickly):
+def test_where_plans_need_too_much_memory_what_runs_is_explained(monkeypatch, caplog):
     monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
     monkeypatch.setattr("caramel.distributed_graph.total_bytes", lambda: 0)
-    job = network("adam", model=wide, dtype=tf.float32)
-    context = job.context()
-    other = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
+    job, context, other = deferring()
     monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
     model = caramel.ARModel(context, 2, pattern="shuffle")
     size = model.graph_size

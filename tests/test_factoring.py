@@ -49,8 +49,10 @@ def anything(parameters):
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    """What a change would bring is searched with a small budget."""
+    """Plans, and what a change would bring, are searched with a small budget."""
     monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=4_000))
+    quick = functools.partial(Options, budget_tasks=20_000)
+    monkeypatch.setattr("caramel.builder.Options", quick)
 
 
 def outlook_of(sizes, factor_bytes, again_s, *, workers=2, cores=1, rate=RATE):
