@@ -422,8 +422,9 @@ TRAIN = """
         loss = tf.reduce_mean(tf.reduce_sum(tf.square(x @ w - 1), 1))
         train_op = tf1.train.GradientDescentOptimizer(0.0001).minimize(loss)
     context = caramel.Context(graph, train_op=train_op, loss=loss)
-    model = caramel.ARModel(context, workers=[f"{a}:2222" for a in sys.argv[1].split(",")])
-    feed = {x: [[1.0] * 1000] * 4}
+    workers = [f"{a}:2222" for a in sys.argv[1].split(",")]
+    model = caramel.ARModel(context, workers, pattern="ring")
+    feed = {x: [[1.0] * 1000] * 6}
     with model.session(trials=None) as session:
         expected = [float(session.step(feed)) for _ in range(10)]
     with model.session(trials=None) as session:
@@ -443,14 +444,14 @@ TRAIN = """
 """
 
 
-def stalled_on_hosts(disturb, mend):
-    """What a job on two hosts says of its stall, and then of its end; and the hosts' addresses."""
-    with testbed.Testbed(2) as bed:
+def stalled_on_hosts(count, disturb, mend):
+    """What a job on hosts says of its stall, and then of its end; and the hosts' addresses."""
+    with testbed.Testbed(count) as bed:
         addresses = [host.address for host in bed.hosts]
         cluster = ",".join(f"{address}:2222" for address in addresses)
         worker = (sys.executable, "-m", "caramel", "worker", "--cluster", cluster, "--task")
         pipe = subprocess.PIPE
-        workers = [bed.popen(i, [*worker, str(i)], stdout=pipe) for i in range(2)]
+        workers = [bed.popen(i, [*worker, str(i)], stdout=pipe) for i in range(count)]
         for each in workers:
             assert b"listening on" in each.stdout.readline()
         command = [sys.executable, "-c", textwrap.dedent(TRAIN), ",".join(addresses)]
@@ -474,7 +475,7 @@ def stalled_on_hosts(disturb, mend):
 @pytest.mark.namespaces
 @pytest.mark.skipif(bool(testbed.missing()), reason="needs network namespaces")
 def test_a_host_that_is_cut_off_is_named_and_training_goes_on_when_it_is_back():
-    stalled, ended, addresses = stalled_on_hosts(lambda bed: bed.cut(1), lambda bed: bed.heal(1))
+    stalled, ended, addresses = stalled_on_hosts(2, lambda bed: bed.cut(1), lambda bed: bed.heal(1))
     assert f"it waits for worker 1 (/job:worker/task:1 at {addresses[1]}:2222)" in stalled
     # A machine that is too slow to heal the host in time loses it.
     assert ended == "equal: True\n" or ended.startswith("error: lost worker 1 ")
@@ -483,14 +484,16 @@ def test_a_host_that_is_cut_off_is_named_and_training_goes_on_when_it_is_back():
 @pytest.mark.processes
 @pytest.mark.namespaces
 @pytest.mark.skipif(bool(testbed.missing()), reason="needs network namespaces")
-def test_a_group_that_a_slow_link_holds_up_is_named_with_the_host_it_has_not_reached():
-    """Host 0 sends 500 KB/s: its part of the gradient, 2 MB, is ready and takes four seconds.
+def test_a_group_that_a_slow_link_holds_up_is_named_with_the_hosts_it_has_not_reached():
+    """Host 1 sends 500 KB/s: what it sends to host 2, two thirds of 4 MB, takes five seconds.
 
-    The question how far worker 1 is has a connection of its own, and so an answer.
+    In a ring it sends nothing else. That a step begins, and how far it is, is told over the
+    connections of host 0, and waits for no gradients.
     """
     stalled, ended, addresses = stalled_on_hosts(
-        lambda bed: bed.set_rate(0, "4mbit"), lambda bed: bed.set_rate(0, "1gbit")
+        3, lambda bed: bed.set_rate(1, "4mbit"), lambda bed: bed.set_rate(1, "1gbit")
     )
-    where = f"worker 1 (/job:worker/task:1 at {addresses[1]}:2222)"
-    assert f"its gradients are there, but it has not arrived on {where}" in stalled
+    hosts = (f"worker {i} (/job:worker/task:{i} at {a}:2222)" for i, a in enumerate(addresses))
+    missing = " and ".join(hosts)
+    assert f"its gradients are there, but it has not arrived on {missing}\n" in stalled
     assert ended == "equal: True\n"
