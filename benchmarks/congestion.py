@@ -50,7 +50,7 @@ class Settings:
 
 
 FULL = Settings()
-QUICK = Settings((CONGESTION_CONTROL, "reno"), hosts=2, sizes=(2**16, 2**18), rounds=1, repeats=2)
+QUICK = Settings((CONGESTION_CONTROL,), hosts=2, sizes=(2**16, 2**18), rounds=1, repeats=2)
 
 
 def run(settings: Settings, name: str, directory: Path, console: Console) -> Path:

@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.pieces import COMPACT, piece, warn
 from benchmarks.results import Row, write
 from benchmarks.testbed import Testbed, difference
-from benchmarks.workers import on_first_host, workers
+from benchmarks.workers import REPEATS, on_first_host, workers
 
 UNORDERED = ("parameter_server", "all_reduce")
 SYSTEMS = (*UNORDERED, "planned")
@@ -53,10 +53,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured."""
+    """What is measured; each aggregation `network_repeats` times before a plan is made."""
 
     cells: tuple[Cell, ...]
     warm_up: int
+    network_repeats: int = REPEATS
 
 
 # A K80 computes these batches no longer than parameters or gradients are on the wire. VGG-16 has
@@ -71,7 +72,9 @@ FULL = Settings(
     ),
     warm_up=3,
 )
-QUICK = Settings(cells=(Cell("seq_32", 4, rounds=2, systems=SYSTEMS[1:]),), warm_up=1)
+QUICK = Settings(
+    cells=(Cell("seq_32", 4, rounds=2, systems=SYSTEMS[1:]),), warm_up=1, network_repeats=1
+)
 
 
 def kendall_distance(order: Sequence[int], reference: Sequence[int]) -> float:
@@ -145,6 +148,7 @@ def _measure(cell: Cell, system: str, settings: Settings) -> Row:
             "rounds": cell.rounds,
             "warm_up": settings.warm_up,
             "timed": cell.timed or cell.rounds,
+            "network_repeats": settings.network_repeats,
         }
         before = bed.counters()
         measured = on_first_host(

@@ -148,12 +148,11 @@ def _config() -> Any:
 
 
 class AllReduce:
-    """Caramel, plain or planned."""
+    """Caramel; plain unless it is given a profile to plan from."""
 
     def __init__(
-        self, context: caramel.Context, addresses: Sequence[str], *, planned: bool
+        self, context: caramel.Context, addresses: Sequence[str], *, profile: Any = None
     ) -> None:
-        profile = measured_profile(context, addresses, accelerator=ACCELERATOR) if planned else None
         model = caramel.ARModel(
             context, list(addresses), profile=profile, planner="paper", in_flight_bytes=0
         )
@@ -178,17 +177,21 @@ def starts(timeline: Timeline, worker: int) -> tuple[str, ...]:
     return tuple(sorted(first, key=lambda group: (first[group], group)))
 
 
-SYSTEMS: Mapping[str, Callable[[caramel.Context, Sequence[str]], System]] = {
-    "parameter_server": ParameterServer,
-    "all_reduce": partial(AllReduce, planned=False),
-    "planned": partial(AllReduce, planned=True),
-}
+def planned(context: caramel.Context, addresses: Sequence[str], repeats: int) -> AllReduce:
+    """Caramel with everything that it plans, for a network that is measured first."""
+    profile = measured_profile(context, addresses, accelerator=ACCELERATOR, repeats=repeats)
+    return AllReduce(context, addresses, profile=profile)
 
 
 def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     """Orders of the traced steps, and seconds of the others."""
     context = emulated(case["network"], case["batch"])
-    system = SYSTEMS[case["system"]](context, case["workers"])
+    systems: Mapping[str, Callable[[caramel.Context, Sequence[str]], System]] = {
+        "parameter_server": ParameterServer,
+        "all_reduce": AllReduce,
+        "planned": partial(planned, repeats=case["network_repeats"]),
+    }
+    system = systems[case["system"]](context, case["workers"])
     for _ in range(case["warm_up"]):
         system.traced_step()
         system.step()

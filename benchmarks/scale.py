@@ -88,9 +88,7 @@ FULL = Settings(
     steps=5,
     profiled=(8, 32),
 )
-QUICK = Settings(
-    cells=(Cell("seq_32", None, (1, 2, 4), (2,), opened=(4,)),), steps=3, profiled=(2, 4)
-)
+QUICK = Settings(cells=(Cell("seq_32", None, (2, 4), (2,), opened=(4,)),), steps=3, profiled=(2, 4))
 
 
 def exponent(workers: Sequence[int], values: Sequence[float]) -> float | None:

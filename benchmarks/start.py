@@ -39,13 +39,14 @@ _MEMORY = ("VmRSS", "RssAnon")  # all of it, and what no other process shares
 
 @dataclass(frozen=True)
 class Settings:
-    """How often each process is started; it starts once more before that, which does not count."""
+    """How often each process is started; before that it starts `warm_up` times, uncounted."""
 
     rounds: int = 10
+    warm_up: int = 1
 
 
 FULL = Settings()
-QUICK = Settings(rounds=1)
+QUICK = Settings(rounds=1, warm_up=0)
 
 
 @dataclass
@@ -59,10 +60,10 @@ def run(settings: Settings, name: str, directory: Path, console: Console) -> Pat
     """Measure, print a table and write a result file; returns the file."""
     own = piece([WORKER], (), directory / f"{name}.json", console)
     measured: dict[str, _Started] = {}
-    for number in range(settings.rounds + 1):
+    for number in range(settings.warm_up + settings.rounds):
         for system in (WORKER, SERVER, LEAN_SERVER):
-            started = measured.setdefault(system, _Started()) if number else _Started()
-            _start(system, started)
+            counts = number >= settings.warm_up
+            _start(system, measured.setdefault(system, _Started()) if counts else _Started())
     rows = [
         Row(
             {"network": "none", "system": system},

@@ -82,6 +82,7 @@ def on_first_host(
 
 # Links let the first 256 KB of a burst through at once: small tensors say nothing of their rate.
 PROFILED_BYTES = (64, 4 * 2**20, 16 * 2**20)
+REPEATS = 20  # of each aggregation
 
 
 def measured_profile(
@@ -92,6 +93,7 @@ def measured_profile(
     timing: Any = None,
     accelerator: str | None = None,
     network: Path | None = None,
+    repeats: int = REPEATS,
 ) -> Any:
     """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
 
@@ -100,6 +102,7 @@ def measured_profile(
         accelerator: the one that the job's computation emulates, if any. Times of ops are then what
             it was told to emulate.
         network: a file with measurements of the network, which is written if it is not there.
+        repeats: how often each aggregation is measured for it.
 
     Raises:
         ValueError: neither `timing` nor `accelerator` is given.
@@ -121,7 +124,9 @@ def measured_profile(
     if network is not None and network.exists():
         measured = from_json_value(Measurements, json.loads(network.read_text()))
     else:
-        measured = measure_network(cluster, sizes=PROFILED_BYTES, pairs=False, config=config)
+        measured = measure_network(
+            cluster, sizes=PROFILED_BYTES, repeats=repeats, pairs=False, config=config
+        )
         if network is not None:
             network.write_text(json.dumps(to_json_value(measured)))
     on = machine("/CPU:0")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 
 import pytest
 from commands import quick_benchmark
+from rich.console import Console
 
 from benchmarks import congestion
 from benchmarks.testbed import missing
@@ -27,6 +29,39 @@ def test_the_quick_congestion_benchmark_gives_valid_numbers(tmp_path):
         assert row["facts"]["wire_limit_s"] == pytest.approx(
             row["what"]["bytes"] * 8 / (200e6 * 1448 / 1514)  # two hosts send as much as they have
         )
+
+
+def test_each_congestion_control_has_a_bed_and_they_take_turns(tmp_path, monkeypatch):
+    turns = []
+
+    class Bed(nullcontext):
+        def __init__(self, hosts, rate, *, congestion_control, **_):
+            super().__init__()
+            self.has = (congestion_control, hosts, rate)
+
+    def measured(bed, module, case, **_):
+        turns.append((*bed.has, *case["workers"], case["sizes"], case["repeats"]))
+        return {"aggregations": [(1, 64, [float(len(turns))]), (4, 64, [0.5])]}
+
+    monkeypatch.setattr(congestion, "Testbed", Bed)
+
+    def workers(bed, **_):
+        return nullcontext([f"at {bed.has[0]}"])
+
+    monkeypatch.setattr(congestion, "workers", workers)
+    monkeypatch.setattr(congestion, "on_first_host", measured)
+    monkeypatch.setattr("benchmarks.pieces.busy_share", lambda: 0.0)
+    settings = congestion.Settings(("cubic", "reno"), hosts=3, mbit_per_s=50, sizes=(32, 64))
+    file = congestion.run(settings, "congestion", tmp_path, Console(quiet=True))
+    of_each = [(name, 3, "50mbit", f"at {name}", (32, 64), 12) for name in ("cubic", "reno")]
+    assert turns == of_each * 2
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["what"]["system"], row["what"]["tensors"], row["samples_s"]) for row in rows] == [
+        ("cubic", 1, [1.0, 3.0]),
+        ("cubic", 4, [0.5, 0.5]),
+        ("reno", 1, [2.0, 4.0]),
+        ("reno", 4, [0.5, 0.5]),
+    ]
 
 
 def test_the_table_gives_times_over_the_wire_limit_and_ratios_to_the_first(tmp_path):

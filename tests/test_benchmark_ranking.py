@@ -32,7 +32,7 @@ def deep(x):
 
 
 def test_varied_plans_differ_repeat_and_can_be_carried_out():
-    job = network("adam", model=deep, dtype=tf.float32)
+    job = network("momentum", model=deep, dtype=tf.float32)
     context = job.context()
     decision = model_of(context, 2, pattern="auto").decision
     plans = [varied(decision, number) for number in range(cells.VARIED)]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
-from commands import quick_benchmark
-from rich.console import Console
+import json
+import subprocess
+from pathlib import Path
 
-from benchmarks import scale
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from benchmarks import scale, scale_client
+from benchmarks.__main__ import app
 from benchmarks.pieces import piece
 from benchmarks.results import Row, write
 from benchmarks.scale_client import parts
@@ -79,11 +84,33 @@ def test_an_unknown_network_is_refused(tmp_path):
         piece(["a", "b"], ["c"], tmp_path / "x.json", Console())
 
 
+def test_what_is_neither_run_nor_opened_is_built_only():
+    cell = scale.Cell("a", None, built=(1, 2, 4), run=(2,), opened=(2, 4))
+    assert [cell.steps(workers, 3) for workers in cell.built] == [None, 3, 0]
+
+
 @pytest.mark.processes
-def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
-    content = quick_benchmark("scale", tmp_path)
+def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path, monkeypatch):
+    """Clients that are profiled build only: they do so in this process."""
+    start, profiled = subprocess.run, []
+
+    def started(command, **options):
+        case = json.loads(command[3]) if command[2] == scale_client.__name__ else {}
+        if not case.get("profile"):
+            return start(command, **options)
+        profiled.append(case["workers"])
+        Path(command[4]).write_text(json.dumps(scale_client.measure(case)))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "0")  # memory of this process stays as it is
+    monkeypatch.setattr(subprocess, "run", started)
+    monkeypatch.setattr("benchmarks.pieces.busy_share", lambda: 0.0)
+    said = CliRunner().invoke(app, ["scale", "--quick", "--results", str(tmp_path)])
+    assert said.exit_code == 0, said.output
+    content = json.loads((tmp_path / "scale-quick.json").read_text())
     rows = content["rows"]
-    assert [row["what"]["workers"] for row in rows] == [1, 2, 4]
+    assert [row["what"]["workers"] for row in rows] == [2, 4]
+    assert profiled == list(scale.QUICK.profiled)
     for each in rows:
         assert each["invalid"] is None
         facts = each["facts"]
@@ -91,11 +118,11 @@ def test_the_quick_scale_benchmark_gives_valid_numbers(tmp_path):
         assert facts["built_bytes"] >= facts["started_bytes"] > 0
         assert {"analyse", "plan", "replicate", "audit", "serialise"} <= facts["parts_s"].keys()
         assert ("steps_s" in facts) == (each["what"]["workers"] == 2)
-    assert len(rows[1]["facts"]["steps_s"]) == scale.QUICK.steps
-    assert 0 < rows[1]["facts"]["open_kernel_s"] < 60
-    assert 0 < rows[2]["facts"]["again_kernel_s"] < 60
-    assert 0 < rows[2]["facts"]["again_s"] < 60
-    assert "again_s" not in rows[1]["facts"]
-    assert rows[0]["facts"]["nodes"] < rows[1]["facts"]["nodes"] < rows[2]["facts"]["nodes"]
+    assert len(rows[0]["facts"]["steps_s"]) == scale.QUICK.steps
+    assert 0 < rows[0]["facts"]["open_kernel_s"] < 60
+    assert 0 < rows[1]["facts"]["again_kernel_s"] < 60
+    assert 0 < rows[1]["facts"]["again_s"] < 60
+    assert "again_s" not in rows[0]["facts"]
+    assert rows[0]["facts"]["nodes"] < rows[1]["facts"]["nodes"]
     assert content["settings"]["functions"]
     assert (tmp_path / "scale-quick.png").stat().st_size > 1000

@@ -7,15 +7,18 @@ exact, and nothing else may appear.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,21 +30,28 @@ from caramel.processes import free_ports
 ROOT = Path(__file__).parents[1]
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*.txt"))
 TRAINING = ROOT / "tests" / "golden" / "train_resnet.txt"
+STARTED = ("quickstart", "train_resnet_local")  # besides TRAINING, as processes of their own
 README = (ROOT / "README.md").read_text()
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 RANGE = re.compile(rf"\{{([\w ]+): ({NUMBER})\.\.({NUMBER})\}}")
 LAUNCHERS = re.compile("TF_CONFIG|SLURM|OMPI_|PMI|MV2_")
+Runner = Callable[[list[str], Path], subprocess.CompletedProcess]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """What a user's programs have: no log level is set."""
+    environ = {k: v for k, v in os.environ.items() if not LAUNCHERS.match(k)} | more
+    environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    return environ
 
 
 def run(command: list[str], directory: Path, **more: str) -> subprocess.CompletedProcess:
-    """Run a program as a user does: no log level is set, and standard output is no terminal."""
-    environ = {k: v for k, v in os.environ.items() if not LAUNCHERS.match(k)} | more
-    environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    """Run a program as a user does; standard output is no terminal."""
     return subprocess.run(
         command,
         cwd=directory,
-        env=environ,
+        env=environment(**more),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -53,12 +63,57 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def transcript(command: str, directory: Path) -> str:
+def transcript(command: str, directory: Path, run=run) -> str:
     """What a terminal shows that runs a command of a golden file."""
     program, script, *options = shlex.split(command)
     assert program == "python"
     result = run(python(str(ROOT / script), *options), directory)
     return f"$ {command}\n{result.stdout}$ echo $?\n{result.returncode}\n"
+
+
+FORKING = """
+import json, os, runpy, sys
+from caramel.quiet import quiet_start
+with quiet_start():
+    import tensorflow
+import rich.progress, sklearn.datasets, sklearn.model_selection, typer
+
+for line in sys.stdin:
+    words, directory, shown = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.chdir(directory)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(shown, os.O_WRONLY | os.O_CREAT), 1)
+        os.dup2(1, 2)
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(name="forked", scope="module")
+def fixture_forked() -> Iterator[Runner]:
+    """`run` for scripts: each is a fork of one process, which has imported the libraries."""
+    with subprocess.Popen(
+        python("-c", FORKING),
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as forking:
+
+        def run(command: list[str], directory: Path) -> subprocess.CompletedProcess:
+            shown = directory / "shown.txt"
+            print(json.dumps([command[1:], *map(str, (directory, shown))]), file=forking.stdin)
+            forking.stdin.flush()
+            return subprocess.CompletedProcess(
+                command, int(forking.stdout.readline()), shown.read_text()
+            )
+
+        yield run
+        forking.stdin.close()
 
 
 def differences(expected: str, actual: str) -> list[str]:
@@ -92,10 +147,11 @@ def _fits(line: str, got: str) -> bool:
         if file != TRAINING
     ],
 )
-def test_an_example_prints_its_golden_output(golden, tmp_path):
+def test_an_example_prints_its_golden_output(golden, tmp_path, request):
     expected = golden.read_text()
     command = expected.partition("\n")[0].removeprefix("$ ")
-    assert differences(expected, transcript(command, tmp_path)) == []
+    how = run if golden.stem in STARTED else request.getfixturevalue("forked")
+    assert differences(expected, transcript(command, tmp_path, how)) == []
 
 
 def test_every_example_has_a_golden_output():
@@ -124,6 +180,7 @@ def test_a_golden_file_accepts(actual):
     assert differences("loss {loss: 0.1..0.3}, {part of all: -1..5}%", actual) == []
 
 
+@functools.cache
 def imported(name: str) -> ModuleType:
     """An example as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / f"examples/{name}.py")
@@ -155,6 +212,9 @@ def test_the_flags_of_the_training_script_are_those_of_the_model(words, changed,
         raise EnoughError
 
     example = imported("train_resnet")
+    job = SimpleNamespace(train_op=None, loss=None)  # it has no part in this
+    monkeypatch.setattr(example, "build_network", lambda *_: job)
+    monkeypatch.setattr(example.caramel, "Context", lambda *_, **names: names)
     monkeypatch.setattr(example.caramel, "ARModel", model)
     app = typer.Typer()
     app.command()(example.main)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import itertools
 import re
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import network, relative_error, run_on_one_device, tf, wide
+from networks import Network, network, relative_error, run_on_one_device, tf, wide
 from pending_updates import (
     assert_equal,
     assert_fetches_are_of_their_step,
@@ -128,27 +130,52 @@ def split_plan(plan, choice, *, most_bytes=3000, depth=1, gated=False):
     return dataclasses.replace(plan, groups=tuple(groups), gates=gates)
 
 
-def train(model, feed, steps=20):
+STEPS = 6
+
+
+def train(model, feed):
     with model.session() as session:
         initial = session.variables()
-        losses = [session.step(feed) for _ in range(steps)]
+        losses = [session.step(feed) for _ in range(STEPS)]
         replicas = [session.variables(worker=w) for w in range(model.plan.workers)]
         return initial, losses, session.variables(), replicas
 
 
-def assert_same(job, workers, choice, **options):
-    """Training with split gradients gives the same bits as training without."""
+class Plainly(NamedTuple):
+    """A job, and what training it with the plain plan gives."""
+
+    job: Network
+    context: caramel.Context
+    plan: Plan
+    losses: list[float]
+    values: dict[str, Any]
+
+
+@functools.cache
+def plainly(workers, make, *given, **options):
+    """Train what `make` makes of the arguments."""
+    job = make(*given, **options)
     context = job.context()
-    plain = caramel.ARModel(context, workers, pattern="shuffle")
-    plan = split_plan(plain.plan, choice, **options)
-    model = caramel.ARModel(context, workers, plan=plan, check=True)
+    model = caramel.ARModel(context, workers, pattern="shuffle")
+    _, losses, values, _ = train(model, job.feed)
+    return Plainly(job, context, model.plan, losses, values)
+
+
+def assert_same(plain, plan):
+    """Training with a plan gives the same bits as training with the plain one."""
+    model = caramel.ARModel(plain.context, plan.workers, plan=plan, check=True)
     assert model.plan.parts == plan.parts
-    assert bool(model.plan.deferral.moved) == (choice != NONE)
-    _, losses, values, _ = train(plain, job.feed)
-    initial, own_losses, own, replicas = train(model, job.feed)
-    assert own_losses == losses
+    initial, losses, own, replicas = train(model, plain.job.feed)
+    assert losses == plain.losses
     for each in (own, *replicas):
-        assert_equal(each, values)
+        assert_equal(each, plain.values)
+    return model, initial, own
+
+
+def assert_same_in_parts(plain, choice, **options):
+    """The same with split gradients."""
+    model, initial, own = assert_same(plain, split_plan(plain.plan, choice, **options))
+    assert bool(model.plan.deferral.moved) == (choice != NONE)
     return initial, own
 
 
@@ -156,26 +183,28 @@ def assert_same(job, workers, choice, **options):
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("optimizer", ["gradient_descent", "momentum", "adam"])
 def test_every_optimizer_gives_the_same_bits(optimizer, workers, choice):
-    assert_same(network(optimizer, model=wide, dtype=tf.float32), workers, choice)
+    plain = plainly(workers, network, optimizer, model=wide, dtype=tf.float32)
+    assert_same_in_parts(plain, choice)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 @pytest.mark.parametrize("process", ["clip_by_norm", "clip_by_global_norm"])
 def test_clipping_gives_the_same_bits(process, choice):
-    job = network("momentum", process, model=wide, dtype=tf.float32, decayed_loss=True)
-    assert_same(job, 2, choice, depth=2, gated=True)
+    job = {"model": wide, "dtype": tf.float32, "decayed_loss": True}
+    plain = plainly(2, network, "momentum", process, **job)
+    assert_same_in_parts(plain, choice, depth=2, gated=True)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_averages_of_the_weights_are_the_same(choice):
-    assert_same(averaged(), 2, choice, most_bytes=64)
+    assert_same_in_parts(plainly(2, averaged), choice, most_bytes=64)
 
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_training_with_parts_is_that_of_one_device(choice):
-    job = network("adam", "clip_by_norm", model=wide)
-    initial, values = assert_same(job, 3, choice, depth=2, gated=True)
-    expected = run_on_one_device(job, initial)
+    plain = plainly(3, network, "adam", "clip_by_norm", model=wide)
+    initial, values = assert_same_in_parts(plain, choice, depth=2, gated=True)
+    expected = run_on_one_device(plain.job, initial, steps=STEPS)
     assert relative_error(values, expected.values) < 1e-12
 
 
@@ -186,7 +215,8 @@ def test_sparse_gradients_stand_beside_parts():
     groups = (dataclasses.replace(plan.groups[0], deferred=True), *plan.groups[1:])
     plan = dataclasses.replace(plan, groups=groups)
     initial, _, values, _ = train(caramel.ARModel(context, 2, plan=plan, check=True), job.feed)
-    assert relative_error(values, run_on_one_device(job, initial).values) < 1e-12
+    expected = run_on_one_device(job, initial, steps=STEPS)
+    assert relative_error(values, expected.values) < 1e-12
 
 
 def test_only_pieces_of_parts_that_are_aggregated_in_their_step_are_kept():
@@ -212,7 +242,7 @@ def test_only_pieces_of_parts_that_are_aggregated_in_their_step_are_kept():
 # Sessions ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[SOME, ALL])
+@pytest.fixture(params=[SOME, ALL], scope="module")
 def momentum(request):
     """A job whose gradients are split, with parts of the update pending after each step."""
     job = network("momentum", model=wide)
@@ -313,7 +343,8 @@ def test_the_next_run_takes_over_a_plan_with_parts(planned):
     assert again.found is None
 
 
-def test_a_plan_with_parts_is_shown_and_explained(planned):
+def test_a_plan_with_parts_is_shown_and_explained(planned, monkeypatch):
+    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
     _, model = planned
     out = io.StringIO()
     show_plan(model.plan, model.windows, Console(file=out, width=250))
@@ -373,13 +404,5 @@ def plans(draw, plan):
 @settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data(), workers=st.integers(2, 3), process=st.sampled_from(["unchanged", "decay"]))
 def test_any_parts_in_any_groups_give_the_same_bits(data, workers, process):
-    job = network("adam", process, model=wide, dtype=tf.float32)
-    context = job.context()
-    plain = caramel.ARModel(context, workers, pattern="shuffle")
-    plan = data.draw(plans(plain.plan))
-    model = caramel.ARModel(context, workers, plan=plan, check=True)
-    _, losses, values, _ = train(plain, job.feed, 6)
-    _, own_losses, own, replicas = train(model, job.feed, 6)
-    assert own_losses == losses
-    for each in (own, *replicas):
-        assert_equal(each, values)
+    plain = plainly(workers, network, "adam", process, model=wide, dtype=tf.float32)
+    assert_same(plain, data.draw(plans(plain.plan)))

@@ -28,6 +28,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from benchmarks.environment import TENSORFLOW
+
 BATCHES = 5
 """Batches of all workers that the file has, unless it would be too large."""
 
@@ -62,6 +64,7 @@ class Case:
             long for each byte of its parameters, in place of `slowdown`.
         updates: "none" if a step assigns gradients to parameters instead of updating them, which
             costs nothing; only with an accelerator.
+        network_repeats: how often each aggregation is measured where a plan needs it.
 
     Raises:
         ValueError: these do not go together.
@@ -81,6 +84,7 @@ class Case:
     slowdown: float = 1.0
     computation_s_per_byte: float | None = None
     updates: Updates = "real"
+    network_repeats: int = 20
 
     def __post_init__(self) -> None:
         """Refuse what has no meaning."""
@@ -102,7 +106,10 @@ class Case:
 
 
 MOMENTUM = 0.9
-RUN = ("steps", "warm_up", "threads", "inter_op_threads", "learning_rate", "timeout_s", "updates")
+RUN = (
+    *("steps", "warm_up", "threads", "inter_op_threads", "learning_rate", "timeout_s", "updates"),
+    "network_repeats",
+)
 """The fields of a case that nothing prepared depends on."""
 
 
@@ -216,6 +223,7 @@ def _prepared(case: Case, workers: int) -> Prepared:
     directory = Path(tempfile.mkdtemp(prefix=f"{case.network}-", dir=_root()))
     made = subprocess.run(
         [sys.executable, "-m", __name__, str(directory), json.dumps(asdict(case)), str(workers)],
+        env={**os.environ, **TENSORFLOW},
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -280,6 +280,7 @@ def _profile(rank: Rank, context: Any, cluster: Any) -> Path:
             timing=timing_of(directory),
             accelerator=case.accelerator,
             network=directory.parent / name,
+            repeats=case.network_repeats,
         ).save(path)
     return path
 
