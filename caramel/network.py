@@ -164,12 +164,10 @@ def _weighted_line(
     sizes: np.ndarray, times: np.ndarray, weights: np.ndarray, *, intercept: bool
 ) -> tuple[float, float]:
     """Slope and value at 0."""
-    from sklearn.linear_model import LinearRegression  # here, because it takes a second
-
-    unit = float(sizes.max())
-    model = LinearRegression(fit_intercept=intercept)
-    model.fit(sizes[:, None] / unit, times, sample_weight=weights)
-    return float(model.coef_[0]) / unit, float(model.intercept_)
+    unit, roots = float(sizes.max()), np.sqrt(weights)
+    columns = [sizes / unit, np.ones_like(sizes)][: 1 + intercept]
+    found = np.linalg.lstsq(np.column_stack(columns) * roots[:, None], times * roots, rcond=None)[0]
+    return float(found[0]) / unit, float(found[1]) if intercept else 0.0
 
 
 def threshold(cost: TransferCost, share: float = THRESHOLD_SHARE) -> int:
