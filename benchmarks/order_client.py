@@ -53,6 +53,9 @@ class System(Protocol):
     def traced_step(self) -> list[tuple[str, ...]]:
         """A step; returns orders of the transfers."""
 
+    def close(self) -> None:
+        """Close the session."""
+
 
 def arrivals(metadata: Any, parameter_of: Callable[[str], str | None]) -> tuple[str, ...]:
     """Parameters in the order of the ends of their last transfers to task 0.
@@ -112,6 +115,10 @@ class ParameterServer:
         self._session.run(self._targets, options=options, run_metadata=metadata)
         return [arrivals(metadata, self._reads.get)]
 
+    def close(self) -> None:
+        """Close the session."""
+        self._session.close()
+
 
 def placed(context: caramel.Context) -> tuple[Any, dict[str, str]]:
     """The job's graph on a worker and a server, and the parameter of each op that reads one.
@@ -158,7 +165,7 @@ class AllReduce:
         )
         self._workers = model.plan.workers
         self._session = model.session(start_timeout_s=60, step_timeout_s=300)
-        self.step = self._session.step
+        self.step, self.close = self._session.step, self._session.close
         self.transfers = tuple(sorted(g.name for g in model.plan.groups if model.plan.bytes(g)))
 
     def traced_step(self) -> list[tuple[str, ...]]:
@@ -208,6 +215,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
             begin = time.perf_counter()
             system.step()
             samples_s.append(time.perf_counter() - begin)
+    system.close()
     number = {name: index for index, name in enumerate(system.transfers)}
     sizes = {variable.name: variable.spec.bytes or 0 for variable in context.job.variables}
     return {
