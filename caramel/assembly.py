@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
+from caramel.checks import check_graph
 from caramel.context import Context
 from caramel.distributed_graph import DistributedGraph
 from caramel.graph import OpGraph
 from caramel.modifiers.defer import moved_ops, step_ops
-from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Check, Modifier, rewrite
+from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Modifier, rewrite
 from caramel.modifiers.stand_beside import stand_beside
 from caramel.names import in_replica, is_added
 from caramel.plan import Plan
@@ -25,13 +27,13 @@ class Assembly:
     Args:
         context: the single-device job.
         watch: told how long each part takes.
-        check: called after each modifier, to find a graph that it has broken.
+        check: look after each modifier for what it has broken.
 
     Attributes:
         graph: the distributed graph.
     """
 
-    def __init__(self, context: Context, watch: Stopwatch, check: Check | None = None) -> None:
+    def __init__(self, context: Context, watch: Stopwatch, *, check: bool = False) -> None:
         self._context, self._watch, self._check = context, watch, check
         self.graph = DistributedGraph()
 
@@ -57,7 +59,9 @@ class Assembly:
         return traffic
 
     def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
-        done = rewrite(self._context.graph_def, plan, modifiers=modifiers, check=self._check)
+        # A modifier leaves most nodes as they are.
+        check = partial(check_graph, known={}) if self._check else None
+        done = rewrite(self._context.graph_def, plan, modifiers=modifiers, check=check)
         self._watch.add(done.seconds)
         traffic = self._audit(done.graph_def, plan)
         self._watch.note("audit")

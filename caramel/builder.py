@@ -17,7 +17,6 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.loss import deviations
 from caramel.assembly import Assembly
 from caramel.cache import kept_plan
-from caramel.checks import check_graph
 from caramel.cluster import Cluster
 from caramel.collector import held_back
 from caramel.context import Context
@@ -213,7 +212,7 @@ class ARModel:
             decision = dataclasses.replace(decision, plan=self.plan, source="given")
         self._watch.tell(f"the plan is {decision.source}")
         self._watch.note("plan")
-        assembly = Assembly(context, self._watch, check_graph if check else None)
+        assembly = Assembly(context, self._watch, check=check)
         self._graph = assembly.graph
         own = self.plan
         self.variants = Variants(assembly, lambda each: self._completed(each, own), OWN, own)

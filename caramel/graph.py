@@ -156,6 +156,7 @@ class OpGraph:
         op_definitions: Mapping[str, Any],
         *,
         outputs_of: Callable[[str], bool] = lambda name: True,
+        known: dict[bytes, Op] | None = None,
     ) -> OpGraph:
         """Read a GraphDef.
 
@@ -164,16 +165,27 @@ class OpGraph:
             op_definitions: the OpDef proto of each kind of op; a kind that is not in it has no
                 known outputs.
             outputs_of: of which ops the outputs are wanted; reading them takes most of the time.
+            known: ops of nodes that were read before in the same way, by the nodes' bytes; what is
+                read is added.
         """
         calling = _calling_kinds(op_definitions)
-        ops = {
-            node.name: _read_node(
+
+        def read(node: Any) -> Op:
+            return _read_node(
                 node,
                 op_definitions.get(node.op) if outputs_of(node.name) else None,
                 may_call=node.op in calling or node.op not in op_definitions,
             )
-            for node in graph_def.node
-        }
+
+        def read_once(node: Any, known: dict[bytes, Op]) -> Op:
+            content = node.SerializeToString()
+            if content not in known:
+                known[content] = read(node)
+            return known[content]
+
+        nodes = graph_def.node
+        read_ops = map(read, nodes) if known is None else (read_once(n, known) for n in nodes)
+        ops = {op.name: op for op in read_ops}
         functions = {
             function.signature.name: _read_function(function)
             for function in graph_def.library.function

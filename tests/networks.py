@@ -284,11 +284,12 @@ def assert_equals_one_device(
     pattern: str = "shuffle",
     *,
     tolerance: float = 1e-12,
+    steps: int = STEPS,
     **options: Any,
 ) -> Run:
     """Train on many workers and on one device; the same variables and losses must come out."""
-    run = run_distributed(job, workers, pattern, **options)
-    expected = run_on_one_device(job, run.initial)
+    run = run_distributed(job, workers, pattern, steps=steps, **options)
+    expected = run_on_one_device(job, run.initial, steps=steps)
     assert any(np.any(expected.values[name] != run.initial[name]) for name in job.raw)
     assert relative_error(run.values, expected.values) < tolerance
     np.testing.assert_allclose(run.losses, expected.losses, rtol=tolerance)
