@@ -157,7 +157,7 @@ def own_hash():
 
 
 @pytest.mark.processes
-def test_a_profile_of_network_and_ops(directory):
+def test_a_profile_of_network_and_ops(directory, monkeypatch, capsys):
     with caramel.Cluster.local(2) as cluster:
         workers = ",".join(task.address for task in cluster.tasks)
         result = run(
@@ -182,7 +182,8 @@ def test_a_profile_of_network_and_ops(directory):
     sizes = {(each.tensors, each.size_bytes) for each in profile.measurements[0].aggregations}
     assert sizes == {(1, 64), (1, 16384), (4, 16384), (64, 64 * 64)}
 
-    again = run(directory, "--out", "profile.json", "--module", "my_job:make_context", "--add")
+    words = ["--out", "profile.json", "--module", "my_job:make_context", "--add"]
+    again = called(monkeypatch, capsys, directory, "profile", *words)
     assert again.returncode == 0, again.stderr
     joined = Profile.load(directory / "profile.json")
     assert joined.timing.steps == 10
