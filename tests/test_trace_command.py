@@ -167,7 +167,7 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
 
 
 @pytest.mark.processes
-def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path):
+def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path, monkeypatch, capsys):
     context, _ = make_context()
     Profile(
         tensorflow=tf.__version__,
@@ -176,10 +176,11 @@ def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path):
         timing=TimingTable({op.name: 1e-4 for op in context.op_graph if op.inputs}),
         networks=(assumed_network(2, 2e6, 1e-4),),
     ).save(tmp_path / "profile.json")
-    result = run(
+    words = (
         *("--module", "test_trace_command:make_context", "--cluster", 2, "--steps", 1),
         *("--output", tmp_path / "trace.json", "--profile", tmp_path / "profile.json"),
     )
+    result = called(monkeypatch, capsys, TESTS, "trace", *words)
     assert result.returncode == 0, result.stderr
     assert "predicted" in result.stdout
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
