@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
@@ -46,3 +47,12 @@ def control_flow() -> Iterator:
 
     yield switch
     switch(before)
+
+
+@pytest.fixture
+def quick_plans(monkeypatch) -> None:
+    """Models search their plans with a small budget."""
+    from caramel.planning.options import Options
+
+    quick = functools.partial(Options, budget_tasks=10_000)
+    monkeypatch.setattr("caramel.builder.Options", quick)

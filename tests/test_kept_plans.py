@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -14,7 +12,6 @@ from caramel.facts import TimingTable
 from caramel.fingerprint import graph_hash, this_machine
 from caramel.network import assumed_network
 from caramel.planning.fit import decides_alike
-from caramel.planning.options import Options
 from caramel.profile import Profile
 from caramel.trials import TrialSettings
 from tests.networks import (
@@ -30,19 +27,14 @@ from tests.networks import (
     wide,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 
 @pytest.fixture(name="cache", autouse=True)
 def fixture_cache(tmp_path, monkeypatch):
     """Where plans are kept."""
     monkeypatch.setenv("CARAMEL_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
-
-
-@pytest.fixture(autouse=True)
-def fixture_quick_plans(monkeypatch):
-    """Models search their plans with a small budget."""
-    quick = functools.partial(Options, budget_tasks=10_000)
-    monkeypatch.setattr("caramel.builder.Options", quick)
 
 
 def slow_profile(context):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 
 import numpy as np
@@ -14,7 +13,6 @@ import caramel
 from caramel.errors import FeedError, PlanError
 from caramel.fingerprint import Machine, this_machine
 from caramel.live_planning import plan_from_traces
-from caramel.planning.options import Options
 from caramel.replanning import ReplanSettings, Watch
 from caramel.trials import TrialSettings
 from tests.networks import (
@@ -26,15 +24,10 @@ from tests.networks import (
     wide,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_plans")
+
 ADDRESSES = ["127.0.0.1:4001", "127.0.0.1:4002"]
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
-
-
-@pytest.fixture(autouse=True)
-def fixture_quick_plans(monkeypatch):
-    """Models search their plans with a small budget."""
-    quick = functools.partial(Options, budget_tasks=10_000)
-    monkeypatch.setattr("caramel.builder.Options", quick)
 
 
 # When to plan -----------------------------------------------------------------------------------

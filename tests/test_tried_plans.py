@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 
 import numpy as np
@@ -19,18 +18,12 @@ from caramel.live_planning import FURTHER, worth_a_trial
 from caramel.plan import Gate
 from caramel.planning.candidate import Candidate
 from caramel.planning.fit import decides_alike
-from caramel.planning.options import Options
 from caramel.planning.search import Found, Scored
 from caramel.trials import TrialSettings
 from caramel.variants import Variants
 from tests.networks import network, slow_facts, train_steps, wide
 
-
-@pytest.fixture(autouse=True)
-def fixture_quick_plans(monkeypatch):
-    """Models search their plans with a small budget."""
-    quick = functools.partial(Options, budget_tasks=10_000)
-    monkeypatch.setattr("caramel.builder.Options", quick)
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
