@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from benchmarks.peers.data import Case
 from benchmarks.pieces import COMPACT, piece, warn
 from benchmarks.results import Row, write
 from benchmarks.testbed import Testbed, difference
-from benchmarks.workers import REPEATS, on_first_host, workers
+from benchmarks.workers import on_first_host, workers
 
 UNORDERED = ("parameter_server", "all_reduce")
 SYSTEMS = (*UNORDERED, "planned")
@@ -57,7 +58,7 @@ class Settings:
 
     cells: tuple[Cell, ...]
     warm_up: int
-    network_repeats: int = REPEATS
+    network_repeats: int = Case.network_repeats
 
 
 # A K80 computes these batches no longer than parameters or gradients are on the wire. VGG-16 has

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.environment import TENSORFLOW
+from benchmarks.peers.data import Case
 from benchmarks.testbed import Testbed
 
 PORT = 4321
@@ -82,7 +83,6 @@ def on_first_host(
 
 # Links let the first 256 KB of a burst through at once: small tensors say nothing of their rate.
 PROFILED_BYTES = (64, 4 * 2**20, 16 * 2**20)
-REPEATS = 20  # of each aggregation
 
 
 def measured_profile(
@@ -93,7 +93,7 @@ def measured_profile(
     timing: Any = None,
     accelerator: str | None = None,
     network: Path | None = None,
-    repeats: int = REPEATS,
+    repeats: int = Case.network_repeats,
 ) -> Any:
     """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
 

@@ -4,7 +4,7 @@
 |-------|---------------------------------------------------|-------------------------------------|
 | 0     | errors, names, devices, kinds, ...                | the standard library                |
 | 1     | data                                              | 0-1, numpy                          |
-| 2     | algorithms                                        | 0-2, numpy, networkx, scikit-learn  |
+| 2     | algorithms                                        | 0-2, numpy, networkx                |
 | 3     | TensorFlow                                        | 0-1, 3, tensorflow, numpy, protobuf |
 | 4     | what puts them together                           | anything                            |
 """
@@ -81,7 +81,7 @@ MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
 LIBRARIES = {
     0: set(),
     1: {"numpy"},
-    2: {"numpy", "networkx", "sklearn"},
+    2: {"numpy", "networkx"},
     3: {"numpy", "tensorflow", "google"},
 }
 OPTIONAL = {"launchers": {"mpi4py"}}  # imported where it is used, and only by those who have it
