@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from search_jobs import MB, layered, outlook_of, plain_of
 from simulations import PATTERNS, hosts
-from test_search import MB, layered, outlook_of, plain_of
 
 from caramel.facts import Link
 from caramel.names import in_group

@@ -7,9 +7,9 @@ import functools
 
 import pytest
 from networks import network, slow_facts, slow_processors, train_steps, wide
+from search_jobs import MB, layered, plain_of
 from simulations import hosts
 from test_factors import deep
-from test_search import MB, layered, plain_of
 
 import caramel
 from caramel.errors import PlanError
