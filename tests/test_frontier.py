@@ -308,6 +308,22 @@ def test_giving_the_gradients_resolves_what_is_ambiguous():
     assert_equals_one_device(job, 3, gradients=given(job))
 
 
+def test_the_gradient_of_a_slot_is_that_of_the_parameter_whose_update_reads_it():
+    """Nothing but control leads from the gradient to the parameter, over a slot made by hand."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(40)
+        w = parameter("w", [6, 3])
+        slot = tf.Variable(tf.zeros([6, 3], w.dtype), trainable=False, name="slot")
+        loss = cross_entropy(x @ w, y)
+        gradient = tf1.gradients(loss, [w])[0]
+        with tf.control_dependencies([slot.assign(0.9 * slot + gradient)]):
+            train_op = w.assign_sub(0.5 * slot.read_value()).op
+    job = Network(graph, train_op, loss, feed, {"w": gradient})
+    assert cut_tensors(frontier_of(job.context())) == {"w": (reference(gradient),)}
+    assert_equals_one_device(job, 3)
+
+
 def squared(x):
     return x @ tf.square(parameter("w", [6, 3]))
 
