@@ -212,7 +212,7 @@ def test_the_machine_is_described():
     assert str(replace(machine, processor="P", cores=1)) == "P, 1 core, Some GPU"
 
 
-def test_the_hash_of_a_graph_is_the_same_in_every_process(monkeypatch, capsys):
+def test_the_hash_of_a_graph_is_the_same_in_every_process():
     program = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -228,12 +228,14 @@ for model in (networks.perceptron, networks.tied, summed(networks.perceptron)):
     print(graph_hash(networks.network("adam", model=model).context().graph_def))
 """
     tests = str(Path(__file__).parent)
-    words = [sys.executable, "-c", program, tests]
-    found = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    monkeypatch.setattr(sys, "argv", words[2:])
-    exec(program, {})
-    assert capsys.readouterr().out.split() == found
-    assert len(set(found)) == 3
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", program, tests], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(2)
+    ]
+    assert found[0] == found[1]
+    assert len(set(found[0])) == 3
 
 
 # Timings on disk --------------------------------------------------------------------------------
