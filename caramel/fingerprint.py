@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import platform
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +52,12 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def graph_hash(graph_def: Any) -> str:
-    """A hash of a GraphDef that does not depend on the process, nor on the order of functions."""
+    """A hash of a GraphDef that is the same whenever a program builds the same graph.
+
+    It depends on neither the process nor the order of functions, and of the names of functions not
+    on the number at their end, which counts all that the process has made. Functions that nothing
+    mentions do not count.
+    """
     return digest(*_parts(graph_def))
 
 
@@ -67,11 +74,50 @@ def digest(*parts: str | bytes) -> str:
 def _parts(graph_def: Any) -> Iterator[bytes]:
     # Maps have no order of their own in a proto: only `deterministic` gives them one.
     yield graph_def.versions.SerializeToString(deterministic=True)
+    functions = {function.signature.name: function for function in graph_def.library.function}
+    gradients = {gradient.function_name: gradient for gradient in graph_def.library.gradient}
+    names = _CountedNames(functions)
     for node in graph_def.node:
-        yield node.SerializeToString(deterministic=True)
-    functions = sorted(graph_def.library.function, key=lambda function: function.signature.name)
-    for function in functions:
-        yield function.SerializeToString(deterministic=True)
-    gradients = sorted(graph_def.library.gradient, key=lambda gradient: gradient.function_name)
-    for gradient in gradients:
-        yield gradient.SerializeToString(deterministic=True)
+        yield names.part(node)
+    found = sorted(name for name in functions if not _is_counted(name))
+    for name in itertools.chain(found, names.mentioned):  # a function may mention others
+        for about in (functions.get(name), gradients.get(name)):
+            if about is not None:
+                yield names.part(about)
+
+
+def _is_counted(name: str) -> bool:
+    return any(character.isdigit() for character in name)
+
+
+class _CountedNames:
+    """Puts another number into the names of functions: that of their first mention.
+
+    Attributes:
+        mentioned: the names, in the order in which parts mention them.
+    """
+
+    def __init__(self, functions: Iterable[str]) -> None:
+        self.mentioned: list[str] = []
+        self._instead: dict[str, str] = {}
+        longest_first = sorted(filter(_is_counted, functions), key=len, reverse=True)
+        counted = [re.escape(name) for name in longest_first]
+        # By a type such as "PartitionedCall-12" the gradient of a call is found.
+        types = r"(?:Stateful)?PartitionedCall-\d+"
+        self._name = re.compile(rf"(?:{'|'.join([*counted, types])})(?!\d)")
+        self._in_bytes = [name.encode() for name in [*longest_first, "PartitionedCall-"]]
+
+    def part(self, message: Any) -> bytes:
+        """A message as bytes, with other names."""
+        data: bytes = message.SerializeToString(deterministic=True)
+        if not any(name in data for name in self._in_bytes):  # far quicker than the expression
+            return data
+        # Bytes hold the lengths of names, too, which depend on the count; a text does not.
+        return self._name.sub(self._other, str(message)).encode()
+
+    def _other(self, found: re.Match[str]) -> str:
+        name = found[0]
+        if name not in self._instead:
+            self._instead[name] = f"{re.sub(r'[0-9]+', '', name)}({len(self.mentioned)})"
+            self.mentioned.append(name)
+        return self._instead[name]

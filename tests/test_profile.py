@@ -212,19 +212,23 @@ def test_the_machine_is_described():
     assert str(replace(machine, processor="P", cores=1)) == "P, 1 core, Some GPU"
 
 
-def test_the_hash_of_a_graph_is_the_same_in_every_process():
+def test_the_hash_of_a_graph_is_the_same_in_every_process_and_whenever_it_is_built():
     program = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import networks
 from caramel.fingerprint import graph_hash
-def summed(model):
+def with_functions(model, factor):
     def called(x):
         f = networks.tf.function(lambda a: a * 2)
-        g = networks.tf.function(lambda a: a * 3)
-        return model(networks.tf.map_fn(lambda row: row, g(f(x))))
+        g = networks.tf.function(lambda a: a * factor)
+        kept = lambda row: networks.tf.cond(row[0] > 0, lambda: row, lambda: row * 2)
+        outputs = networks.tf.map_fn(kept, model(g(f(x))))
+        return networks.tf.function(lambda a: f(a) * 4)(outputs)
     return called
-for model in (networks.perceptron, networks.tied, summed(networks.perceptron)):
+models = [networks.perceptron, networks.tied, with_functions(networks.perceptron, 3)]
+models.append(with_functions(networks.perceptron, 4))
+for model in models + models[::-1]:
     print(graph_hash(networks.network("adam", model=model).context().graph_def))
 """
     tests = str(Path(__file__).parent)
@@ -235,7 +239,8 @@ for model in (networks.perceptron, networks.tied, summed(networks.perceptron)):
         for _ in range(2)
     ]
     assert found[0] == found[1]
-    assert len(set(found[0])) == 3
+    assert found[0][:4] == found[0][:3:-1], "built again, the same"
+    assert len(set(found[0])) == 4
 
 
 # Timings on disk --------------------------------------------------------------------------------
