@@ -124,6 +124,11 @@ class Workload:
         return {name: number for number, each in enumerate(self.chain) for name in each.yields}
 
     @cached_property
+    def gradients_of_updates(self) -> tuple[tuple[str, ...], ...]:
+        """The gradients that each update waits for, in order."""
+        return tuple(tuple(sorted(update.gradients)) for update in self.updates)
+
+    @cached_property
     def needed_at(self) -> dict[str, int]:
         """Which piece first needs each variable."""
         found: dict[str, int] = {}

@@ -17,6 +17,7 @@ from caramel.facts import Link
 from caramel.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
 from caramel.plan import Gate, Group
 from caramel.planning.gates import gates_of
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.simulate import Prediction, simulate_groups
 from caramel.workload import Piece, Size, Update, Workload
@@ -63,8 +64,9 @@ class Case:
 
     def predict(self, hardware: Hardware | None = None, *, detailed: bool = True) -> Prediction:
         return simulate_groups(
-            *(self.groups, self.gates, self.sizes, self.workload),
-            hardware or self.hardware,
+            self.groups,
+            self.gates,
+            Conditions(self.sizes, self.workload, hardware or self.hardware),
             pending=self.pending,
             detailed=detailed,
         )

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from simulations import FLOAT, Case, Reference, cases, costly, gated, hosts, uneven, unfolded
+from simulations import (
+    ELEMENTS,
+    FLOAT,
+    Case,
+    Reference,
+    cases,
+    costly,
+    gated,
+    hosts,
+    uneven,
+    unfolded,
+)
 
 from caramel.patterns import chunk_sizes, schedule
 from caramel.simulation.alone import run_alone
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, run
 from caramel.simulation.simulate import simulate_groups
 from caramel.simulation.tasks import tasks_of
@@ -87,9 +100,7 @@ def test_one_host_alone_does_everything_when_it_would_among_others(case, detaile
     tasks = tasks_of(
         case.groups,
         case.gates,
-        case.sizes,
-        case.workload,
-        case.hardware,
+        Conditions(case.sizes, case.workload, case.hardware),
         pending=case.pending,
         detailed=detailed,
     )
@@ -105,7 +116,7 @@ def test_alike_workers_are_simulated_the_shorter_way(monkeypatch):
     """A search is three to five times as fast for it, which no result shows."""
     monkeypatch.setattr("caramel.simulation.simulate.run", None)
     workload = Workload((Piece("f", 1.0),))
-    assert simulate_groups((), (), {}, workload, hosts(4)).step_s == 1.0
+    assert simulate_groups((), (), Conditions({}, workload, hosts(4))).step_s == 1.0
 
 
 @some
@@ -114,6 +125,27 @@ def test_the_same_step_takes_the_same_time_every_time(case):
     first, second = case.predict(), case.predict()
     assert first.step_s == second.step_s
     assert first.timeline == second.timeline
+
+
+@some
+@given(costly())
+def test_what_is_remembered_of_other_plans_changes_nothing(case):
+    """A search simulates all plans under the same conditions."""
+    conditions = Conditions(case.sizes, case.workload, case.hardware)
+    others = [
+        {"depth": 3},
+        {"pattern": "shuffle"},
+        {"pattern": "ring"},
+        {"smallest_chunk_bytes": ELEMENTS * FLOAT},
+        {"deferred": True},
+    ]
+    for other, detailed in itertools.product([{}, *others], (False, True)):
+        changed = replace(case, groups=tuple(replace(each, **other) for each in case.groups))
+        predicted = simulate_groups(
+            changed.groups, case.gates, conditions, pending=case.pending, detailed=detailed
+        )
+        anew = changed.predict(detailed=detailed)
+        assert (predicted.step_s, predicted.timeline) == (anew.step_s, anew.timeline)
 
 
 @some

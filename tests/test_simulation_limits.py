@@ -8,6 +8,7 @@ import pytest
 from simulations import PATTERNS, hosts
 
 from caramel.plan import Group
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import simulate_groups
 from caramel.workload import Piece, Size, Workload
@@ -19,7 +20,7 @@ WORK = Workload((Piece("b", 2.0, yields=("p",)),))
 def saved(hardware, workload=WORK, **group):
     def predict(other):
         groups = [Group("g", ("p",), "shuffle", **group)]
-        return simulate_groups(groups, (), {"p": Size(512, 4)}, workload, other).step_s
+        return simulate_groups(groups, (), Conditions({"p": Size(512, 4)}, workload, other)).step_s
 
     return saved_by(
         predict(hardware),

@@ -15,6 +15,7 @@ from caramel.measurements import AggregationTimes, Measurements
 from caramel.network import fit_network, wire_shares
 from caramel.patterns import schedule
 from caramel.plan import Group
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import (
     HANDLING_S_PER_BYTE,
     REDUCE_S_PER_BYTE,
@@ -129,7 +130,8 @@ def aggregation_s(hardware, pattern, size_bytes):
     """What one aggregation takes."""
     workload = Workload((Piece("b", 0.0, yields=("p",)),))
     groups = [Group("g", ("p",), pattern)]
-    return simulate_groups(groups, (), {"p": Size(size_bytes // 4, 4)}, workload, hardware).step_s
+    conditions = Conditions({"p": Size(size_bytes // 4, 4)}, workload, hardware)
+    return simulate_groups(groups, (), conditions).step_s
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
@@ -160,7 +162,7 @@ def test_aggregations_at_a_time_take_as_long_as_was_measured(pattern):
     workload = Workload((Piece("b", 0.0, yields=names),))
     groups = [Group(name, (name,), pattern) for name in names]
     sizes = dict.fromkeys(names, Size(size // 4, 4))
-    step_s = simulate_groups(groups, (), sizes, workload, hardware).step_s
+    step_s = simulate_groups(groups, (), Conditions(sizes, workload, hardware)).step_s
     assert step_s == pytest.approx(busy[pattern] * count * size, rel=0.05)
 
 
@@ -258,7 +260,8 @@ def test_a_worker_asks_for_all_messages_before_it_computes_and_sends():
 
     def predicted(deferred):
         groups = [Group("g", ("p",), "shuffle", deferred=deferred)]
-        return simulate_groups(groups, (), {"p": Size(1000, 4)}, Workload(chain), hardware)
+        conditions = Conditions({"p": Size(1000, 4)}, Workload(chain), hardware)
+        return simulate_groups(groups, (), conditions)
 
     in_step, deferred = predicted(False), predicted(True)
     assert in_step.groups["g"] == GroupTimes(4.0, 8.0)

@@ -16,8 +16,9 @@ from caramel.facts import Link
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef
 from caramel.plan import ALL_GATHER, FACTORS, AggregatedGradient, Gate, Group, Plan
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware, Host
-from caramel.simulation.loads import Load, loads_of
+from caramel.simulation.loads import Load, load_of
 from caramel.simulation.simulate import GroupTimes, simulate, simulate_groups, sizes_of
 from caramel.timeline import Span
 from caramel.workload import Piece, Product, Size, Update, Workload
@@ -53,7 +54,7 @@ BOTH = (group("g_q", "q"), group("g_p", "p"))
 
 def predicted(workload, *groups, hardware=TWO, gates=(), sizes=None, pending=True):
     sizes = sizes or dict.fromkeys("pq", KIB_2)
-    return simulate_groups(groups, gates, sizes, workload, hardware, pending=pending)
+    return simulate_groups(groups, gates, Conditions(sizes, workload, hardware), pending=pending)
 
 
 def spans(prediction, worker=0, resources=("compute", "reduce", "send")):
@@ -434,7 +435,7 @@ def test_a_load_tells_how_much_and_from_when_until_when():
     """Of a deferred group with a part of a gradient and a whole one, and of what never comes."""
     sizes = {"p": Size(10, 4), "q/0": Size(3, 4, "q"), "elsewhere": Size(1, 4)}
     deferred, stays = group("a", "q/0", "p", deferred=True), group("b", "elsewhere")
-    first, second = loads_of([deferred, stays], sizes, TWO_LAYERS)
+    first, second = (load_of(each, sizes, TWO_LAYERS) for each in (deferred, stays))
     assert first == Load(deferred, ("q", "p"), 13, 4, complete_at=3, urgency=0)
     assert second == Load(stays, ("elsewhere",), 1, 4, complete_at=None, urgency=4)
     assert (first.bytes, first.copy_s(replace(TWO, copy_s_per_byte=0.5))) == (52, 26.0)
@@ -516,5 +517,5 @@ def test_a_plain_plan_of_a_deep_network_on_eight_workers_is_few_tasks():
     sizes = {n: Size(elements, 4) for n, elements in zip(names, RESNET_50, strict=True)}
     groups = [group(f"g_{n}", n) for n in names]
     alike = Hardware((Host(1e8, 1e8),) * 8, dict.fromkeys(PATTERNS, 2e-4), **FREE)
-    eight = simulate_groups(groups, (), sizes, workload, alike)
+    eight = simulate_groups(groups, (), Conditions(sizes, workload, alike))
     assert len(eight._tasks.graph.names) == len(names) * (3 + 5)

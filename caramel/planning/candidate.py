@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from caramel.facts import NetworkModel
 from caramel.plan import Gate, Group, Part, Plan
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
 from caramel.workload import Workload
@@ -80,9 +81,11 @@ class Outlook:
         return simulate_groups(
             candidate.groups,
             candidate.gates,
-            sizes_of(self.plain, candidate.parts),
-            self.workload(candidate.ordered),
-            self.hardware,
+            Conditions(
+                sizes_of(self.plain, candidate.parts),
+                self.workload(candidate.ordered),
+                self.hardware,
+            ),
         )
 
 

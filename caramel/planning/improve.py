@@ -23,6 +23,7 @@ from caramel.planning.gates import IN_FLIGHT_BYTES
 from caramel.planning.grouping import Grouping
 from caramel.planning.neighbours import Neighbours
 from caramel.planning.options import Options
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.simulate import simulate_groups
 
 IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
@@ -100,6 +101,10 @@ class Improver:
         self._outlook, self._options, self._budget = outlook, options, budget
         self._grouping = grouping
         self._neighbours = Neighbours(grouping, options, outlook.network.costs)
+        self._conditions = {
+            ordered: Conditions(grouping.sizes, outlook.workload(ordered), outlook.hardware)
+            for ordered in (False, True)
+        }
         self._wide = self._wide_limits()
         self._known: dict[tuple[object, ...], float] = {}
         self._luck: dict[str, _Luck] = {}
@@ -111,9 +116,7 @@ class Improver:
             prediction = simulate_groups(
                 candidate.groups,
                 candidate.gates,
-                self._grouping.sizes,
-                self._outlook.workload(candidate.ordered),
-                self._outlook.hardware,
+                self._conditions[candidate.ordered],
                 detailed=False,
             )
             self._budget.spent += prediction.tasks

@@ -96,6 +96,33 @@ class TaskGraph:
             dependents[other].append(number)
         return number
 
+    def add_chain(
+        self,
+        host: int,
+        amounts: Sequence[float],
+        names: Sequence[str],
+        urgencies: Sequence[int],
+        after: Sequence[int] = (),
+    ) -> range:
+        """Add computations, each after the one before, and the first after some other tasks."""
+        first, count = len(self.names), len(amounts)
+        if not count:
+            return range(first, first)
+        self.names += names
+        self.kinds += [Kind.COMPUTE] * count
+        self.hosts += [host] * count
+        self.targets += [-1] * count
+        self.amounts += amounts
+        self.worth += [1.0] * count
+        self.latencies += [0.0] * count
+        self.urgencies += urgencies
+        self.waits += [len(after)] + [1] * (count - 1)
+        self.dependents += [[number] for number in range(first + 1, first + count)]
+        self.dependents.append([])
+        for other in after:
+            self.dependents[other].append(first)
+        return range(first, first + count)
+
     def wait(self, number: int, after: Iterable[int]) -> None:
         """Let a task wait for more tasks."""
         for other in after:

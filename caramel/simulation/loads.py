@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caramel.plan import Group
@@ -42,27 +42,22 @@ class Load:
         return hardware.copy_s_per_byte * self.bytes if len(self.group.members) > 1 else 0.0
 
 
-def loads_of(groups: Sequence[Group], sizes: Mapping[str, Size], workload: Workload) -> list[Load]:
-    """The load of each group.
+def load_of(group: Group, sizes: Mapping[str, Size], workload: Workload) -> Load:
+    """The load of a group.
 
     Args:
         sizes: of what is aggregated for each parameter, or part of its gradient.
     """
     yielded_at, needed_after, last = workload.yielded_at, workload.needed_after, len(workload.chain)
-    loads = []
-    for group in groups:
-        own = [sizes[name] for name in group.members]
-        parameters = tuple(s.parameter or n for s, n in zip(own, group.members, strict=True))
-        ends = [yielded_at[name] for name in parameters if name in yielded_at]
-        needed = [needed_after.get(name, last) for name in parameters] if group.deferred else ()
-        loads.append(
-            Load(
-                group,
-                parameters,
-                sum([size.elements for size in own]),
-                own[0].element_bytes,
-                max(ends) if ends else None,
-                min(needed, default=last),
-            )
-        )
-    return loads
+    own = [sizes[name] for name in group.members]
+    parameters = tuple(s.parameter or n for s, n in zip(own, group.members, strict=True))
+    ends = [yielded_at[name] for name in parameters if name in yielded_at]
+    needed = [needed_after.get(name, last) for name in parameters] if group.deferred else ()
+    return Load(
+        group,
+        parameters,
+        sum([size.elements for size in own]),
+        own[0].element_bytes,
+        max(ends) if ends else None,
+        min(needed, default=last),
+    )

@@ -15,6 +15,7 @@ from caramel.planning.factoring import factored
 from caramel.planning.options import Options
 from caramel.planning.outline import deferrable, outlook_of, plan_of
 from caramel.planning.search import search
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import simulate_groups, sizes_of
@@ -110,7 +111,7 @@ def scale(
     one = dataclasses.replace(hardware, hosts=(alone,), links=())
     scaled = Scaled(
         workers=hardware.workers,
-        alone_s=simulate_groups((), (), {}, outline.free, one).step_s,
+        alone_s=simulate_groups((), (), Conditions({}, outline.free, one)).step_s,
         plain_s=plain_s,
         planned_s=planned_s,
         pattern=_main_pattern(best, real) or fastest,

@@ -10,6 +10,7 @@ from functools import cached_property
 from caramel.graph import dtype_bytes
 from caramel.plan import Gate, Group, Part, Plan
 from caramel.simulation.alone import run_alone
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.tasks import StepTasks, tasks_of
@@ -97,23 +98,21 @@ def simulate(
         pending: whether something is left of the step before; False for the first step.
     """
     assert plan.workers == hardware.workers, "the plan is for another number of workers"
-    return simulate_groups(
-        plan.groups, plan.gates, sizes_of(plan), workload, hardware, pending=pending
-    )
+    conditions = Conditions(sizes_of(plan), workload, hardware)
+    return simulate_groups(plan.groups, plan.gates, conditions, pending=pending)
 
 
 def simulate_groups(
     groups: Sequence[Group],
     gates: Sequence[Gate],
-    sizes: Mapping[str, Size],
-    workload: Workload,
-    hardware: Hardware,
+    conditions: Conditions,
     *,
     pending: bool = True,
     detailed: bool = True,
 ) -> Prediction:
     """The same without the rest of a plan; see `caramel.simulation.tasks.tasks_of`."""
-    tasks = tasks_of(groups, gates, sizes, workload, hardware, pending=pending, detailed=detailed)
+    hardware = conditions.hardware
+    tasks = tasks_of(groups, gates, conditions, pending=pending, detailed=detailed)
     if tasks.folded:
         alone = dataclasses.replace(hardware, hosts=hardware.hosts[:1])
         begins_s, ends_s = run_alone(tasks.graph, alone)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from caramel.plan import Gate, Group
+from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, TaskGraph
-from caramel.simulation.hardware import Hardware
-from caramel.simulation.loads import Load, loads_of
+from caramel.simulation.loads import Load
 from caramel.simulation.transfers import URGENT, Transfers
-from caramel.workload import Size, Update, Workload
+from caramel.workload import Update
 
 
 @dataclass(slots=True)
@@ -41,9 +40,7 @@ class StepTasks:
 def tasks_of(
     groups: Sequence[Group],
     gates: Sequence[Gate],
-    sizes: Mapping[str, Size],
-    workload: Workload,
-    hardware: Hardware,
+    conditions: Conditions,
     *,
     pending: bool = True,
     detailed: bool = True,
@@ -53,16 +50,14 @@ def tasks_of(
     Args:
         groups: what is aggregated together, and how.
         gates: which of them waits for which.
-        sizes: of what is aggregated for each parameter, or part of its gradient.
-        workload: what each worker computes.
-        hardware: workers and links.
+        conditions: what is aggregated, computed, and with what.
         pending: whether deferred groups of the step before are still to be aggregated.
         detailed: whether every piece of the computation is a task. Else there are as few as the
             step takes the same time with: pieces are one task where no group begins between them
             and none is waited for.
     """
-    loads = loads_of(groups, sizes, workload)
-    writer = _Writer(loads, sizes, workload, hardware, pending, detailed or not groups)
+    loads = [conditions.load(group) for group in groups]
+    writer = _Writer(loads, conditions, pending, detailed or not groups)
     writer.compute()
     for load in loads:
         if load.group.deferred:
@@ -77,27 +72,25 @@ class _Writer:
     def __init__(
         self,
         loads: Sequence[Load],
-        sizes: Mapping[str, Size],
-        workload: Workload,
-        hardware: Hardware,
+        conditions: Conditions,
         pending: bool,
         detailed: bool,
     ) -> None:
-        self._workload, self._hardware = workload, hardware
+        self._workload, self._hardware = conditions.workload, conditions.hardware
         self._pending, self._detailed = pending, detailed
         self._all_loads = loads
         self._loads = [load for load in loads if pending or not load.group.deferred]
         self._deferred = {n for each in loads if each.group.deferred for n in each.parameters}
-        self._moves = [not self._deferred.isdisjoint(u.moves_with) for u in workload.updates]
+        self._moves = [not self._deferred.isdisjoint(u.moves_with) for u in self._workload.updates]
         self._part_bytes: dict[str, int] = {}  # of gradients in parts
-        for part in [sizes[name] for load in loads for name in load.group.members]:
+        for part in [conditions.sizes[name] for load in loads for name in load.group.members]:
             if part.parameter is not None:
                 before = self._part_bytes.get(part.parameter, 0)
                 self._part_bytes[part.parameter] = before + part.bytes
-        self.found = StepTasks(folded=hardware.is_uniform)
+        self.found = StepTasks(folded=self._hardware.is_uniform)
         self._tasks = self.found.graph
-        self._hosts = range(1 if self.found.folded else hardware.workers)
-        self._transfers = Transfers(self._tasks, workload, hardware, detailed=detailed)
+        self._hosts = range(1 if self.found.folded else self._hardware.workers)
+        self._transfers = Transfers(self._tasks, conditions, detailed=detailed)
         self._after: dict[str, list[str]] = {}
         self._asked: list[list[int]] = []
         self._chain_begins: list[
@@ -113,26 +106,16 @@ class _Writer:
         asking_s = request_s * sum(map(self._transfers.messages, self._loads)) if request_s else 0.0
         seconds = self._workload.piece_seconds(self._hardware.op_s)
         chain = self._workload.chain
-        stretches = list(pairwise(self._cuts()))
+        cuts = list(self._cuts())
+        firsts, ends = cuts[:-1], cuts[1:]
+        amounts = [sum(seconds[first:end]) for first, end in zip(firsts, ends, strict=True)]
+        names = [chain[end - 1].name for end in ends]
         for host in self._hosts:
             asked = [self._tasks.add(Kind.DELAY, host, asking_s, ())] if asking_s else []
             self._asked.append(asked)
-            begins: dict[int, int] = {}
-            ends: dict[int, int] = {}
-            before = asked
-            for first, end in stretches:
-                task = self._tasks.add(
-                    Kind.COMPUTE,
-                    host,
-                    sum(seconds[first:end]),
-                    before,
-                    name=chain[end - 1].name,
-                    urgency=first,
-                )
-                begins[first] = ends[end - 1] = task
-                before = [task]
-            self._chain_begins.append(begins)
-            self._chain_ends.append(ends)
+            tasks = self._tasks.add_chain(host, amounts, names, firsts, asked)
+            self._chain_begins.append(dict(zip(firsts, tasks, strict=True)))
+            self._chain_ends.append({end - 1: task for end, task in zip(ends, tasks, strict=True)})
 
     def _cuts(self) -> Iterable[int]:
         """The first piece of each task of the chain, and the number of pieces.
@@ -170,13 +153,16 @@ class _Writer:
         arrived = self._arrived(host)
         at_the_end: dict[tuple[int, ...], float] = {}  # nothing of this step waits for these
         detailed, op_s = self._detailed, self._hardware.op_s
-        for each, moved in zip(self._workload.updates, self._moves, strict=True):
+        gradients_of = self._workload.gradients_of_updates
+        for each, gradients, moved in zip(
+            self._workload.updates, gradients_of, self._moves, strict=True
+        ):
             if moved and not self._pending:
                 continue
             seconds = each.seconds + op_s if each.seconds else 0.0
             if not (seconds or moved or detailed):
                 continue
-            after = self._needed_by(each, moved, host, arrived)
+            after = self._needed_by(gradients, moved, host, arrived)
             if not detailed and not moved:
                 at_the_end[tuple(after)] = at_the_end.get(tuple(after), 0.0) + seconds
                 continue
@@ -194,17 +180,20 @@ class _Writer:
         return self._tasks.add(Kind.COMPUTE, host, seconds, after, name=name, urgency=URGENT)
 
     def _needed_by(
-        self, update: Update, moved: bool, host: int, arrived: Mapping[str, Sequence[int]]
-    ) -> list[int]:
+        self,
+        gradients: Sequence[str],
+        moved: bool,
+        host: int,
+        arrived: Mapping[str, Sequence[int]],
+    ) -> Sequence[int]:
         """The arrivals that an update waits for, or the raw gradients if nothing is sent."""
         if self._all_loads or moved:
-            deferred, found = self._deferred, dict[int, None]()
-            for name in sorted(update.gradients):
-                if (name in deferred) == moved:
-                    found.update(dict.fromkeys(arrived.get(name, ())))
-            return list(found)
+            own = [name for name in gradients if (name in self._deferred) == moved]
+            if len(own) == 1:
+                return arrived.get(own[0], ())
+            return list(dict.fromkeys([task for name in own for task in arrived.get(name, ())]))
         yielded_at, ends = self._workload.yielded_at, self._chain_ends[host]
-        return sorted({ends[yielded_at[n]] for n in update.gradients if n in yielded_at})
+        return sorted({ends[yielded_at[name]] for name in gradients if name in yielded_at})
 
     def _arrived(self, host: int) -> dict[str, list[int]]:
         """The task with which each parameter's aggregated gradient is there.

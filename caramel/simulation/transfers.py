@@ -12,11 +12,10 @@ from itertools import permutations
 
 from caramel.patterns import chunk_sizes, schedule
 from caramel.plan import ALL_GATHER, FACTORS
+from caramel.simulation.conditions import Conditions, Send
 from caramel.simulation.engine import Kind, TaskGraph
-from caramel.simulation.hardware import Hardware
 from caramel.simulation.loads import Load
 from caramel.simulation.rounds import Addition, Message, Round, exchanges_of, rounds_of, sent_by
-from caramel.workload import Workload
 
 EXCHANGE = "exchange"
 """The pattern that factors are sent like: everything to everyone, in one round."""
@@ -36,13 +35,12 @@ class Transfers:
         detailed: whether what takes no time has tasks of its own.
     """
 
-    def __init__(
-        self, tasks: TaskGraph, workload: Workload, hardware: Hardware, *, detailed: bool
-    ) -> None:
-        self._tasks, self._workload, self._hardware = tasks, workload, hardware
-        self._detailed, self._folded = detailed, hardware.is_uniform
-        self._rate = hardware.bytes_per_s
-        self._links = {(each.source, each.target): each for each in hardware.links}
+    def __init__(self, tasks: TaskGraph, conditions: Conditions, *, detailed: bool) -> None:
+        self._tasks, self._known_sends = tasks, conditions.sends
+        self._workload, self._hardware = conditions.workload, conditions.hardware
+        self._detailed, self._folded = detailed, self._hardware.is_uniform
+        self._rate = self._hardware.bytes_per_s
+        self._links = {(each.source, each.target): each for each in self._hardware.links}
 
     def add(self, load: Load, starts: list[int], complete: Sequence[Sequence[int]]) -> list[int]:
         """The transfers and additions of a group.
@@ -140,34 +138,56 @@ class Transfers:
 
         Parts go in each round right behind each other, as all that waits for a link does.
         """
-        group, hardware, add = load.group, self._hardware, self._tasks.add
-        latency_s, rate = hardware.latency_of(group.pattern), self._rate
-        handling_s_per_byte = hardware.handling_of(group.pattern)
+        add, name, urgency = self._tasks.add, load.group.name, load.urgency
         ends: list[int] = []
-        # A sum that only the next round waits for is as good as a later arrival.
-        adds_later = self._detailed or group.depth > 1 or bool(hardware.cores)
-        for rounds in self._rounds(load):
+        for sends in self._sends(load):
             last = starts[0]
-            for each in rounds:
+            for each in sends:
                 last = add(
                     Kind.SEND,
                     0,
                     each.bytes,
                     [last],
-                    name=group.name,
+                    name=name,
                     target=0,
-                    worth=self._worth(group.pattern, each.bytes, each.chunks, rate) * each.busiest,
-                    latency_s=latency_s * each.count
-                    + handling_s_per_byte * each.bytes * each.busiest
-                    + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
-                    urgency=load.urgency,
+                    worth=each.worth,
+                    latency_s=each.latency_s,
+                    urgency=urgency,
                 )
-                if each.added and adds_later:
+                if each.added:
                     last = self._add_up(load, 0, each.added, [last])
             ends.append(last)
         if len(ends) == 1 and not self._detailed:
             return ends
         return [self._tasks.add(Kind.DELAY, 0, 0.0, ends)]
+
+    def _sends(self, load: Load) -> tuple[tuple[Send, ...], ...]:
+        """What one host that stands for all sends, for each of the group's parts."""
+        group, detailed = load.group, self._detailed
+        size = load.elements, load.element_bytes, group.depth, group.smallest_chunk_bytes
+        key = (group.pattern, detailed, *size)
+        if key not in self._known_sends:
+            self._known_sends[key] = tuple(self._new_sends(load))
+        return self._known_sends[key]
+
+    def _new_sends(self, load: Load) -> Iterator[tuple[Send, ...]]:
+        group, hardware = load.group, self._hardware
+        latency_s = hardware.latency_of(group.pattern)
+        handling_s_per_byte = hardware.handling_of(group.pattern)
+        # A sum that only the next round waits for is as good as a later arrival.
+        adds_later = self._detailed or group.depth > 1 or bool(hardware.cores)
+        for rounds in self._rounds(load):
+            yield tuple(
+                Send(
+                    each.bytes,
+                    self._worth(group.pattern, each.bytes, each.chunks, self._rate) * each.busiest,
+                    latency_s * each.count
+                    + handling_s_per_byte * each.bytes * each.busiest
+                    + (0.0 if adds_later else hardware.reduce_s_per_byte * each.added),
+                    each.added if adds_later else 0.0,
+                )
+                for each in rounds
+            )
 
     def _in_exchanges(self, load: Load, starts: list[int]) -> list[int]:
         """The transfers of a group between hosts that differ."""
