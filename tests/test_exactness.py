@@ -14,6 +14,7 @@ from networks import (
     Network,
     assert_equals_one_device,
     assert_replicas_equal,
+    built_network,
     control_flow_version,
     cross_entropy,
     inputs,
@@ -104,7 +105,7 @@ def test_parts_of_a_batch_may_be_of_different_size(workers, number, pattern):
 
 
 def test_the_size_of_the_batch_may_change_from_step_to_step():
-    job = network("momentum")
+    job = built_network("momentum")
     feeds = [
         dict(zip(job.feed, (v[:n] for v in job.feed.values()), strict=True)) for n in (8, 7, 4, 9)
     ]
