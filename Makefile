@@ -22,7 +22,7 @@ train: $(READY)
 	@$(VENV)/bin/python examples/train_resnet.py --local --workers $(WORKERS)
 
 test: $(READY)
-	@$(VENV)/bin/python -m pytest -n 3
+	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

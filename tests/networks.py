@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from caramel.network import assumed_network
 tf1 = tf.compat.v1
 
 FEATURES, WIDTH, CLASSES = 6, 5, 3
-STEPS = 10
+STEPS = 12
 
 # Gradients and variables to gradients: what a user does to them before they are applied.
 Process = Callable[[list[Any], list[Any]], list[Any]]
@@ -228,6 +228,16 @@ def _built_once(_: bool, *args: Any, **options: Any) -> Network:
     job = built_network(*args, **options)
     job.graph.finalize()
     return job
+
+
+def in_turns(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Each value of the longest list with one of every other, the next one each time.
+
+    So all values occur, and far fewer combinations than there are.
+    """
+    several = [list(each) for each in lists]
+    longest = max(map(len, several))
+    return [tuple(each[n % len(each)] for each in several) for n in range(longest)]
 
 
 # Comparison --------------------------------------------------------------------------------------

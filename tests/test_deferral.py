@@ -7,6 +7,19 @@ import itertools
 
 import numpy as np
 import pytest
+from deferring import (
+    CHOICES,
+    EVERY,
+    FIRST,
+    JOBS,
+    LAST,
+    SOME,
+    averaged,
+    deferred,
+    failing,
+    scheduled_in_the_loss,
+    with_norm,
+)
 from networks import (
     CLASSES,
     FEATURES,
@@ -16,6 +29,7 @@ from networks import (
     STEPS,
     Network,
     cross_entropy,
+    in_turns,
     inputs,
     network,
     parameter,
@@ -24,7 +38,6 @@ from networks import (
     run_on_one_device,
     tf,
     tf1,
-    tied,
 )
 from pending_updates import (
     assert_equal,
@@ -40,23 +53,6 @@ from caramel.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingT
 from caramel.plan import Gate, Part
 from caramel.planning.serialize import serialize
 from caramel.planning.split import with_parts
-
-EVERY, FIRST, LAST, SOME = "every", "first", "last", "some"
-CHOICES = {
-    EVERY: lambda number, count: True,
-    FIRST: lambda number, count: number == 0,
-    LAST: lambda number, count: number == count - 1,
-    SOME: lambda number, count: number % 2 == 1,
-}
-
-
-def deferred(model, choice):
-    """The model's plan with some of its groups deferred."""
-    groups = [
-        dataclasses.replace(group, deferred=CHOICES[choice](number, len(model.plan.groups)))
-        for number, group in enumerate(model.plan.groups)
-    ]
-    return dataclasses.replace(model.plan, groups=tuple(groups))
 
 
 def train(model, feed, steps=STEPS):
@@ -84,15 +80,13 @@ def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: 
     return initial, other_values
 
 
-@pytest.mark.parametrize("choice", [EVERY, SOME])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("optimizer", "choice"), in_turns(OPTIMIZERS, [EVERY, SOME]))
 def test_every_optimizer_gives_the_same_bits(optimizer, choice):
     dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32
     assert_same(network(optimizer, dtype=dtype), 2 + len(optimizer) % 2, choice)
 
 
-@pytest.mark.parametrize("choice", [EVERY, SOME])
-@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize(("process", "choice"), in_turns(PROCESSES, [EVERY, SOME]))
 def test_clipping_and_decay_give_the_same_bits(process, choice):
     assert_same(network("adam", process, decayed_loss=True), 2, choice)
 
@@ -108,72 +102,7 @@ def test_deferred_training_is_that_of_one_device(optimizer):
 # Any network and any plan ------------------------------------------------------------------------
 
 
-def averaged():
-    """Weights averaged after each update, with a decay that depends on the step."""
-    with tf.Graph().as_default() as graph:
-        tf1.set_random_seed(1)
-        x, y, feed = inputs(40)
-        loss = cross_entropy(perceptron(x), y)
-        variables = tf1.trainable_variables()
-        step = tf1.train.get_or_create_global_step()
-        update = tf1.train.AdamOptimizer(0.01).minimize(loss, global_step=step)
-        average = tf1.train.ExponentialMovingAverage(0.9, num_updates=step)
-        with tf1.control_dependencies([update]):
-            train_op = average.apply(variables)
-    return Network(graph, train_op, loss, feed)
-
-
-def assigned():
-    """Updates and decay by `assign_sub`, and a rate that is kept in a variable and halved."""
-    with tf.Graph().as_default() as graph:
-        tf1.set_random_seed(1)
-        x, y, feed = inputs(40)
-        loss = cross_entropy(perceptron(x), y)
-        variables = tf1.trainable_variables()
-        gradients = tf1.gradients(loss, variables)
-        rate = tf1.get_variable(  # a resource, as all variables of this module
-            "rate",
-            [],
-            tf.float64,
-            tf1.constant_initializer(0.5),
-            trainable=False,
-            use_resource=True,
-        )
-        with tf1.control_dependencies(gradients):
-            decays = [v.assign_sub(0.01 * v, read_value=False) for v in variables]
-        with tf1.control_dependencies(decays):
-            updates = [
-                v.assign_sub(rate * g, read_value=False)
-                for g, v in zip(gradients, variables, strict=True)
-            ]
-        with tf1.control_dependencies(updates):
-            train_op = tf.group(rate.assign(rate * 0.9, read_value=False))
-    return Network(graph, train_op, loss, feed)
-
-
-def scheduled_in_the_loss():
-    """The forward pass reads the step counter, which waits for all updates."""
-    with tf.Graph().as_default() as graph:
-        tf1.set_random_seed(1)
-        x, y, feed = inputs(40)
-        step = tf1.train.get_or_create_global_step()
-        weight = 1 / (1 + tf.cast(step, tf.float64))
-        loss = weight * cross_entropy(perceptron(x), y)
-        train_op = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, global_step=step)
-    return Network(graph, train_op, loss, feed)
-
-
-JOBS = {
-    "averaged": averaged,
-    "assigned": assigned,
-    "scheduled": scheduled_in_the_loss,
-    "tied": lambda: network("momentum", model=tied),
-    "global norm": lambda: network("adam", "clip_by_global_norm"),
-}
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(("choice", "name"), in_turns([*CHOICES] * 2, JOBS))
 def test_whatever_follows_the_update_gives_the_same_bits(name, choice):
     job = JOBS[name]()
     initial, values = assert_same(job, 2, choice)
@@ -373,19 +302,6 @@ def test_fetches_of_the_deferred_part_are_those_of_their_step(momentum, tmp_path
     assert_fetches_are_of_their_step(*momentum, tmp_path)
 
 
-def with_norm():
-    """The norm of all raw gradients is computed beside the train op."""
-    with tf.Graph().as_default() as graph:
-        tf1.set_random_seed(1)
-        x, y, feed = inputs(40)
-        loss = cross_entropy(perceptron(x), y)
-        optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
-        gradients = optimizer.compute_gradients(loss)
-        tf.identity(tf.linalg.global_norm([g for g, _ in gradients]), name="norm")
-        train_op = optimizer.apply_gradients(gradients)
-    return Network(graph, train_op, loss, feed)
-
-
 @pytest.mark.parametrize("choice", [FIRST, SOME, EVERY])
 def test_a_fetch_of_both_parts_sees_what_it_would_see_in_one(choice, tmp_path):
     job = with_norm()
@@ -430,22 +346,6 @@ def test_steps_without_a_loss_leave_no_tokens_behind(tmp_path):
             assert max(counts) <= 1
         for _ in range(3):
             assert session.step(job.feed) == expected.step(job.feed)
-
-
-def failing():
-    """The forward pass fails if it is fed NaN, the update if `poison` is NaN."""
-    with tf.Graph().as_default() as graph:
-        tf1.set_random_seed(1)
-        x, y, feed = inputs(40)
-        loss = cross_entropy(perceptron(tf.debugging.check_numerics(x, "bad input")), y)
-        optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
-        poison = tf1.placeholder_with_default(tf.constant(0.0, tf.float64), [], name="poison")
-        checked = [
-            (tf.debugging.check_numerics(g + poison, "bad gradient"), v)
-            for g, v in optimizer.compute_gradients(loss)
-        ]
-        train_op = optimizer.apply_gradients(checked)
-    return Network(graph, train_op, loss, feed)
 
 
 def test_an_error_in_a_step_does_not_lose_the_updates_of_the_one_before(tmp_path):

@@ -108,8 +108,7 @@ def assert_same_bits(job: Network, workers: int, *, feeds=None):
 # Exact -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+@pytest.mark.parametrize(("workers", "dtype"), [(2, tf.float32), (3, tf.float64), (4, tf.float32)])
 @pytest.mark.parametrize("model", [wide, convolutional, biased])
 def test_factors_give_the_bits_of_shuffle(model, dtype, workers):
     assert_same_bits(network("momentum", model=model, dtype=dtype), workers)

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from deferring import EVERY, SOME, deferred, failing
 from networks import (
     CLASSES,
     FEATURES,
@@ -20,7 +21,6 @@ from networks import (
     tf,
     tf1,
 )
-from test_deferral import EVERY, SOME, deferred, failing
 
 import caramel
 from caramel.errors import SessionError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from deferring import EVERY, SOME, deferred
 from networks import (
     CLASSES,
     FEATURES,
@@ -16,7 +17,6 @@ from networks import (
     tf1,
     wide,
 )
-from test_deferral import EVERY, SOME, deferred
 
 import caramel
 from caramel.access import state_access

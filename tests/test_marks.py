@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
+from deferring import EVERY, SOME, deferred, failing
 from networks import Network, cross_entropy, inputs, network, parameter, tf, tf1, wide
 from pending_updates import assert_equal
-from test_deferral import EVERY, SOME, deferred, failing
 from variants import ALL, GROUPED, grouped, with_variants
 
 import caramel

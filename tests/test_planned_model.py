@@ -67,15 +67,16 @@ def train(model, feed, steps=12):
         return initial, losses, session.variables()
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_all_combinations_of_optimizations_give_the_same_bits(workers):
+@pytest.mark.parametrize(("workers", "first"), [(2, 0), (3, 1)])
+def test_all_combinations_of_optimizations_give_the_same_bits(workers, first):
+    """Each with one number of workers."""
     job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
     context = job.context()
     steps = 6
     plain = caramel.ARModel(context, workers, pattern="shuffle")
     _, losses, values = train(plain, job.feed, steps)
     deferring = 0
-    for flags in COMBINATIONS:
+    for flags in [each for each in COMBINATIONS if sum(each.values()) % 2 == first]:
         model = model_of(context, workers, **flags)
         assert bool(model.plan.gates) == flags["scheduling"]
         deferring += bool(model.plan.deferral.moved)
@@ -83,7 +84,7 @@ def test_all_combinations_of_optimizations_give_the_same_bits(workers):
         assert own_losses == losses, flags
         for name, value in values.items():
             np.testing.assert_array_equal(own[name], value, err_msg=f"{name} {flags}")
-    assert deferring >= 4
+    assert deferring >= 2
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from deferring import failing
 from networks import STEPS, network, tf, wide
 from pending_updates import assert_equal
-from test_deferral import failing
 from test_pipelines import job as pipeline_job
 from test_pipelines import numbers, until_the_end
 from test_variants import plain_training

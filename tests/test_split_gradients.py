@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from deferring import averaged, with_norm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import Network, network, relative_error, run_on_one_device, tf, wide
@@ -22,7 +23,6 @@ from pending_updates import (
 from rich.console import Console
 from test_aggregate import aggregated_graph, assert_same_on_all_workers, make_plan, random_values
 from test_aggregate import run as run_aggregation
-from test_deferral import averaged, with_norm
 from test_planned_model import every_op_takes_a_millisecond
 from test_sparse import embedding
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from deferring import JOBS, deferred, failing
 from networks import (
     STEPS,
     Network,
     cross_entropy,
+    in_turns,
     inputs,
     network,
     perceptron,
@@ -20,7 +22,6 @@ from networks import (
 from pending_updates import assert_equal
 from test_control_flow import CASES
 from test_control_flow import network as network_of
-from test_deferral import JOBS, deferred, failing
 from test_pipelines import job as pipeline_job
 from test_pipelines import numbers, until_the_end
 from test_sparse import METHODS, embedding
@@ -57,9 +58,9 @@ def assert_same_bits(job, workers, *, every, own=None, feeds=None):
 # Exact -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("every", [1, 2, 3])
-@pytest.mark.parametrize("own", [None, ALL])
-@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+@pytest.mark.parametrize(
+    ("every", "own", "optimizer"), in_turns([1, 2, 3, 1, 2, 3], [None, ALL], ["momentum", "adam"])
+)
 def test_changing_the_plan_gives_the_bits_of_the_plain_plan(optimizer, own, every):
     job = network(optimizer, model=wide, dtype=tf.float32)
     assert_same_bits(job, 3 if every == 2 else 2, every=every, own=own)

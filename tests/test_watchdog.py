@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from deferring import EVERY, deferred
 from networks import (
     OPTIMIZERS,
     Network,
@@ -25,7 +26,6 @@ from networks import (
     tf,
     tf1,
 )
-from test_deferral import EVERY, deferred
 from test_workers import worker_pid
 
 import caramel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from test_deferral import deferred
+from deferring import deferred
 
 import caramel
 from caramel.plan import Gate, Plan
