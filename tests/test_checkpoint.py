@@ -25,7 +25,7 @@ tf1 = tf.compat.v1
 
 @pytest.fixture(scope="module")
 def job():
-    return networks.network("adam", "clip_by_global_norm", number=12)
+    return networks.built_network("adam", "clip_by_global_norm", number=12)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_single_device_graph_restores_what_caramel_saved(job, session, tmp_p
 
 
 def test_caramel_restores_what_the_single_device_graph_saved(session, tmp_path):
-    job = networks.network("adam", "clip_by_global_norm", number=12)
+    job = networks.built_network("adam", "clip_by_global_norm", number=12)
     with job.graph.as_default(), tf1.Session(graph=job.graph) as single:
         single.run(tf1.global_variables_initializer())
         for _ in range(4):

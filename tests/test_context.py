@@ -8,7 +8,7 @@ import sys
 import networks
 import numpy as np
 import pytest
-from networks import Network, network, parameter, tf, tf1
+from networks import Network, built_network, network, parameter, tf, tf1
 
 import caramel
 from caramel.errors import (
@@ -28,7 +28,7 @@ from caramel.names import TensorRef
 
 @pytest.fixture
 def job() -> Network:
-    return network("adam")
+    return built_network("adam")
 
 
 def context(job: Network, **changes) -> caramel.Context:

@@ -12,6 +12,7 @@ import pytest
 from networks import (
     CLASSES,
     FEATURES,
+    STEPS,
     Network,
     assert_equals_one_device,
     control_flow_version,
@@ -210,7 +211,7 @@ def test_moving_averages_are_local_and_their_mean_is_what_is_read():
     model = caramel.ARModel(job.context(), workers=2, check=True)
     with model.session() as session:
         initial = session.variables()
-        for _ in range(20):
+        for _ in range(STEPS):
             session.step(job.feed)
         values, own = session.variables(), [session.variables(worker=w) for w in range(2)]
     assert np.any(own[0]["moving_mean"] != own[1]["moving_mean"])

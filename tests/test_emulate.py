@@ -144,7 +144,7 @@ def test_a_step_takes_the_sum_of_its_kernels(name):
     with caramel.ARModel(emulated_of(name), workers=1).session() as session:
         wall, processor = seconds_of_steps(session)
     assert TOTAL_S * (1 - RELATIVE) < wall < TOTAL_S * (1 + RELATIVE) + ABSOLUTE_S
-    assert processor < 0.4 * wall
+    assert processor < 0.7 * wall  # it sleeps: who counts the time away takes all of it
 
 
 def test_ready_kernels_take_turns_on_a_device():

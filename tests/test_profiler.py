@@ -183,7 +183,7 @@ def test_times_of_a_real_network():
 
 
 def test_the_users_graph_and_variables_are_untouched():
-    job = networks.network("momentum")
+    job = networks.built_network("momentum")
     with job.graph.as_default(), tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         values = session.run(tf1.global_variables())

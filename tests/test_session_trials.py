@@ -51,11 +51,11 @@ def tried(session):
 
 def test_trial_steps_are_ordinary_steps():
     job = network("adam", model=wide, dtype=tf.float32)
-    losses, values = plain_training(job, 2)
+    losses, values = plain_training(job, 2, steps=20)
     model = with_variants(job.context(), 2)
     with model.session(trials=SHORT) as session:
         plans = []
-        for step in range(STEPS):
+        for step in range(20):
             assert session.step(job.feed) == losses[step]
             plans.append(session.metrics().plan)
         assert plans[:16] == [name for _ in range(2) for name in NAMES for _ in range(2)]
