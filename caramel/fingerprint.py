@@ -54,9 +54,8 @@ def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 def graph_hash(graph_def: Any) -> str:
     """A hash of a GraphDef that is the same whenever a program builds the same graph.
 
-    It depends on neither the process nor the order of functions, and of the names of functions not
-    on the number at their end, which counts all that the process has made. Functions that nothing
-    mentions do not count.
+    It depends on neither the process nor the order of functions, nor on the numbers in their names,
+    which count all that the process has made; but on the names of nodes, by which facts are known.
     """
     return digest(*_parts(graph_def))
 
@@ -78,7 +77,7 @@ def _parts(graph_def: Any) -> Iterator[bytes]:
     gradients = {gradient.function_name: gradient for gradient in graph_def.library.gradient}
     names = _CountedNames(functions)
     for node in graph_def.node:
-        yield names.part(node)
+        yield names.part(node, node.name)
     found = sorted(name for name in functions if not _is_counted(name))
     for name in itertools.chain(found, names.mentioned):  # a function may mention others
         for about in (functions.get(name), gradients.get(name)):
@@ -107,13 +106,13 @@ class _CountedNames:
         self._name = re.compile(rf"(?:{'|'.join([*counted, types])})(?!\d)")
         self._in_bytes = [name.encode() for name in [*longest_first, "PartitionedCall-"]]
 
-    def part(self, message: Any) -> bytes:
-        """A message as bytes, with other names."""
+    def part(self, message: Any, name: str = "") -> bytes:
+        """A message as bytes, with other names but its own."""
         data: bytes = message.SerializeToString(deterministic=True)
-        if not any(name in data for name in self._in_bytes):  # far quicker than the expression
+        if not any(each in data for each in self._in_bytes):  # far quicker than the expression
             return data
         # Bytes hold the lengths of names, too, which depend on the count; a text does not.
-        return self._name.sub(self._other, str(message)).encode()
+        return f"{name}\n{self._name.sub(self._other, str(message))}".encode()
 
     def _other(self, found: re.Match[str]) -> str:
         name = found[0]

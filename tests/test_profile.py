@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from networks import tf1
 from rich.console import Console
 
 from caramel import cache as kept
 from caramel.errors import FileError, ProfileError
 from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
-from caramel.fingerprint import Machine, digest, this_machine
+from caramel.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.profile import Profile
 from caramel.profiling import show
@@ -241,6 +242,20 @@ for model in models + models[::-1]:
     assert found[0] == found[1]
     assert found[0][:4] == found[0][:3:-1], "built again, the same"
     assert len(set(found[0])) == 4
+
+
+@pytest.mark.parametrize(("node", "alike"), [("call_f_{}", False), ("call", True)])
+def test_nodes_count_by_their_names_and_functions_do_not(node, alike):
+    """Facts are known by names of nodes: where these differ, they do not fit."""
+
+    def graph(number):
+        found = tf1.GraphDef()
+        call = found.node.add(name=node.format(number), op="PartitionedCall")
+        call.attr["f"].func.name = f"f_{number}"
+        found.library.function.add().signature.name = f"f_{number}"
+        return found
+
+    assert (graph_hash(graph(9)) == graph_hash(graph(10))) == alike
 
 
 # Timings on disk --------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ def assert_same_bits(job, workers, *, every, own=None, feeds=None):
 
 
 @pytest.mark.parametrize(
-    ("every", "own", "optimizer"), in_turns([1, 2, 3, 1, 2, 3], [None, ALL], ["momentum", "adam"])
+    ("every", "own", "optimizer"),
+    in_turns([1, 2, 3] * 2, [None, ALL], [*["momentum"] * 2, *["adam"] * 2]),
 )
 def test_changing_the_plan_gives_the_bits_of_the_plain_plan(optimizer, own, every):
     job = network(optimizer, model=wide, dtype=tf.float32)
