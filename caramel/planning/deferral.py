@@ -68,7 +68,7 @@ class Deferrals:
         moved = frozenset(order)
         try:
             self._check(moved, parameters)
-            for _ in self._barriers(moved):
+            for _ in self._barriers(order, moved):
                 pass
         except PlanError as error:
             return str(error)
@@ -101,7 +101,7 @@ class Deferrals:
             stays=tuple(self._stays(moved)),
             detours=detours,
             orders=tuple(Edge(*pair) for pair in self.moves.orders(parameters)),
-            barriers=tuple(self._barriers(moved)),
+            barriers=tuple(self._barriers(order, moved)),
         )
 
     # The step
@@ -121,9 +121,9 @@ class Deferrals:
         return Moves(self._graph, self._access, self._order, tuple(self._gradients.values()))
 
     @cached_property
-    def _touching(self) -> tuple[str, ...]:
-        """The ops of the step that touch variables, in order."""
-        return tuple(name for name in self._order if self.moves.touched(name))
+    def _reads(self) -> frozenset[str]:
+        """The ops by which variables are read outside the step."""
+        return frozenset(variable.read for variable in self._job.variables)
 
     @cached_property
     def _timeless(self) -> frozenset[str]:
@@ -235,21 +235,19 @@ class Deferrals:
                 before = sorted({s for each in lost for s in sources.of(each)})
                 yield Detour(name, lost, tuple(before))
 
-    def _barriers(self, moved: Set[str]) -> Iterator[Barrier]:
+    def _barriers(self, order: Iterable[str], moved: Set[str]) -> Iterator[Barrier]:
+        moves = self.moves
         by_variable: dict[str, list[str]] = {}
-        for name in self._touching:
-            if name in moved:
-                for variable in sorted(self.moves.touched(name)):
-                    by_variable.setdefault(variable, []).append(name)
-        reads = {variable.read: variable.name for variable in self._job.variables}
+        for name in order:
+            for variable in sorted(moves.touched(name)):
+                by_variable.setdefault(variable, []).append(name)
+        staying = {n for v in by_variable for n in moves.touching(v) if n not in moved}
         waiting: dict[str, dict[str, None]] = {}
-        for name in self._touching:
-            if name in moved:
-                continue
-            for variable in sorted(self.moves.touched(name)):
+        for name in moves.in_order(staying):
+            for variable in sorted(moves.touched(name)):
                 others = by_variable.get(variable, ())
-                if any(variable in self.moves.conflict(name, other) for other in others):
-                    if name in reads:
+                if any(variable in moves.conflict(name, other) for other in others):
+                    if name in self._reads:
                         raise PlanError(
                             f"updates of '{variable}' cannot be deferred: the step reads it by "
                             f"'{name}', which also reads it outside the step"

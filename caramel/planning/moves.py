@@ -42,6 +42,7 @@ class Moves:
         self._graph, self._access, self._order = graph, access, order
         self._parameters = [gradient.parameter for gradient in gradients]
         self._bit = {name: 1 << number for number, name in enumerate(self._parameters)}
+        self._touched: dict[str, frozenset[str]] = {}  # by op, as far as it was asked for
         self._with_state = [name for name in order if self._has_state(name)]
         self._number = {name: number for number, name in enumerate(self._with_state)}
         self._touching: dict[str, list[str]] = {}
@@ -60,8 +61,20 @@ class Moves:
 
     def touched(self, name: str) -> frozenset[str]:
         """The variables that an op reads or writes."""
-        access = self._access
-        return access.reads.get(name, _NOTHING) | access.writes.get(name, _NOTHING)
+        known = self._touched.get(name)
+        if known is None:
+            access = self._access
+            known = access.reads.get(name, _NOTHING) | access.writes.get(name, _NOTHING)
+            self._touched[name] = known
+        return known
+
+    def touching(self, variable: str) -> Sequence[str]:
+        """The ops of the step that touch a variable, in its order."""
+        return self._touching.get(variable, ())
+
+    def in_order(self, touching: Iterable[str]) -> list[str]:
+        """Ops of the step that touch variables, in its order."""
+        return sorted(touching, key=self._number.__getitem__)
 
     def has_effect(self, name: str) -> bool:
         """Whether an op does something that is not about variables."""

@@ -44,7 +44,7 @@ class Options:
     pattern: str = AUTO
     in_flight_bytes: int | None = None
     planner: Planner = "search"
-    budget_tasks: int = 1_800_000  # some ten seconds
+    budget_tasks: int = 900_000  # some five to ten seconds
     factors: bool = True
 
     def __post_init__(self) -> None:
