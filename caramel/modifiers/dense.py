@@ -95,65 +95,60 @@ class DenseSum:
             dtype_bytes(dtype) or 1,
             smallest_bytes=self._group.smallest_chunk_bytes,
         )
-        values = []
+        whole, values = TensorSpec(dtype, (elements,)), []
         for worker, tensors in enumerate(parts):
-            weighed = [
-                self._weighed(worker, number, tensor, specs[number])
-                for number, tensor in enumerate(tensors)
-            ]
-            flat = self._ready(worker, self._flatten(worker, weighed, specs), dtype, elements)
+            flat = self._ready(worker, self._own(worker, tensors, specs, whole), whole)
             values.append(self._split(worker, flat, sizes, dtype))
         self._run(values, sizes, dtype)
         return values, sizes
 
     # The worker's own part
 
-    def _weighed(self, worker: int, number: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
-        """The tensor times the worker's share; the multiplication is left out at run time where
-        the share is 1."""
-        if not self._averages:
-            return tensor
-        part = str(number)
-        names = [self._name(worker, name, part) for name in ("even", "weighed", "part")]
-        merged = self._desk.weighed(names, worker, tensor, spec)
-        if spec.dtype in SMALL_FLOATS:
-            return self._desk.divided(self._name(worker, "scaled", part), worker, merged, spec)
-        return merged
-
-    def _flatten(
-        self, worker: int, tensors: Sequence[TensorRef], specs: Sequence[TensorSpec]
+    def _own(
+        self,
+        worker: int,
+        tensors: Sequence[TensorRef],
+        specs: Sequence[TensorSpec],
+        whole: TensorSpec,
     ) -> TensorRef:
-        """All members side by side in one flat tensor."""
-        dtype = specs[0].dtype
-        flat = [
-            self._flat(worker, ("flat", str(number)), tensor, spec)
+        """All members side by side, weighed, put out by an op of Caramel's: only such are sent."""
+        vectors = [
+            self._vector(worker, number, tensor, spec)
             for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True))
         ]
-        elements = sum(spec.elements or 0 for spec in specs)
-        whole = TensorSpec(dtype, (elements,))
-        return self._desk.concatenated(self._name(worker, "group"), worker, flat, whole)
+        flat = self._desk.concatenated(self._name(worker, "group"), worker, vectors, whole)
+        if self._averages:
+            return self._weighed(worker, flat, whole)
+        if is_added(flat.op):
+            return flat
+        return self._add(worker, ("own",), "Identity", [flat], [whole], T=whole.dtype)
 
-    def _ready(self, worker: int, flat: TensorRef, dtype: str, elements: int) -> TensorRef:
+    def _weighed(self, worker: int, flat: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The tensor times the worker's share; the multiplication is left out at run time where
+        the share is 1."""
+        names = [self._name(worker, name) for name in ("even", "weighed", "part")]
+        merged = self._desk.weighed(names, worker, flat, spec)
+        if spec.dtype in SMALL_FLOATS:
+            return self._desk.divided(self._name(worker, "scaled"), worker, merged, spec)
+        return merged
+
+    def _ready(self, worker: int, flat: TensorRef, spec: TensorSpec) -> TensorRef:
         """The flat tensor when it may be sent: in the next step, behind the gates."""
-        spec = TensorSpec(dtype, (elements,))
         if self._group.deferred:
             kept = kept_flat(self._group.name, worker, *self._scope)
             flat = self._desk.keep(kept, worker, flat, spec)
         if gates := self._desk.gates(self._group, worker):
-            self._add(worker, ("gated",), "Identity", [flat], [spec], T=dtype)
+            self._add(worker, ("gated",), "Identity", [flat], [spec], T=spec.dtype)
             flat = self._desk.gated(gates)
         return flat
 
-    def _flat(
-        self, worker: int, parts: tuple[str, ...], tensor: TensorRef, spec: TensorSpec
-    ) -> TensorRef:
-        """A tensor as a vector, put out by an op of Caramel's own: only those may be sent."""
-        if len(spec.shape or ()) != 1:
-            vector = TensorSpec(spec.dtype, (spec.elements,))
-            return self._desk.reshaped(self._name(worker, *parts), worker, tensor, vector)
-        if is_added(tensor.op):
+    def _vector(self, worker: int, number: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """A tensor with one dimension."""
+        if len(spec.shape or ()) == 1:
             return tensor
-        return self._add(worker, parts, "Identity", [tensor], [spec], T=spec.dtype)
+        vector = TensorSpec(spec.dtype, (spec.elements,))
+        name = self._name(worker, "flat", str(number))
+        return self._desk.reshaped(name, worker, tensor, vector)
 
     def _split(
         self, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
