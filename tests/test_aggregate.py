@@ -168,6 +168,12 @@ def test_a_worker_with_more_examples_counts_more(dtype):
         np.testing.assert_allclose(found, expected, atol=2 * TOLERANCE[dtype])
 
 
+def test_a_group_is_weighed_once_on_each_worker():
+    plan = make_plan(2, [(3,), (4, 2)], "float32", pattern="ring", reduction="mean")
+    kinds = [node.op for node in aggregated_graph(plan).node]
+    assert [kinds.count(kind) for kind in ("Switch", "Mul", "Merge")] == [2, 2, 2]
+
+
 def test_means_of_small_floats_do_not_overflow():
     plan = make_plan(4, [(100,)], "float16", pattern="ring", reduction="mean")
     values = [[np.full(100, 60000, np.float16)]] * 4
