@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.environment import TENSORFLOW
 from benchmarks.testbed import CONGESTION_CONTROL
 
 RESULTS = Path(__file__).parent / "results"
@@ -108,7 +109,7 @@ def _drawn_ratios(
 
 
 def machine() -> dict[str, Any]:
-    """The machine, what TCP does on the hosts of beds, and the versions of what is installed."""
+    """The machine, what TCP does on the hosts of beds, and what TensorFlow is told and installed."""
     versions = {}
     for package in _PACKAGES:
         try:
@@ -120,6 +121,7 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "tcp": CONGESTION_CONTROL,
+        "tensorflow": TENSORFLOW,
         "python": platform.python_version(),
         "versions": versions,
     }

@@ -10,13 +10,14 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
+from caramel import congestion, onednn
 from caramel.cluster import Cluster
-from caramel.congestion import advice
 from caramel.errors import CaramelError, ClusterError, FileError, ProfileError
 from caramel.files import write_whole
 from caramel.memory import keep_memory
@@ -99,7 +100,7 @@ def worker(
             restore_errors()
             address = workers.tasks[number].address
             print(f"caramel worker {number} of {workers.size} {LISTENING} {address}", flush=True)
-            if hint := advice(each.address or "" for each in workers.tasks):
+            for hint in _hints(workers, number):
                 print(f"caramel: {hint}.", file=sys.stderr)
 
         serve(
@@ -420,6 +421,14 @@ def _parse_cluster(text: str, option: str = "--cluster") -> Cluster:
         return Cluster.of(json.loads(text))
     except json.JSONDecodeError as error:
         raise ClusterError(f"{option} is not valid JSON ({error}): {text}") from None
+
+
+def _hints(workers: Cluster, number: int) -> Iterator[str]:
+    """What to change on the machine of this worker, said by the first that is on it."""
+    addresses = [each.address or "" for each in workers.tasks]
+    hosts = [each.rpartition(":")[0] for each in addresses]
+    if hosts.index(hosts[number]) == number:
+        yield from filter(None, (congestion.advice(addresses), onednn.advice()))
 
 
 def _own_task(workers: Cluster, task: int | None) -> int:

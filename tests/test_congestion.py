@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from caramel.congestion import advice
-from caramel.processes import LISTENING, free_ports
 
 HOSTS = ("a:2222", "10.0.0.2:2222")
 
@@ -43,20 +39,3 @@ def test_nothing_is_said_where_all_workers_are_on_this_machine(machine):
 
 def test_nothing_is_said_where_the_setting_cannot_be_read(tmp_path):
     assert advice(HOSTS, tmp_path / "none") is None
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize("hint", ["what to do", None])
-def test_a_worker_says_it_once_it_listens(hint):
-    program = f"import caramel.cli as cli; cli.advice = lambda addresses: {hint!r}; cli.main()"
-    address = f"127.0.0.1:{free_ports(1)[0]}"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "worker", "--cluster", address, "--task", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as worker:
-        assert LISTENING in worker.stdout.readline()
-        worker.terminate()  # it ends once it has said what it has to say
-        _, said = worker.communicate(timeout=30)
-    assert said == ("caramel: what to do.\n" if hint else "")
