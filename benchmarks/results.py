@@ -109,7 +109,7 @@ def _drawn_ratios(
 
 
 def machine() -> dict[str, Any]:
-    """The machine, what TCP does on the hosts of beds, and what TensorFlow is told and installed."""
+    """The machine, TCP on the hosts of beds, TensorFlow's environment, and what is installed."""
     versions = {}
     for package in _PACKAGES:
         try:
