@@ -10,12 +10,12 @@ import tensorflow as tf
 
 from caramel.checks import check_graph
 from caramel.context import Context
+from caramel.crossings import Wiring
 from caramel.distributed_graph import DistributedGraph
-from caramel.graph import OpGraph
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.modifiers.rewrite import MODIFIERS, STEP_MODIFIERS, Modifier, rewrite
 from caramel.modifiers.stand_beside import stand_beside
-from caramel.names import in_replica, is_added
+from caramel.names import in_replica
 from caramel.plan import Plan
 from caramel.stopwatch import Stopwatch
 from caramel.traffic import Traffic, audit
@@ -70,10 +70,12 @@ class Assembly:
 
     def _audit(self, graph_def: Any, plan: Plan) -> Traffic:
         functions = {function.signature.name for function in graph_def.library.function}
-        ops, known = {node.op for node in graph_def.node} - functions, tf.Graph()
-        definitions = {op: known.op_def_for_type(op) for op in ops}
-        graph = OpGraph.from_graph_def(graph_def, definitions, outputs_of=is_added)
+        known = tf.Graph()
+
+        def definition_of(kind: str) -> Any:
+            return None if kind in functions else known.op_def_for_type(kind)
+
         loss = self._context.job.loss.op
         step = [*step_ops(plan), *moved_ops(plan)]
         step += [in_replica(worker, loss) for worker in range(plan.workers)]
-        return audit(graph, plan, step)
+        return audit(Wiring(graph_def, definition_of), plan, step)

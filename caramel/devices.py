@@ -75,6 +75,7 @@ def _number(text: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+@functools.cache
 def merge(inner: str, replica_device: str) -> str:
     """Where an op that the user placed on `inner` goes in a replica on `replica_device`.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -155,7 +155,6 @@ class OpGraph:
         graph_def: Any,
         op_definitions: Mapping[str, Any],
         *,
-        outputs_of: Callable[[str], bool] = lambda name: True,
         known: dict[bytes, Op] | None = None,
     ) -> OpGraph:
         """Read a GraphDef.
@@ -164,7 +163,6 @@ class OpGraph:
             graph_def: a GraphDef proto, with ``_output_shapes`` where shapes are known.
             op_definitions: the OpDef proto of each kind of op; a kind that is not in it has no
                 known outputs.
-            outputs_of: of which ops the outputs are wanted; reading them takes most of the time.
             known: ops of nodes that were read before in the same way, by the nodes' bytes; what is
                 read is added.
         """
@@ -173,7 +171,7 @@ class OpGraph:
         def read(node: Any) -> Op:
             return _read_node(
                 node,
-                op_definitions.get(node.op) if outputs_of(node.name) else None,
+                op_definitions.get(node.op),
                 may_call=node.op in calling or node.op not in op_definitions,
             )
 
@@ -315,13 +313,14 @@ def _read_node(node: Any, definition: Any, *, may_call: bool) -> Op:
         device=node.device,
         inputs=tuple(inputs),
         control_inputs=tuple(controls),
-        outputs=() if definition is None else _read_outputs(node, definition),
+        outputs=() if definition is None else read_outputs(node, definition),
         stateful=bool(definition is not None and definition.is_stateful),
         functions=tuple(called_functions(node)) if may_call else (),
     )
 
 
-def _read_outputs(node: Any, definition: Any) -> tuple[TensorSpec, ...]:
+def read_outputs(node: Any, definition: Any) -> tuple[TensorSpec, ...]:
+    """What a NodeDef puts out, by the OpDef of its kind."""
     dtypes = _output_dtypes(node, definition)
     shapes: list[Any] = []
     if "_output_shapes" in node.attr:

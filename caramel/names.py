@@ -51,6 +51,11 @@ def control_source(text: str) -> str:
     return text.removeprefix("^")
 
 
+def source_op(text: str) -> str:
+    """The op that a GraphDef's input string names, for data or control."""
+    return text.removeprefix("^").partition(":")[0]
+
+
 def input_string(tensor: TensorRef) -> str:
     """The shortest GraphDef input string of a tensor."""
     return tensor.op if tensor.index == 0 else f"{tensor.op}:{tensor.index}"

@@ -46,10 +46,15 @@ class Pending:
         self._parts_done = 0
         self._beside = CallThread("caramel-moved") if self._moved else None
 
+    @property
+    def preparation(self) -> list[str]:
+        """Ops to run before the first step: then every token is there, and no mark."""
+        return [*self._fill, *self.marks.clears]
+
     def begin(self) -> None:
-        """Nothing is pending: every token is there, and no mark."""
-        if prepare := [*self._fill, *self.marks.clears]:
-            self._runner.run([], prepare, {}, "preparing the first step")
+        """Nothing is pending."""
+        if self.preparation:
+            self._runner.run([], self.preparation, {}, "preparing the first step")
 
     @property
     def defers(self) -> bool:

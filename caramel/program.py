@@ -91,6 +91,11 @@ class Program:
         self._is_unsure = False  # a gradient was 0 when it was compared
         self._counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
 
+    @property
+    def preparation(self) -> list[str]:
+        """Ops of the whole graph that `begin` runs; others may run beside them."""
+        return self._runner.in_whole_graph(self._pending.preparation)
+
     def begin(self) -> None:
         """Prepare the first step."""
         self._runner.extend()

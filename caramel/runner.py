@@ -274,6 +274,10 @@ class VariantRunner:
         """As `Runner.extend`."""
         self._runner.extend()
 
+    def in_whole_graph(self, ops: Sequence[str]) -> list[str]:
+        """What ops of the variant are called in the whole graph."""
+        return [in_variant(self._variant, op) for op in ops]
+
     @property
     def compiled(self) -> int:
         """As `Runner.compiled`."""

@@ -98,8 +98,7 @@ class Session:
         try:
             self._runner.extend()
             note("place")
-            self._state.initialise()
-            self._stepper.begin()
+            self._state.initialise(besides=self._stepper.preparation)
         except BaseException:
             self.close()
             raise

@@ -32,8 +32,13 @@ class SharedState:
         self._refreshed = True  # whether the evaluation copy has the mean of the local variables
         self._torn = False  # whether a failure may have kept updates from some workers
 
-    def initialise(self) -> None:
-        """Fill all tables and give all variables their initial values."""
+    def initialise(self, besides: Sequence[str] = ()) -> None:
+        """Fill all tables and give all variables their initial values.
+
+        Args:
+            besides: further ops to run. Each call of another part of a large graph takes TensorFlow
+                a second, so they run in one that is made anyway.
+        """
         plan, job = self._plan, self._job.context.job
         prefix = programs.source_prefix(plan)
         prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
@@ -47,7 +52,7 @@ class SharedState:
             if variable.name in plan.constant
             for worker in programs.broadcast_targets(variable, plan)
         ]
-        self._run(initial, "initialising variables")
+        self._run([*initial, *besides], "initialising variables")
         self.broadcast(v for v in plan.variables if v.name not in plan.constant)
 
     def values(

@@ -96,9 +96,10 @@ class Stepper:
         self._program = self._last = Program(job.variants[plan], job, runner)
         self._programs = {plan: self._program}
 
-    def begin(self) -> None:
-        """Prepare the first step."""
-        self._program.begin()
+    @property
+    def preparation(self) -> list[str]:
+        """Ops to run before the first step."""
+        return self._program.preparation
 
     @property
     def program(self) -> Program:

@@ -12,13 +12,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from caramel.crossings import Crossing, Wiring
 from caramel.devices import task_of
 from caramel.errors import TrafficError
-from caramel.graph import OpGraph, dtype_bytes
+from caramel.graph import dtype_bytes
 from caramel.names import (
-    TensorRef,
     all_inputs_read,
-    control_string,
     inputs_read,
     is_added,
     worker_of,
@@ -44,25 +43,6 @@ class Traffic:
             self.open_transfers[pair] = self.open_transfers.get(pair, 0) + 1
         else:
             self.bytes[pair] = self.bytes.get(pair, 0) + size
-
-
-@dataclass(frozen=True, slots=True)
-class Crossing:
-    """A tensor that is sent from one task to another.
-
-    `tensor` is None for a control edge, over which nothing but the fact that `source` has run
-    travels.
-    """
-
-    source: str
-    tensor: TensorRef | None
-    consumer: str
-    pair: tuple[str, str]
-    bytes: int | None
-
-    def __str__(self) -> str:
-        what = control_string(self.source) if self.tensor is None else str(self.tensor)
-        return f"'{what}' -> '{self.consumer}' ({self.bytes} bytes)"
 
 
 def planned_traffic(plan: Plan) -> Traffic:
@@ -150,41 +130,6 @@ def _pattern_transfers(
             version[step.target, step.chunk] += 1
 
 
-def crossings(graph: OpGraph, ops: Iterable[str] | None = None) -> list[Crossing]:
-    """The tensors that cross between tasks on the way to the given ops (default: all)."""
-    return _crossings(graph, _crossing_edges(graph, graph.ops if ops is None else ops))
-
-
-# What crosses (a tensor, or the op at the begin of a control edge), to which op, from and to where.
-_Edge = tuple[TensorRef | str, str, tuple[str, str]]
-
-
-def _crossing_edges(graph: OpGraph, ops: Iterable[str]) -> Iterator[_Edge]:
-    """The edges to the given ops that lead from one task to another."""
-    tasks = {device: task_of(device) or device for device in {op.device for op in graph}}
-    on = {op.name: tasks[op.device] for op in graph}
-    for name in ops:
-        op, target = graph[name], on[name]
-        for tensor in op.inputs:
-            if on[tensor.op] != target:
-                yield tensor, name, (on[tensor.op], target)
-        for source in op.control_inputs:
-            if on[source] != target:
-                yield source, name, (on[source], target)
-
-
-def _crossings(graph: OpGraph, edges: Iterable[_Edge]) -> list[Crossing]:
-    """What crosses over some edges: a tensor is sent to a task once, for all that read it there."""
-    found: dict[tuple[TensorRef | str, str], Crossing] = {}
-    for what, consumer, pair in edges:
-        if not isinstance(what, TensorRef):
-            found.setdefault((what, consumer), Crossing(what, None, consumer, pair, 0))
-        elif (what, pair[1]) not in found:
-            size = graph.spec(what).bytes
-            found[what, pair[1]] = Crossing(what.op, what, consumer, pair, size)
-    return list(found.values())
-
-
 def _is_planned(crossing: Crossing) -> bool:
     """Whether an edge is of a kind that may cross at all."""
     source, consumer = crossing.source, crossing.consumer
@@ -196,7 +141,7 @@ def _is_planned(crossing: Crossing) -> bool:
     return source == inputs_read(sender) and consumer == all_inputs_read(receiver)
 
 
-def audit(graph: OpGraph, plan: Plan, step: Iterable[str]) -> Traffic:
+def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
     """Compare what crosses in the graph with the plan; returns the traffic of one step.
 
     Args:
@@ -206,15 +151,13 @@ def audit(graph: OpGraph, plan: Plan, step: Iterable[str]) -> Traffic:
         TrafficError: an edge crosses that is not part of an aggregation, or the bytes between a
             pair of tasks are not what the plan says; names the edges.
     """
-    edges = list(_crossing_edges(graph, graph.ops))
-    for crossing in _crossings(graph, edges):
+    for crossing in wiring.crossings():
         if not _is_planned(crossing):
             raise TrafficError(
                 f"{crossing} crosses from {crossing.pair[0]} to {crossing.pair[1]}; the plan has "
                 "no such transfer"
             )
-    of_step = graph.ancestors(step)
-    crossing_in_step = _crossings(graph, [edge for edge in edges if edge[1] in of_step])
+    crossing_in_step = wiring.crossings(wiring.ancestors(step))
     found, planned = Traffic(), planned_traffic(plan)
     for crossing in crossing_in_step:
         found.add(crossing.pair, crossing.bytes)

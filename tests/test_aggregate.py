@@ -10,7 +10,8 @@ from networks import tf, tf1
 from tensorflow.python.distribute.v1 import all_reduce
 
 from caramel.checks import check_graph
-from caramel.graph import OpGraph, TensorSpec
+from caramel.crossings import Wiring
+from caramel.graph import TensorSpec
 from caramel.modifiers.aggregate import aggregate
 from caramel.modifiers.aggregated import aggregated_tensors
 from caramel.modifiers.nodes import GraphWriter
@@ -225,7 +226,7 @@ def test_the_graph_sends_what_the_schedule_says(dtype, workers, pattern):
         tf.graph_util.import_graph_def(graph_def, name="")
         definitions = {op.type: op.op_def for op in graph.get_operations()}
     last = [in_replica(w, f"read{n}") for w in range(workers) for n in range(len(SHAPES))]
-    traffic = audit(OpGraph.from_graph_def(graph_def, definitions), plan, last)
+    traffic = audit(Wiring(graph_def, definitions.get), plan, last)
     steps = schedule(pattern, workers, depth=2, shift=1)
     size = tf.as_dtype(dtype).size
     elements = sum(int(np.prod(shape)) for shape in SHAPES)

@@ -9,12 +9,12 @@ from networks import Network, inputs, network, optimized, parameter, tf, tf1
 
 import caramel
 from caramel.checks import check_graph
+from caramel.crossings import Wiring
 from caramel.distributed_graph import DistributedGraph
 from caramel.errors import InvariantError, TrafficError
-from caramel.graph import OpGraph
 from caramel.names import in_replica, is_added, worker_of
 from caramel.patterns import PATTERNS, frugal_patterns
-from caramel.traffic import audit, crossings, planned_traffic
+from caramel.traffic import audit, planned_traffic
 
 NUMBER = 24
 
@@ -52,7 +52,7 @@ def audited(model: caramel.ARModel, change):
     nodes = {node.name: node for node in graph_def.node}
     change(nodes)
     definitions = {op.type: op.op_def for op in model.graph.get_operations()}
-    return audit(OpGraph.from_graph_def(graph_def, definitions), model.plan, step_of(model))
+    return audit(Wiring(graph_def, definitions.get), model.plan, step_of(model))
 
 
 # Plan, graph and run agree ----------------------------------------------------------------------
@@ -85,7 +85,7 @@ def test_tensorflows_notes_of_sizes_agree(job):
     received = traced_step(model, job.feed).received
     sizes = {
         (crossing.source, crossing.pair): {crossing.bytes}
-        for crossing in crossings(OpGraph.from_graph_def(*definitions_of(model)))
+        for crossing in wiring_of(model).crossings()
     }
     noted = {key: found for key, found in received.items() if is_added(key[0])}
     assert noted
@@ -94,9 +94,9 @@ def test_tensorflows_notes_of_sizes_agree(job):
         assert {64 * -(-size // 64) for size in sizes[key]} == {64 * -(-s // 64) for s in found}
 
 
-def definitions_of(model: caramel.ARModel):
+def wiring_of(model: caramel.ARModel) -> Wiring:
     definitions = {op.type: op.op_def for op in model.graph.get_operations()}
-    return model.graph.as_graph_def(add_shapes=True), definitions
+    return Wiring(model.graph.as_graph_def(add_shapes=True), definitions.get)
 
 
 @pytest.mark.parametrize("pattern", frugal_patterns(4))
@@ -123,8 +123,7 @@ def test_waiting_for_all_inputs_sends_nothing_but_numbers_of_examples():
         train_op, raw = optimized(loss, networks.OPTIMIZERS["gradient_descent"])
         train_op = tf.group(train_op, mean.assign_sub(0.1 * (mean - tf.reduce_mean(values))))
     model = built(Network(graph, train_op, loss, {}, raw), 2)
-    graph = OpGraph.from_graph_def(*definitions_of(model))
-    waits = [c for c in crossings(graph) if c.tensor is None]
+    waits = [c for c in wiring_of(model).crossings() if c.tensor is None]
     assert [(c.source, c.consumer) for c in waits] == [
         ("caramel/worker_1/inputs_read", "caramel/worker_0/all_inputs_read"),
         ("caramel/worker_0/inputs_read", "caramel/worker_1/all_inputs_read"),

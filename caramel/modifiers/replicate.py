@@ -26,6 +26,8 @@ _SEED_STRIDE = 0x9E3779B97F4A7C15  # spreads the workers' seeds over all 63 bits
 _SEED_BITS = 63
 _STATE_KINDS = frozenset({kinds.VARIABLE, "ReadVariableOp", "Const"})
 _OFTEN_IDLE = frozenset({"VarIsInitializedOp", "ZerosLike"})
+_NAMING = ("_class", "shared_name", "frame_name")  # attributes with names of ops, or like them
+_SEED = "seed"
 _CONDITIONALS = frozenset({"Switch", "If", "StatelessIf", "Case", "StatelessCase"})
 
 
@@ -38,6 +40,33 @@ class _Copy:
     seed_offset: int
     shared_prefix: dict[str, str]  # handles whose state belongs to another copy
     dropped: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Original:
+    """A node of the user's graph, as it is copied to every worker.
+
+    Attributes:
+        node: without its inputs, and without the shapes of its outputs.
+        own: attributes that are not the same in all copies, and "seed" if it draws from one.
+    """
+
+    node: Any
+    name: str
+    device: str
+    inputs: tuple[str, ...]
+    own: frozenset[str]
+
+    @classmethod
+    def of(cls, node: Any) -> _Original:
+        own = {key for key in _NAMING if key in node.attr}
+        if node.op in kinds.SEEDED_RANDOM:
+            own.add(_SEED)
+        bare = tf.compat.v1.NodeDef()
+        bare.CopyFrom(node)
+        del bare.input[:]
+        bare.attr.pop("_output_shapes", None)
+        return cls(bare, node.name, node.device, tuple(node.input), frozenset(own))
 
 
 def replicate(graph_def: Any, plan: Plan) -> Any:
@@ -53,11 +82,12 @@ def replicate(graph_def: Any, plan: Plan) -> Any:
         for node in function.node_def:
             node.device = without_task(node.device)
     seeded = _seeded_functions(copied.library)
+    originals = [_Original.of(node) for node in graph_def.node]
     for copy in _copies(graph_def, plan):
         renamed = _copy_functions(copied.library, seeded, copy)
-        for node in graph_def.node:
-            if node.name not in copy.dropped:
-                _copy_node(copied.node.add(), node, copy, renamed)
+        for original in originals:
+            if original.name not in copy.dropped:
+                _copy_node(copied.node.add(), original, copy, renamed)
     _keep_conditionals_home(copied)
     return copied
 
@@ -84,26 +114,33 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
         )
 
 
-def _copy_node(target: Any, node: Any, copy: _Copy, renamed_functions: dict[str, str]) -> None:
-    """Fill `target` with `node` as it stands in the copy."""
-    target.CopyFrom(node)
-    target.name = names.in_copy(copy.prefix, node.name)
-    target.device = merge(node.device, copy.device)
-    del target.input[:]
-    target.input.extend(names.with_prefix(copy.prefix, text) for text in node.input)
-    target.attr.pop("_output_shapes", None)
-    if "_class" in target.attr:
-        _rename_colocation(target, copy)
-    if "shared_name" in target.attr:
-        owner = copy.shared_prefix.get(node.name, copy.prefix)
-        shared = target.attr["shared_name"].s.decode() or node.name
-        target.attr["shared_name"].s = names.in_copy(owner, shared).encode()
-    if "frame_name" in target.attr:  # TensorFlow takes loops of equal name for one loop
-        target.attr["frame_name"].s = b"%s/%s" % (copy.prefix.encode(), node.attr["frame_name"].s)
-    if copy.seed_offset and node.op in kinds.SEEDED_RANDOM:
-        offset_seed(target, copy.seed_offset)
+def _copy_node(
+    target: Any, original: _Original, copy: _Copy, renamed_functions: dict[str, str]
+) -> None:
+    """Fill `target` with a node as it stands in the copy."""
+    target.CopyFrom(original.node)
+    target.name = names.in_copy(copy.prefix, original.name)
+    target.device = merge(original.device, copy.device)
+    target.input.extend([names.with_prefix(copy.prefix, text) for text in original.inputs])
+    if original.own:
+        _make_own(target, original, copy)
     if renamed_functions:
         _rename_functions(target, renamed_functions)
+
+
+def _make_own(target: Any, original: _Original, copy: _Copy) -> None:
+    """Give a node what is not the same in all copies."""
+    if "_class" in original.own:
+        _rename_colocation(target, copy)
+    if "shared_name" in original.own:
+        owner = copy.shared_prefix.get(original.name, copy.prefix)
+        shared = target.attr["shared_name"].s.decode() or original.name
+        target.attr["shared_name"].s = names.in_copy(owner, shared).encode()
+    if "frame_name" in original.own:  # TensorFlow takes loops of equal name for one loop
+        frame = original.node.attr["frame_name"].s
+        target.attr["frame_name"].s = b"%s/%s" % (copy.prefix.encode(), frame)
+    if _SEED in original.own and copy.seed_offset:
+        offset_seed(target, copy.seed_offset)
 
 
 def _rename_colocation(node: Any, copy: _Copy) -> None:
@@ -212,7 +249,7 @@ class _Wiring:
 
     def __init__(self, graph_def: Any) -> None:
         self._sources = {
-            node.name: [_source(text) for text in node.input] for node in graph_def.node
+            node.name: [names.source_op(text) for text in node.input] for node in graph_def.node
         }
         self._kinds = {node.name: node.op for node in graph_def.node}
         self._readers: dict[str, list[str]] = {name: [] for name in self._sources}
@@ -270,8 +307,3 @@ class _Wiring:
             for name, kind in self._kinds.items()
             if kind in _OFTEN_IDLE and not self._readers[name]
         }
-
-
-def _source(text: str) -> str:
-    tensor = names.parse_input(text)
-    return names.control_source(text) if tensor is None else tensor.op

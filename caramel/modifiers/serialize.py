@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-import tensorflow as tf
-
-from caramel.errors import InvariantError, PlanError
-from caramel.graph import OpGraph
+from caramel.errors import PlanError
 from caramel.modifiers.nodes import copy_of
-from caramel.names import control_string, in_replica, without_prefix, worker_of
+from caramel.names import control_string, in_replica, is_in_replica, source_op, without_prefix
 from caramel.plan import Plan
 
 
@@ -34,16 +33,21 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
                     )
             if control_string(before) not in nodes[after].input:
                 nodes[after].input.append(control_string(before))
-    _check_acyclic(serialized)
+    _check_acyclic([node for name, node in nodes.items() if is_in_replica(0, name)])
     return serialized
 
 
-def _check_acyclic(graph_def: Any) -> None:
-    """Raise if what is on worker 0 has a cycle; the other workers are the same."""
-    part = tf.compat.v1.GraphDef()
-    part.node.extend(node for node in graph_def.node if worker_of(node.name) == 0)
-    graph = OpGraph.from_graph_def(part, {}, outputs_of=lambda name: False)
+def _check_acyclic(nodes: Sequence[Any]) -> None:
+    """Raise if nodes wait for each other, but for what closes a loop."""
+    kinds = {node.name: node.op for node in nodes}
+    waits: TopologicalSorter[str] = TopologicalSorter()
+    for node in nodes:
+        sources = map(source_op, node.input)
+        waits.add(node.name, *(each for each in sources if kinds.get(each) != "NextIteration"))
     try:
-        graph.topological_order()
-    except InvariantError as error:
-        raise PlanError(f"the edges of the plan do not fit the graph: {error}") from error
+        waits.prepare()
+    except CycleError as error:
+        cycle = " -> ".join(error.args[1])
+        raise PlanError(
+            f"the edges of the plan do not fit the graph: the graph has a cycle: {cycle}"
+        ) from None
