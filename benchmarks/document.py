@@ -22,7 +22,10 @@ DOCUMENT = Path(__file__).parents[1] / "BENCHMARKS.md"
 _OF_FILE = re.compile(
     r"`python -m benchmarks (?:step|ablation|ranking)[^`]*`, result file `([^`]+)`"
 )
-_OF_ALL = re.compile(r"`python -m benchmarks (headline|grids|when|search|congestion)`")
+_OF_ALL = re.compile(
+    r"`python -m benchmarks (headline|grids|when|search|congestion)"
+    r"(?: --results benchmarks/results/(\w+))?`"
+)
 _TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
 _SUMMARY = re.compile(r"\d+ (?:predicted steps|plans): ")
 _TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
@@ -47,7 +50,7 @@ def with_tables(text: str, results: Path) -> str:
         if of_file is not None:
             new = _tables_of(results / of_file[1], old)
         elif of_all is not None:
-            new = _summary_of(of_all[1], results)
+            new = _summary_of(of_all[1], results / (of_all[2] or ""))
         written += ["", *new, ""]
     return "\n".join(written).rstrip() + "\n"
 

@@ -12,6 +12,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for b
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # everywhere the kernels of new processors
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and many start processes
 
 import pytest

@@ -61,3 +61,14 @@ def test_a_table_tells_when_each_network_was_measured_and_where(tmp_path):
         "| `step-one.json` | a, c | 2026-01-01 10:11 | not recorded |",
         "| `step-one.json` | b | 2026-02-02 10:11 | X Y |",
     ]
+
+
+def test_a_summary_of_another_directory(tmp_path):
+    (tmp_path / "slow").mkdir()
+    content = json.loads((RESULTS / "step-headline.json").read_text())
+    of_one = [row for row in content["rows"] if row["what"]["network"] == "vgg_16"]
+    (tmp_path / "slow/step-headline.json").write_text(json.dumps({**content, "rows": of_one}))
+    command = "`python -m benchmarks headline --results benchmarks/results/slow`"
+    new = with_tables(f"{command}\n\n| old | 1 |\n", tmp_path)
+    assert new.splitlines()[2] == "|  | vgg_16, batch 2 |"
+    assert "| old" not in new

@@ -125,11 +125,11 @@ def test_every_step_without_a_plan_has_each_parameter(system):
     assert measured["bytes"] == 32 * 2**20
     orders = {"parameter_server": 1, "all_reduce": 2}[system]
     # TensorFlow loses records of some steps, the more the busier the machine is.
-    assert len(measured["orders"]) == 3 or measured["incomplete"] > 3
+    assert (complete := len(measured["orders"]) == 3) or measured["incomplete"] > 3
     assert {len(step) for step in measured["orders"]} == {orders}
     for step in measured["orders"]:
         assert [sorted(each) for each in step] == [list(range(32))] * orders
-    assert len(measured["samples_s"]) == 2
+    assert len(measured["samples_s"]) == 2 or not complete
     assert min(measured["samples_s"]) > 0
 
 

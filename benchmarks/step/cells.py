@@ -181,6 +181,11 @@ def pattern_systems(cell: Cell) -> list[System]:
     return [ALONE, PLAIN, EXCHANGED, *searched]
 
 
+def kernel_systems(cell: Cell) -> list[System]:
+    """One worker alone, with oneDNN and with TensorFlow's own kernels."""
+    return [ALONE, PLAIN, System("alone", (("onednn", False),))]
+
+
 def process_systems(cell: Cell) -> list[System]:
     """The searched plan, with and without what Caramel asks of its processes."""
     without = ("memory", "messages", "memory+messages")
@@ -338,6 +343,7 @@ FULL = {
     "live-2": Suite(REAL[:1], live_systems, rounds=4, steps=3),
     # The first two need most of the processors, the third allocates the largest tensors.
     "processes": Suite((REAL[1], REAL[0], REAL[3]), process_systems, rounds=6, steps=3),
+    "onednn": Suite((*REAL, Cell("resnet_v2_152", 2, 128)), kernel_systems, rounds=4, steps=3),
     "patterns": Suite((*REAL[:2], replace(REAL[0], batch=8)), pattern_systems, rounds=4, steps=3),
     "factors-2": Suite((*REAL, replace(REAL[0], batch=8)), factor_systems, rounds=4, steps=3),
     "grid-2": grid(2, 1000),
