@@ -1,8 +1,8 @@
 """Does TensorFlow compute with oneDNN on this machine?
 
 By itself TensorFlow uses oneDNN's kernels only on processors that have instructions made for neural
-networks, and Eigen's on all others. There oneDNN's are faster, too: training steps of six networks
-of convolutions took 0.41 to 0.85 of the time on a processor that has AVX2 only ("oneDNN" in
+networks, and Eigen's on all others. There oneDNN's are faster, too: on one that has AVX2, but none
+of those, training steps took 0.45 (AlexNet-v2) to 0.93 times (Inception v3) as long ("oneDNN" in
 ``BENCHMARKS.md``). TensorFlow decides when it is loaded, so nobody can do so later.
 """
 
