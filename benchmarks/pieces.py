@@ -89,8 +89,7 @@ def piece(
         ValueError: a network that is not among `networks`.
     """
     for name in only:
-        if name not in networks:
-            raise ValueError(f"there is no network '{name}' here; there are {', '.join(networks)}")
+        check_network(name, networks)
     load, busy = load_of_others(), busy_share()  # a load alone may be that of a job that has ended
     if is_loaded(busy):
         console.print(f"[yellow]others use {busy:.0%} of this machine[/yellow]")
@@ -112,6 +111,12 @@ def piece(
         if row.what["network"] in remaining and (row.what["network"] not in chosen or stays(row))
     )
     return Piece(chosen, load, busy, kept, tuple(runs), before["settings"])
+
+
+def check_network(name: str, networks: Sequence[str]) -> None:
+    """Raise a `ValueError` unless a network is among others."""
+    if name not in networks:
+        raise ValueError(f"there is no network '{name}' here; there are {', '.join(networks)}")
 
 
 def warn(runs: Iterable[dict[str, Any]], console: Console) -> None:

@@ -271,7 +271,7 @@ def test_cells_with_one_rho_are_measured_again_and_the_others_kept(monkeypatch, 
     values = [row["samples_s"][0] for row in content["rows"] if "planned" in row["what"]["system"]]
     assert values == [10.0, 5.0, 6.0, 7.0, 8.0, 9.0]
     by_networks = [run["networks"] for run in content["settings"]["runs"]]
-    assert by_networks == [["inception_v1", "inception_v2"], ["inception_v1"]]
+    assert by_networks == [["inception_v1"], ["inception_v2"], ["inception_v1"]]
     refused = CliRunner().invoke(app, [*step, "--rho", "3"])
     assert refused.exit_code == 2
     assert "no cell with rho 3 here; there are: 0.5, 1, 2" in refused.output

@@ -26,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.pieces import piece, warn
+from benchmarks.pieces import Piece, check_network, piece, warn
 from benchmarks.results import Row, write
 from benchmarks.step import predicted
 from benchmarks.step.cells import Suite
@@ -49,6 +50,8 @@ def run(
 ) -> Path:
     """Measure all cells, print tables, write a result file and a figure; returns the file.
 
+    The file is written when all cells of a network are measured.
+
     Args:
         only: networks to measure; of the others the file keeps what it has.
         ratios: likewise; with which rho, of cells that are made for one.
@@ -63,40 +66,55 @@ def run(
             raise ValueError(f"there is no cell with rho {rho:g} here; there are: {has or 'none'}")
     chosen = [cell for cell in suite.cells if not ratios or cell.rho in ratios]
     again = {str(cell) for cell in chosen}
-    own = piece(
-        networks,
-        only or (networks if ratios else ()),
-        directory / f"{name}.json",
-        console,
-        stays=lambda row: bool(ratios) and row.what["cell"] not in again,
-    )
-    cells = [cell for cell in chosen if cell.network in own.networks]
+    for each in only:
+        check_network(each, networks)
+    measured = [each for each in networks if each in (only or networks)]
+    cells = [cell for cell in chosen if cell.network in measured]
+    path = directory / f"{name}.json"
     rows: list[Row] = []
+    runs: list[dict[str, Any]] = []
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task(name, total=sum(len(suite.systems(cell)) for cell in cells))
-        for cell in cells:
-            progress.update(task, description=str(cell))
-            rows += measure(
-                cell, suite.systems(cell), suite.rounds, suite.steps, lambda: progress.advance(task)
+        for network in measured:  # a piece each: whoever ends a long suite early keeps the others
+            own = piece(
+                networks,
+                [network],
+                path,
+                console,
+                stays=lambda row: bool(ratios) and row.what["cell"] not in again,
             )
-            console.print(table(cell, rows))
-    described = {
+            found: list[Row] = []
+            for cell in (each for each in cells if each.network == network):
+                progress.update(task, description=str(cell))
+                found += measure(
+                    *(cell, suite.systems(cell), suite.rounds, suite.steps),
+                    lambda: progress.advance(task),
+                )
+                console.print(table(cell, found))
+            rows, runs = _in_order(suite, own.all_rows(found, networks)), own.all_runs()
+            write(name, _described(suite, own), rows, load=own.load, directory=directory)
+    draw(rows, path.with_suffix(".png"))
+    for line in predicted.summary(rows):
+        console.print(line)
+    if predicted.draw(rows, beside := path.with_name(f"{path.stem}-predicted.png")):
+        console.print(f"predicted against measured: {beside}")
+    warn(runs, console)
+    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
+    return path
+
+
+def _described(suite: Suite, own: Piece) -> dict[str, Any]:
+    """The settings that a result file keeps."""
+    return {
         "command": own.command,
         "cells": [asdict(cell) for cell in suite.cells],
         "rounds": suite.rounds,
         "steps": suite.steps,
         "runs": own.all_runs(),
     }
+
+
+def _in_order(suite: Suite, rows: Sequence[Row]) -> list[Row]:
+    """Rows in the order of the suite's cells."""
     places = {str(cell): place for place, cell in enumerate(suite.cells)}
-    all_rows = sorted(
-        own.all_rows(rows, networks), key=lambda row: places.get(str(row.what["cell"]), len(places))
-    )
-    path = write(name, described, all_rows, load=own.load, directory=directory)
-    draw(all_rows, path.with_suffix(".png"))
-    for line in predicted.summary(all_rows):
-        console.print(line)
-    if predicted.draw(all_rows, beside := path.with_name(f"{path.stem}-predicted.png")):
-        console.print(f"predicted against measured: {beside}")
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
-    return path
+    return sorted(rows, key=lambda row: places.get(str(row.what["cell"]), len(places)))
