@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -59,8 +58,7 @@ class Assembly:
         return traffic
 
     def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
-        # A modifier leaves most nodes as they are.
-        check = partial(check_graph, known={}) if self._check else None
+        check = check_graph if self._check else None
         done = rewrite(self._context.graph_def, plan, modifiers=modifiers, check=check)
         self._watch.add(done.seconds)
         traffic = self._audit(done.graph_def, plan)

@@ -103,7 +103,8 @@ class ARModel:
             what a late step waits for (`Session.metrics`); it costs well below 1 % of usual steps.
         analyzers: functions from facts to a fact that replace or add to the built-in ones.
         verbose: print each part of the build with its time.
-        check: look at the graph after every modifier, at some cost.
+        check: look at the rewritten graph, at some cost; should it be broken, the error names the
+            modifier that did it.
 
     Attributes:
         plan: everything that will happen, as pure data.

@@ -12,7 +12,7 @@ from caramel.names import colocated_op, worker_of
 from caramel.plan import Plan
 
 
-def check_graph(graph_def: Any, plan: Plan, *, known: dict[bytes, Op] | None = None) -> None:
+def check_graph(graph_def: Any, plan: Plan) -> None:
     """Raise unless the graph keeps what Caramel promises of every distributed graph.
 
     1. No two nodes have the same name.
@@ -25,15 +25,11 @@ def check_graph(graph_def: Any, plan: Plan, *, known: dict[bytes, Op] | None = N
     8. Functions of the library exist where they are called, and their nodes name no task: they run
        where their caller is.
 
-    Args:
-        known: ops that were read in earlier checks (`OpGraph.from_graph_def`); what is new is
-            added.
-
     Raises:
         InvariantError: names the node and what is wrong with it.
     """
     _check_names(graph_def)
-    graph = OpGraph.from_graph_def(graph_def, {}, known=known)
+    graph = OpGraph.from_graph_def(graph_def, {})
     order = graph.topological_order()  # which needs every source
     _check_devices(graph, plan)
     _check_frames(graph, order, _frame_names(graph_def))

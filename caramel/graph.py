@@ -150,21 +150,13 @@ class OpGraph:
     constants: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def from_graph_def(
-        cls,
-        graph_def: Any,
-        op_definitions: Mapping[str, Any],
-        *,
-        known: dict[bytes, Op] | None = None,
-    ) -> OpGraph:
+    def from_graph_def(cls, graph_def: Any, op_definitions: Mapping[str, Any]) -> OpGraph:
         """Read a GraphDef.
 
         Args:
             graph_def: a GraphDef proto, with ``_output_shapes`` where shapes are known.
             op_definitions: the OpDef proto of each kind of op; a kind that is not in it has no
                 known outputs.
-            known: ops of nodes that were read before in the same way, by the nodes' bytes; what is
-                read is added.
         """
         calling = _calling_kinds(op_definitions)
 
@@ -175,15 +167,7 @@ class OpGraph:
                 may_call=node.op in calling or node.op not in op_definitions,
             )
 
-        def read_once(node: Any, known: dict[bytes, Op]) -> Op:
-            content = node.SerializeToString()
-            if content not in known:
-                known[content] = read(node)
-            return known[content]
-
-        nodes = graph_def.node
-        read_ops = map(read, nodes) if known is None else (read_once(n, known) for n in nodes)
-        ops = {op.name: op for op in read_ops}
+        ops = {op.name: op for op in map(read, graph_def.node)}
         functions = {
             function.signature.name: _read_function(function)
             for function in graph_def.library.function

@@ -20,12 +20,13 @@ from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
 from caramel.facts import GradientFrontier, NetworkModel, ReplicaState, TimingTable
 from caramel.graph import OpGraph
+from caramel.modifiers.synchronise import value_on
 from caramel.network import assumed_network
 
 tf1 = tf.compat.v1
 
 FEATURES, WIDTH, CLASSES = 6, 5, 3
-STEPS = 12
+STEPS = 8
 
 # Gradients and variables to gradients: what a user does to them before they are applied.
 Process = Callable[[list[Any], list[Any]], list[Any]]
@@ -112,7 +113,7 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
         *(tf.constant(number, tf.float64) for number in (0.3, 0.001, 0.001))
     ),
     "piecewise": lambda step: train.GradientDescentOptimizer(
-        train.piecewise_constant(step, [5, 10], [0.3, 0.2, 0.1])
+        train.piecewise_constant(step, [3, 6], [0.3, 0.2, 0.1])
     ),
     # In float32, TensorFlow's graph optimizer changes the last digit of the learning rate.
     "exponential": lambda step: train.AdamOptimizer(
@@ -269,8 +270,19 @@ def run_distributed(
     with model.session(trials=None) as session:
         initial = session.variables()
         losses = [session.step(job.feed) for _ in range(steps)]
-        replicas = [session.variables(worker=worker) for worker in range(workers)]
-        return Run(losses, initial, session.variables(), replicas)
+        return Run(losses, initial, session.variables(), replicas_of(session))
+
+
+def replicas_of(session: caramel.Session) -> list[dict[str, np.ndarray]]:
+    """The variables of every worker, as `session.variables(worker)` has them, read by one call.
+
+    TensorFlow prepares each call of another part of the graph, which takes longer than to run it.
+    """
+    plan = session._job.plan
+    session.variables()  # all updates are done then
+    read = [value_on(worker, v) for worker in range(plan.workers) for v in plan.variables]
+    values = iter(session._runner.run(read, [], {}, "reading all replicas"))
+    return [{v.name: next(values) for v in plan.variables} for _ in range(plan.workers)]
 
 
 def run_on_one_device(

@@ -207,6 +207,23 @@ def test_the_error_names_the_modifiers_that_ran_before(model):
         )
 
 
+def test_it_is_named_too_if_a_later_modifier_fails_for_it(model):
+    def lose_a_node(graph_def, plan):
+        broken = tf1.GraphDef()
+        broken.CopyFrom(graph_def)
+        broken.node.remove(next(node for node in broken.node if node.name == "worker_1/Tanh"))
+        return broken
+
+    def need_it(graph_def, plan):
+        return {node.name: graph_def for node in graph_def.node}["worker_1/Tanh"]
+
+    modifiers = (replicate, lose_a_node, need_it)
+    with pytest.raises(KeyError, match="worker_1/Tanh"):
+        rewrite(model.context.graph_def, model.plan, modifiers=modifiers)
+    with pytest.raises(InvariantError, match=r"\(after replicate -> lose_a_node\)"):
+        rewrite(model.context.graph_def, model.plan, modifiers=modifiers, check=check_graph)
+
+
 def test_no_modifier_changes_its_input(model):
     graph_def = model.context.graph_def
     for modifier in MODIFIERS:

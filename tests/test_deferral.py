@@ -35,6 +35,7 @@ from networks import (
     parameter,
     perceptron,
     relative_error,
+    replicas_of,
     run_on_one_device,
     tf,
     tf1,
@@ -59,8 +60,7 @@ def train(model, feed, steps=STEPS):
     with model.session() as session:
         initial = session.variables()
         losses = [session.step(feed) for _ in range(steps)]
-        replicas = [session.variables(worker=w) for w in range(model.plan.workers)]
-        return initial, losses, session.variables(), replicas
+        return initial, losses, session.variables(), replicas_of(session)
 
 
 def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: plan, **options):

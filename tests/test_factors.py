@@ -16,6 +16,7 @@ from networks import (
     network,
     parameter,
     relative_error,
+    replicas_of,
     run_on_one_device,
     tf,
     tf1,
@@ -100,8 +101,8 @@ def assert_same_bits(job: Network, workers: int, *, feeds=None):
         initial = session.variables()
         for step in range(STEPS):
             assert session.step(feeds[step] if feeds else job.feed) == losses[step], step
-        for worker in range(workers):
-            assert_equal(session.variables(worker=worker), values)
+        for own in replicas_of(session):
+            assert_equal(own, values)
     return initial, values
 
 

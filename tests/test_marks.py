@@ -7,7 +7,17 @@ import dataclasses
 import numpy as np
 import pytest
 from deferring import EVERY, SOME, deferred, failing
-from networks import Network, cross_entropy, inputs, network, parameter, tf, tf1, wide
+from networks import (
+    Network,
+    cross_entropy,
+    inputs,
+    network,
+    parameter,
+    replicas_of,
+    tf,
+    tf1,
+    wide,
+)
 from pending_updates import assert_equal
 from variants import ALL, GROUPED, grouped, with_variants
 
@@ -76,8 +86,7 @@ def models(job, change, workers=2):
 def train(model, job, steps=6):
     with model.session(trials=None) as session:
         losses = [session.step(job.feed) for _ in range(steps)]
-        replicas = [session.variables(worker=worker) for worker in range(model.plan.workers)]
-        return losses, session.variables(), replicas
+        return losses, session.variables(), replicas_of(session)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from deferring import averaged, with_norm
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from networks import Network, network, relative_error, run_on_one_device, tf, wide
+from networks import Network, network, relative_error, replicas_of, run_on_one_device, tf, wide
 from pending_updates import (
     assert_equal,
     assert_fetches_are_of_their_step,
@@ -137,8 +137,7 @@ def train(model, feed):
     with model.session() as session:
         initial = session.variables()
         losses = [session.step(feed) for _ in range(STEPS)]
-        replicas = [session.variables(worker=w) for w in range(model.plan.workers)]
-        return initial, losses, session.variables(), replicas
+        return initial, losses, session.variables(), replicas_of(session)
 
 
 class Plainly(NamedTuple):

@@ -14,6 +14,7 @@ from networks import (
     network,
     perceptron,
     relative_error,
+    replicas_of,
     run_on_one_device,
     tf,
     tf1,
@@ -49,8 +50,8 @@ def assert_same_bits(job, workers, *, every, own=None, feeds=None):
         for step in range(STEPS):
             session.use(in_turn(model, step, every))
             assert session.step(feeds[step] if feeds else job.feed) == losses[step], step
-        for worker in range(workers):
-            assert_equal(session.variables(worker=worker), values)
+        for own in replicas_of(session):
+            assert_equal(own, values)
         assert_equal(session.variables(), values)
     return initial, values
 

@@ -63,29 +63,34 @@ def rewrite(
     """Apply modifiers in order to a copy of the graph.
 
     Args:
-        check: called after every modifier that has changed something; what it raises is completed
-            with the names of the modifiers that had run.
+        check: called with what came out; where that is broken, or a modifier failed, all are
+            applied once more with a check after each, to name the one that broke the graph.
 
     Raises:
-        InvariantError: `check` found the graph broken.
+        InvariantError: `check` found the graph broken. The message has the names of the modifiers
+            that had run by then.
     """
-    seconds: list[tuple[str, float]] = []
-    checked = b"" if check is None else _bytes(graph_def)
-    for modifier in modifiers:
-        begin = time.perf_counter()
+    changed, seconds = graph_def, list[tuple[str, float]]()
+    try:
+        for modifier in modifiers:
+            begin = time.perf_counter()
+            changed = modifier(changed, plan)
+            seconds.append((modifier.__name__, time.perf_counter() - begin))
+            _log.debug("%s: %d nodes, %.3f s", modifier.__name__, len(changed.node), seconds[-1][1])
+        if check is not None:
+            check(changed, plan)
+    except Exception:
+        if check is not None:
+            _check_each(check, graph_def, plan, modifiers[: len(seconds)])
+        raise
+    return Rewritten(changed, tuple(seconds))
+
+
+def _check_each(check: Check, graph_def: Any, plan: Plan, modifiers: Sequence[Modifier]) -> None:
+    """Raise what is wrong after the first modifier that breaks the graph."""
+    for number, modifier in enumerate(modifiers, start=1):
         graph_def = modifier(graph_def, plan)
-        seconds.append((modifier.__name__, time.perf_counter() - begin))
-        _log.debug("%s: %d nodes, %.3f s", modifier.__name__, len(graph_def.node), seconds[-1][1])
-        if check is not None and checked != (changed := _bytes(graph_def)):
-            checked = changed
-            _check(check, graph_def, plan, [name for name, _ in seconds])
-    return Rewritten(graph_def, tuple(seconds))
-
-
-def _bytes(graph_def: Any) -> bytes:
-    """The same for graphs that are the same."""
-    content: bytes = graph_def.SerializeToString(deterministic=True)
-    return content
+        _check(check, graph_def, plan, [each.__name__ for each in modifiers[:number]])
 
 
 def _check(check: Check, graph_def: Any, plan: Plan, applied: list[str]) -> None:
