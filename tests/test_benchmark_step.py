@@ -294,7 +294,8 @@ def test_a_quick_benchmark_gives_valid_numbers(tmp_path):
         assert min(row["facts"]["reported"]["link_pauses_s"]) >= 0
     reported = planned[-1]["facts"]["reported"]
     assert "plain" in reported["trials"]
-    assert reported["plan"] in reported["trials"]
+    assert reported["predictions_s"].keys() == reported["trials"].keys()
+    assert reported["predicted_s"] == reported["predictions_s"][reported["plan"]]
     said = CliRunner().invoke(app, ["tables", str(tmp_path / "ablation-quick.json")])
     assert said.exit_code == 0, said.output
     assert "wire limit, s" in said.output

@@ -146,7 +146,7 @@ def main() -> None:
     """Worker 0."""
     import caramel
     from benchmarks.peers import graph
-    from caramel.live_planning import expected_of
+    from caramel.live_planning import forecast_of
     from caramel.plan import FACTORS
 
     rank = Rank.read()
@@ -184,6 +184,12 @@ def main() -> None:
         name = session.metrics().plan
         plan = model.variants[name].plan
         pauses = [dataclasses.astuple(each.link_pauses) for each in timelines]
+        trials = _medians(session.metrics().trials)
+
+        def predicted_s(name: str) -> float | None:
+            forecast = forecast_of(model.variants[name].plan, model.decision)
+            return None if forecast is None or name == OTHER else forecast.step_s
+
         return {
             "communication_s": statistics.median(each.communication_s for each in timelines),
             "link_pauses_s": [statistics.median(each) for each in zip(*pauses, strict=True)],
@@ -193,10 +199,11 @@ def main() -> None:
             "gates": len(plan.gates),
             "edges": len(plan.edges),
             "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
-            "predicted_s": None if name == OTHER else expected_of(model.decision),
+            "predicted_s": predicted_s(name),
             "timing_error": _timing_error(rank),
             "plan": name,
-            "trials": _medians(session.metrics().trials),
+            "trials": trials,
+            "predictions_s": {tried: predicted_s(tried) for tried in trials},
         }
 
     rank.measure(session.step, parameters, facts=facts, use=session.use if takes_turns else None)
