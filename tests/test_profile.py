@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from networks import tf1
+from networks import built_network, perceptron, tf, tf1, tied
 from rich.console import Console
 
 from caramel import cache as kept
@@ -213,35 +213,40 @@ def test_the_machine_is_described():
     assert str(replace(machine, processor="P", cores=1)) == "P, 1 core, Some GPU"
 
 
-def test_the_hash_of_a_graph_is_the_same_in_every_process_and_whenever_it_is_built():
-    program = """
-import sys
-sys.path.insert(0, sys.argv[1])
-import networks
-from caramel.fingerprint import graph_hash
-def with_functions(model, factor):
-    def called(x):
-        f = networks.tf.function(lambda a: a * 2)
-        g = networks.tf.function(lambda a: a * factor)
-        kept = lambda row: networks.tf.cond(row[0] > 0, lambda: row, lambda: row * 2)
-        outputs = networks.tf.map_fn(kept, model(g(f(x))))
-        return networks.tf.function(lambda a: f(a) * 4)(outputs)
-    return called
-models = [networks.perceptron, networks.tied, with_functions(networks.perceptron, 3)]
-models.append(with_functions(networks.perceptron, 4))
-for model in models + models[::-1]:
-    print(graph_hash(networks.network("adam", model=model).context().graph_def))
-"""
-    tests = str(Path(__file__).parent)
-    found = [
-        subprocess.run(
-            [sys.executable, "-c", program, tests], capture_output=True, text=True, check=True
-        ).stdout.split()
-        for _ in range(2)
+def built_hashes() -> list[str]:
+    """Of four networks, and of the same four built again, the last one first."""
+
+    def doubled_unless_positive(row):
+        return tf.cond(row[0] > 0, lambda: row, lambda: row * 2)
+
+    def with_functions(model, factor):
+        def called(x):
+            f = tf.function(lambda a: a * 2)
+            g = tf.function(lambda a: a * factor)
+            outputs = tf.map_fn(doubled_unless_positive, model(g(f(x))))
+            return tf.function(lambda a: f(a) * 4)(outputs)
+
+        return called
+
+    models = [perceptron, tied, with_functions(perceptron, 3), with_functions(perceptron, 4)]
+    return [
+        graph_hash(built_network("adam", model=model).context().graph_def)
+        for model in models + models[::-1]
     ]
-    assert found[0] == found[1]
-    assert found[0][:4] == found[0][:3:-1], "built again, the same"
-    assert len(set(found[0])) == 4
+
+
+def test_the_hash_of_a_graph_is_the_same_in_every_process_and_whenever_it_is_built():
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import test_profile as t; "
+    other = subprocess.run(
+        [sys.executable, "-c", program + "print(*t.built_hashes())", str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    found = built_hashes()
+    assert found == other
+    assert found[:4] == found[:3:-1], "built again, the same"
+    assert len(set(found)) == 4
 
 
 @pytest.mark.parametrize(("node", "alike"), [("call_f_{}", False), ("call", True)])
