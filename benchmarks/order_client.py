@@ -208,7 +208,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     while len(orders) < case["rounds"] and incomplete <= case["rounds"]:
         step = system.traced_step()
         if any(len(order) < len(system.transfers) for order in step):
-            incomplete += 1  # two calls are traced at once, and TensorFlow loses some records
+            incomplete += 1  # TensorFlow may record transfers too late
             continue
         orders.append(step)
         if len(samples_s) * case["rounds"] < len(orders) * case["timed"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -16,6 +17,7 @@ from caramel.devices import task_of
 from caramel.distributed_graph import DistributedGraph
 from caramel.errors import ClusterError, StepTimeoutError, WorkerStartError
 from caramel.names import TensorRef, in_variant, tensor_in_variant, variant_prefix
+from caramel.recording import Recording
 from caramel.servers import embedded_servers, own_server
 
 tf1 = tf.compat.v1
@@ -58,6 +60,7 @@ class Runner:
         self._sent = 0  # how many parts of the graph
         self._calls: dict[Any, GraphCall] = {}
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
+        self._recording: Recording | None = None  # from the first traced calls on
         self._look: Look | None = None
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
@@ -132,10 +135,11 @@ class Runner:
                 [in_variant(variant, name) for name in targets],
                 [tensor_in_variant(variant, tensor) for tensor in fed],
             )
-        call, values, metadata = self._calls[key], list(fed.values()), None
-        if traces is not None:
-            metadata = tf1.RunMetadata()
-            traces.append(metadata)
+        call, values = self._calls[key], list(fed.values())
+        if traces is None:
+            return lambda: call(values)
+        metadata = tf1.RunMetadata()
+        traces.append(metadata)
         return lambda: call(values, metadata)
 
     @property
@@ -145,7 +149,10 @@ class Runner:
 
     @contextmanager
     def traced(self) -> Iterator[list[Any]]:
-        """Trace the calls that are compiled meanwhile; their `RunMetadata` come into the list."""
+        """Trace the calls that are compiled meanwhile; their `RunMetadata` come into the list.
+
+        So do those of calls that let all workers record (see `Recording`).
+        """
         self._traces = []
         try:
             yield self._traces
@@ -172,7 +179,16 @@ class Runner:
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
+        if self._traces is not None and len(set(self._tasks)) > 1:
+            function = partial(self._recorded, function, self._traces)
         return self._channel.call(function, what=what, timeout_s=self._timeout_s, look=self._look)
+
+    def _recorded(self, function: Call, traces: list[Any]) -> list[Any]:
+        """Make calls that are traced, while all workers record what they receive."""
+        if self._recording is None:
+            tasks = list(dict.fromkeys(self._tasks))
+            self._recording = Recording(self._target, _config(None), tasks)
+        return self._recording.during(function, traces)
 
     def clock_offsets_s(self) -> tuple[float, ...]:
         """By how much the clock of each replica's worker is ahead of the first one's, in seconds.
@@ -195,7 +211,12 @@ class Runner:
 
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
-        self._channel.close(self._session.close, timeout_s=_CLOSE_TIMEOUT_S)
+        self._channel.close(self._end, timeout_s=_CLOSE_TIMEOUT_S)
+
+    def _end(self) -> None:
+        if self._recording is not None:
+            self._recording.close()
+        self._session.close()
 
     def _connect(self, timeout_s: float, config: Any) -> str:
         """Start or reach the servers; returns the session's target."""

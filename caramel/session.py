@@ -160,8 +160,7 @@ class Session:
         """What every worker does when, in each of some training steps.
 
         They are ordinary steps of the plan that did the last one, but tracing makes them slower; so
-        they count in no trial of plans. In each, the deferred part of the step before is seen. Now
-        and then one lacks transfers to a worker: TensorFlow does not wait until it traces them.
+        they count in no trial of plans. In each, the deferred part of the step before is seen.
 
         All times are by the clock of worker 0. The others' clocks are compared with it beforehand,
         to about half of a round trip.

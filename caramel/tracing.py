@@ -24,10 +24,9 @@ from caramel.report.layout import RESOURCES
 from caramel.session import Session
 from caramel.simulation.simulate import simulate
 from caramel.timeline import Timeline
-from caramel.traffic import Traffic
 from caramel.user_job import UserJob
 
-_MOST_TRACED = 4  # steps are traced for each that is wanted, as some lack transfers
+_MOST_TRACED = 4  # steps are traced for each that is wanted, as some compare factors' products
 
 Result = TypeVar("Result")
 
@@ -60,7 +59,7 @@ def trace_job(
     """Train a job for some steps, of which the last ones are traced.
 
     Every worker is fed what the job says that one worker is fed. Input pipelines that end start
-    again. A step in which transfers were not seen that others have is traced once more.
+    again.
 
     Args:
         job: the job, with what one worker is fed.
@@ -82,11 +81,7 @@ def trace_job(
         for _ in range(WARM_UP_STEPS):
             run.step(session.step)
         traced: list[Timeline] = []
-        receivers = _receivers(model.traffic)
-        while (
-            len(found := _whole(traced, receivers)) < steps
-            and len(traced) < _MOST_TRACED * steps + 1
-        ):
+        while len(found := _usual(traced)) < steps and len(traced) < _MOST_TRACED * steps + 1:
             traced += run.step(lambda feed: session.trace(1, feed))
     return Traced((found or tuple(traced))[-steps:], model.plan, _predicted(model))
 
@@ -99,26 +94,12 @@ def _predicted(model: ARModel) -> Timeline | None:
     return simulate(plan, outlook.workload(bool(plan.edges)), outlook.hardware).timeline
 
 
-def _receivers(traffic: Traffic) -> int:
-    """How many tasks receive something in a step."""
-    return len({target for _, target in (*traffic.bytes, *traffic.open_transfers)})
+def _usual(traced: Sequence[Timeline]) -> tuple[Timeline, ...]:
+    """The steps without the first one, in which TensorFlow prepared the traced calls.
 
-
-def _whole(traced: Sequence[Timeline], receivers: int) -> tuple[Timeline, ...]:
-    """The usual steps in which no transfer is missing, without the first.
-
-    In the first one TensorFlow prepared the traced calls. In any it may have switched on the
-    tracing of transfers too late on a worker, since it does not wait for that. Steps that compare
-    what workers compute from factors do more than others.
+    Steps that compare what workers compute from factors do more than others.
     """
-    traced = [*traced[:1], *(t for t in traced[1:] if not _compares(t))]
-    received = [[s.worker for s in step.spans if s.resource == "receive"] for step in traced]
-    most = max(map(len, received), default=0)
-    return tuple(
-        step
-        for step, workers in zip(traced[1:], received[1:], strict=True)
-        if len(workers) == most and len(set(workers)) >= receivers
-    )
+    return tuple(step for step in traced[1:] if not _compares(step))
 
 
 def _compares(step: Timeline) -> bool:

@@ -94,18 +94,6 @@ def test_a_pipeline_that_is_too_short_is_named():
         trace_job(pipeline_job(elements=1), caramel.Cluster.embedded(2), steps=1)
 
 
-def test_steps_that_lack_transfers_are_traced_again(monkeypatch):
-    whole = Timeline(tuple(Span("receive", n, 0.0, 1.0, w) for n in "ab" for w in range(2)))
-    late, one_worker = Timeline(whole.spans[:3]), whole.of_worker(1)
-    seen = iter([one_worker, one_worker, late, whole, one_worker, whole, whole])
-    monkeypatch.setattr(caramel.Session, "trace", lambda self, steps, feed: (next(seen),))
-    given = network("gradient_descent", number=6)
-    job = UserJob(given.context(), given.feed)
-    traced = trace_job(job, caramel.Cluster.embedded(2), steps=2)
-    assert traced.timelines == (whole, whole)
-    assert list(seen) == [whole]
-
-
 def test_steps_that_compare_bits_are_not_shown(monkeypatch):
     """Sums of bits take longer than the rest of a small step."""
     usual = Timeline((Span("receive", "a", 0.0, 1.0, 0), Span("receive", "a", 0.0, 1.0, 1)))

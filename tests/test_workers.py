@@ -143,13 +143,13 @@ def test_a_client_that_lost_a_worker_can_end():
         import gc, os, signal, sys
         sys.path.insert(0, sys.argv[1])
         import caramel, networks, test_workers
-        for victim in range(2):
+        for victim, traced in ((0, False), (1, False), (1, True)):
             cluster = caramel.Cluster.local(2)
             job = networks.network(number=12)
             session = caramel.ARModel(job.context(), workers=cluster).session()
             os.kill(test_workers.worker_pid(cluster, victim), signal.SIGKILL)
             try:
-                session.step(job.feed)
+                session.trace(1, job.feed) if traced else session.step(job.feed)
             except caramel.CaramelError as error:
                 print(error, flush=True)
             del session, cluster
@@ -165,8 +165,8 @@ def test_a_client_that_lost_a_worker_can_end():
         check=False,
     )
     lines = finished.stdout.splitlines()
-    assert [line[:13] for line in lines[:2]] == [f"lost worker {n}" for n in range(2)]
-    assert lines[2:] == ["done"]
+    assert [line[:13] for line in lines[:3]] == [f"lost worker {n}" for n in (0, 1, 1)]
+    assert lines[3:] == ["done"]
     assert finished.returncode == 0
 
 
