@@ -61,7 +61,16 @@ LAYERS = {
             "modifiers.",
             "pending",
         ),
-        *("profiler", "program", "runner", "servers", "session", "state", "step_trace"),
+        *(
+            "profiler",
+            "program",
+            "recording",
+            "runner",
+            "servers",
+            "session",
+            "state",
+            "step_trace",
+        ),
         *("stepper", "traces", "watchdog"),
     },
     4: {
