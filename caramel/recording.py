@@ -63,11 +63,11 @@ class Recording:
             tf.errors.OpError: a call has failed, or no worker records.
         """
         waiting = []
-        for thread in self._threads:
-            traces.append(metadata := tf1.RunMetadata())
-            waiting.append(thread.submit(partial(self._wait, (), metadata)))
-            self._begun()
         try:
+            for thread in self._threads:
+                traces.append(metadata := tf1.RunMetadata())
+                waiting.append(thread.submit(partial(self._wait, (), metadata)))
+                self._begun()
             return function()
         finally:
             for _ in waiting:
@@ -99,7 +99,7 @@ def _graph(
                 begin.append(queue.enqueue(True).name)
                 begun.append(queue.dequeue().op.name)
         with tf.device(tasks[0]):
-            queue = tf.queue.FIFOQueue(1, [tf.bool], [[]])
+            queue = tf.queue.FIFOQueue(_TRACED_CALLS, [tf.bool], [[]])
             wait, end = queue.dequeue().op.name, queue.enqueue(True).name
     session.extend(graph.as_graph_def().SerializeToString())
     session.place()
