@@ -2,15 +2,14 @@
 
 A traced call asks every worker to record what it receives, without waiting until the worker does.
 On a busy machine that is too late for what a worker receives first: one step in five was traced
-without some or all of its transfers, where four other processes had the two processors. So other
-traced calls, which only wait, are under way before and after.
+without some or all of its transfers, where four other processes had the two processors. So another
+traced call, which only waits, is under way before and after.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -20,7 +19,6 @@ from caramel.channel import CallThread
 
 tf1 = tf.compat.v1
 
-_TRACED_CALLS = 2  # of a step: its own, and that of the deferred part of the step before
 _END_S = 1.0
 
 _log = logging.getLogger(__name__)
@@ -31,8 +29,7 @@ Result = TypeVar("Result")
 class Recording:
     """A session of its own, whose graph is small, so that its calls are ready at once.
 
-    Each traced call needs a waiting one: TensorFlow counts who wants a worker to record, and the
-    end of a traced call, which takes what was recorded, counts twice.
+    Each step needs a waiting call of its own: with one for forty steps, eight lacked transfers.
 
     Args:
         target: the address of the server that drives it.
@@ -49,32 +46,29 @@ class Recording:
         self._wait = GraphCall(self._session, [], [*begin, wait], [])
         self._begun = GraphCall(self._session, [], begun, [])
         self._end = GraphCall(self._session, [], [end], [])
-        self._threads = [CallThread(f"caramel-recording-{n}") for n in range(_TRACED_CALLS)]
+        self._thread = CallThread("caramel-recording")
 
     def during(self, function: Callable[[], Result], traces: list[Any]) -> Result:
         """What a function returns that makes traced calls, while all workers record.
 
         Args:
-            function: makes at most two traced calls.
-            traces: gets the `RunMetadata` of the waiting calls. They have nothing of interest but
-                on GPUs, whose kernels TensorFlow gives to the first of the calls under way.
+            function: makes the traced calls of a step.
+            traces: gets the `RunMetadata` of the waiting call. It has nothing of interest but where
+                there are GPUs, since a process may give all their kernels to the first of the calls
+                under way (not tried).
 
         Raises:
             tf.errors.OpError: a call has failed, or no worker records.
         """
-        waiting = []
+        traces.append(metadata := tf1.RunMetadata())
+        waiting = self._thread.submit(lambda: self._wait((), metadata))
         try:
-            for thread in self._threads:
-                traces.append(metadata := tf1.RunMetadata())
-                waiting.append(thread.submit(partial(self._wait, (), metadata)))
-                self._begun()
+            self._begun()
             return function()
         finally:
-            for _ in waiting:
-                self._end()
-            for each in waiting:
-                if (error := each.exception()) is not None:
-                    _log.info("transfers may not have been recorded: %s", error)
+            self._end()
+            if (error := waiting.exception()) is not None:
+                _log.info("transfers may not have been recorded: %s", error)
 
     def close(self) -> None:
         """End the session.
@@ -83,8 +77,7 @@ class Recording:
             tf.errors.OpError: TensorFlow failed to end it.
         """
         self._session.close()
-        for thread in self._threads:
-            thread.end(_END_S)
+        self._thread.end(_END_S)
 
 
 def _graph(
@@ -99,7 +92,7 @@ def _graph(
                 begin.append(queue.enqueue(True).name)
                 begun.append(queue.dequeue().op.name)
         with tf.device(tasks[0]):
-            queue = tf.queue.FIFOQueue(_TRACED_CALLS, [tf.bool], [[]])
+            queue = tf.queue.FIFOQueue(1, [tf.bool], [[]])
             wait, end = queue.dequeue().op.name, queue.enqueue(True).name
     session.extend(graph.as_graph_def().SerializeToString())
     session.place()

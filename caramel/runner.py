@@ -57,6 +57,7 @@ class Runner:
     ) -> None:
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
         self._tasks = [task_of(device) for device in devices]
+        self._different_tasks = list(dict.fromkeys(self._tasks))
         self._sent = 0  # how many parts of the graph
         self._calls: dict[Any, GraphCall] = {}
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
@@ -151,7 +152,7 @@ class Runner:
     def traced(self) -> Iterator[list[Any]]:
         """Trace the calls that are compiled meanwhile; their `RunMetadata` come into the list.
 
-        So do those of calls that let all workers record (see `Recording`).
+        So do those of the calls that let all workers record (see `Recording`).
         """
         self._traces = []
         try:
@@ -179,15 +180,14 @@ class Runner:
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        if self._traces is not None and len(set(self._tasks)) > 1:
+        if self._traces is not None and len(self._different_tasks) > 1:
             function = partial(self._recorded, function, self._traces)
         return self._channel.call(function, what=what, timeout_s=self._timeout_s, look=self._look)
 
     def _recorded(self, function: Call, traces: list[Any]) -> list[Any]:
         """Make calls that are traced, while all workers record what they receive."""
         if self._recording is None:
-            tasks = list(dict.fromkeys(self._tasks))
-            self._recording = Recording(self._target, _config(None), tasks)
+            self._recording = Recording(self._target, _config(None), self._different_tasks)
         return self._recording.during(function, traces)
 
     def clock_offsets_s(self) -> tuple[float, ...]:
@@ -198,7 +198,7 @@ class Runner:
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        tasks = list(dict.fromkeys(self._tasks))
+        tasks = self._different_tasks
         if self._cluster.kind != "remote" or len(tasks) == 1:
             return (0.0,) * len(self._tasks)
         offsets_s = self._channel.call(
@@ -237,7 +237,7 @@ class Runner:
         graph = tf.Graph()
         with graph.as_default():
             greetings = []
-            for task in dict.fromkeys(self._tasks):
+            for task in self._different_tasks:
                 with tf.device(task):
                     greetings.append(tf.no_op())
         session = tf1.Session(self._target, graph=graph, config=_config(None))
