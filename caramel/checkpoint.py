@@ -2,13 +2,13 @@
 
 A checkpoint is an index file and data files whose names say how many there are. One data file takes
 turns with two, so that old and new can stand side by side until one atomic rename of the index
-switches from the old to the new; then the old ones go. (A checkpoint of one scalar alone cannot be
-split, and changes with two renames.)
+switches from the old to the new; when that is on the disk, the old ones go.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -21,12 +21,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from caramel.checkpoint_index import data_files, with_data_files
 from caramel.errors import CheckpointError
 from caramel.facts import Variable
+from caramel.files import sync, write_whole
 
 tf1 = tf.compat.v1
 
-_SHARD_COUNT = re.compile(r"\.data-\d{5}-of-(\d{5})$")
+_SHARD_COUNT = re.compile(r"\.data-\d{5}-of-(\d{5})")
+_PATTERN = re.compile(r"[*?\[\\]")  # what TensorFlow does not take literally in a path
+_NODE = re.compile(r"^Node: .*\n", re.MULTILINE)  # in TensorFlow's messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,21 @@ class SavedTensor:
     name: str
     slice_spec: str
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a checkpoint holds for a graph.
+
+    Attributes:
+        values: by the variable's name.
+        missing: names of variables that it does not hold.
+        left_over: what it holds of which the graph has no variable.
+    """
+
+    values: Mapping[str, np.ndarray]
+    missing: tuple[str, ...] = ()
+    left_over: tuple[str, ...] = ()
 
 
 def write_checkpoint(prefix: str | os.PathLike[str], tensors: Sequence[SavedTensor]) -> str:
@@ -51,85 +70,156 @@ def write_checkpoint(prefix: str | os.PathLike[str], tensors: Sequence[SavedTens
         CheckpointError: the files cannot be written; an earlier checkpoint of that prefix is whole.
     """
     path = Path(prefix)
+    if not path.name:
+        raise CheckpointError(f"'{prefix}' is no path of a checkpoint; give a file name, too")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         with tempfile.TemporaryDirectory(
             dir=path.parent, prefix=_temporary_prefix(path)
         ) as directory:
-            written = _write_files(Path(directory), tensors, _next_shard_count(path))
+            written = _write_files(Path(directory), tensors, _free_shard_count(path))
             _move_into_place(written, path)
-        _make_latest(path)
     except (OSError, tf.errors.OpError) as error:
-        raise CheckpointError(f"cannot write checkpoint '{path}': {error}") from error
+        raise CheckpointError(
+            f"cannot write checkpoint '{path}': {_reason(error)}; what was there before is whole"
+        ) from error
+    try:
+        _make_latest(path)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint '{path}' is written, but not entered as its directory's latest: "
+            + _reason(error)
+        ) from error
     return str(path)
 
 
 def read_checkpoint(
-    prefix: str | os.PathLike[str], variables: Sequence[Variable]
-) -> Mapping[str, np.ndarray]:
-    """The values of variables in a checkpoint, by their names.
+    prefix: str | os.PathLike[str], variables: Sequence[Variable], *, partial: bool = False
+) -> Restored:
+    """The values of variables in a checkpoint.
 
     Args:
         prefix: what `write_checkpoint` or `tf.compat.v1.train.Saver` returned, or a directory,
             whose latest checkpoint is read.
+        partial: whether the checkpoint may lack some of the variables, but not all.
 
     Raises:
         CheckpointError: there is none, it cannot be read, or it has not all variables in the right
             shape; names them.
     """
-    path = str(prefix)
-    if os.path.isdir(path):
-        latest = tf.train.latest_checkpoint(path)
-        if latest is None:
-            raise CheckpointError(f"directory '{path}' holds no checkpoint")
-        path = latest
+    path = _latest(prefix) if os.path.isdir(prefix) else os.fspath(prefix)
     if not os.path.exists(f"{path}.index"):
         raise CheckpointError(f"there is no checkpoint '{path}' ('{path}.index' does not exist)")
-    try:
-        reader = tf.train.load_checkpoint(path)
-        shapes = reader.get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError) as error:
-        raise CheckpointError(f"cannot read checkpoint '{path}': {error}") from error
-    missing = [v.full_name for v in variables if v.full_name not in shapes]
-    if missing:
+    with _literal(path) as readable:
+        try:
+            reader = tf.train.load_checkpoint(readable)
+            held = reader.get_variable_to_dtype_map()
+            shapes = reader.get_variable_to_shape_map()
+        except (tf.errors.OpError, ValueError) as error:
+            raise CheckpointError(f"cannot read checkpoint '{path}': {_reason(error)}") from error
+        found = [v for v in variables if v.full_name in held]
+        missing = tuple(v.name for v in variables if v.full_name not in held)
+        _check_missing(path, missing, len(variables), partial)
+        for variable in found:
+            _check_fits(path, variable, held[variable.full_name].name, shapes[variable.full_name])
+        values = {v.name: _read_variable(reader, readable, path, v) for v in found}
+    known = {variable.full_name for variable in variables}
+    return Restored(values, missing, tuple(sorted(set(held) - known)))
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names of a list, for messages."""
+    return ", ".join(f"'{name}'" for name in names[:10]) + (" and others" if names[10:] else "")
+
+
+def _check_missing(path: str, missing: Sequence[str], wanted: int, partial: bool) -> None:
+    if partial and len(missing) == wanted:
         raise CheckpointError(
-            f"checkpoint '{path}' lacks {len(missing)} of the graph's {len(variables)} variables: "
-            + ", ".join(f"'{name}'" for name in missing[:10])
-            + (" and others" if len(missing) > 10 else "")
+            f"checkpoint '{path}' holds none of the graph's {wanted} variables; they are called "
+            + some_of(missing)
         )
-    return {variable.name: _read_variable(reader, path, variable) for variable in variables}
+    if missing and not partial:
+        raise CheckpointError(
+            f"checkpoint '{path}' lacks {len(missing)} of the graph's {wanted} variables: "
+            f"{some_of(missing)}; restore(..., partial=True) restores the others and leaves these "
+            "as they are"
+        )
 
 
-def _read_variable(reader: Any, path: str, variable: Variable) -> np.ndarray:
+def _latest(directory: str | os.PathLike[str]) -> str:
+    """The latest checkpoint of a directory."""
+    state = tf.train.get_checkpoint_state(os.fspath(directory))
+    path = state.model_checkpoint_path if state is not None else ""
+    if not path or not os.path.exists(f"{path}.index"):
+        lost = f": '{path}.index', its latest, does not exist" if path else ""
+        raise CheckpointError(f"directory '{os.fspath(directory)}' holds no checkpoint{lost}")
+    return str(path)
+
+
+@contextlib.contextmanager
+def _literal(path: str) -> Iterator[str]:
+    """A path by which TensorFlow finds a checkpoint, since it takes paths for patterns."""
+    if not _PATTERN.search(path):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="caramel-restore-") as directory:
+        link = Path(directory, "checkpoint")
+        for file in _files(Path(path).absolute()):
+            link.with_name(link.name + file.name.removeprefix(Path(path).name)).symlink_to(file)
+        yield str(link)
+
+
+def _reason(error: Exception) -> str:
+    """What an error says, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror} ('{error.filename}')" if error.filename else error.strerror
+    message = error.message if isinstance(error, tf.errors.OpError) else str(error)
+    told = _NODE.split(message)[-1]  # after where the op was made, which is in this file
+    return str(told).strip().partition("\n")[0]
+
+
+def _check_fits(path: str, variable: Variable, dtype: str, shape: Sequence[int]) -> None:
+    """Raise unless what a checkpoint holds has the dtype and shape of the (whole) variable."""
+    wanted = variable.spec.shape
+    if variable.slice_spec:
+        wanted = tuple(int(size) for size in variable.slice_spec.split(" ")[:-1])
+    fits = wanted is None or (
+        len(wanted) == len(shape)
+        and all(d in (None, got) for d, got in zip(wanted, shape, strict=True))
+    )
+    if not fits or dtype != variable.spec.dtype:
+        raise CheckpointError(
+            f"checkpoint '{path}' has '{variable.full_name}' as {dtype} of shape {tuple(shape)}, "
+            f"the graph as {variable.spec.dtype} of shape {wanted}"
+        )
+
+
+def _read_variable(reader: Any, readable: str, path: str, variable: Variable) -> np.ndarray:
     try:
-        value = np.asarray(reader.get_tensor(variable.full_name))
+        if variable.slice_spec:
+            value = _read_slice(readable, variable)
+        else:
+            value = reader.get_tensor(variable.full_name)
     except (tf.errors.OpError, IndexError, ValueError) as error:  # as the reader sees damaged files
         raise CheckpointError(
             f"cannot read '{variable.full_name}' of checkpoint '{path}'; is a data file missing or "
-            f"damaged? {error}"
+            f"damaged? {_reason(error)}"
         ) from error
-    for axis, (offset, length) in enumerate(_slices(variable.slice_spec)):
-        value = value.take(range(offset, offset + length), axis)
-    wanted = variable.spec.shape
-    fits = wanted is None or (
-        len(wanted) == value.ndim
-        and all(d in (None, got) for d, got in zip(wanted, value.shape, strict=True))
-    )
-    if not fits or value.dtype.name != variable.spec.dtype:
-        raise CheckpointError(
-            f"checkpoint '{path}' has '{variable.full_name}' as {value.dtype.name} of shape "
-            f"{value.shape}, the graph as {variable.spec.dtype} of shape {wanted}"
+    # NumPy's own strings lose zeros at the end, and the reader does not know quantized types.
+    return np.asarray(value, tf.as_dtype(variable.spec.dtype).as_numpy_dtype)
+
+
+def _read_slice(readable: str, variable: Variable) -> Any:
+    """A part of a tensor, without the rest of it, which the reader would read."""
+    with tf.Graph().as_default(), tf1.Session(config=_on_processor()) as session:
+        (value,) = tf.raw_ops.RestoreV2(
+            prefix=readable,
+            tensor_names=[variable.full_name],
+            shape_and_slices=[variable.slice_spec],
+            dtypes=[variable.spec.dtype],
         )
-    return value
-
-
-def _slices(spec: str) -> Iterator[tuple[int, int]]:
-    """Offset and length in each dimension, from TensorFlow's description of a slice."""
-    if spec:
-        for part in spec.rpartition(" ")[2].split(":"):
-            offset, _, length = part.partition(",")
-            yield int(offset), int(length)
+        return session.run(value)
 
 
 # Files ------------------------------------------------------------------------------------------
@@ -137,7 +227,7 @@ def _slices(spec: str) -> Iterator[tuple[int, int]]:
 
 def _write_files(directory: Path, tensors: Sequence[SavedTensor], shards: int) -> Path:
     """Write a checkpoint of `shards` data files into a directory; returns its prefix."""
-    portions = _portions(tensors, shards)
+    portions = [tensors[shard::shards] for shard in range(min(shards, len(tensors)))]
     parts = [directory / f"part{shard}" for shard in range(len(portions))]
     with tf.Graph().as_default():
         fed: dict[Any, Any] = {}
@@ -160,71 +250,72 @@ def _write_files(directory: Path, tensors: Sequence[SavedTensor], shards: int) -
                 destination_prefix=str(merged),
                 delete_old_dirs=False,
             )
-        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+        with tf1.Session(config=_on_processor()) as session:
             session.run(merge, fed)
+    _fill_up(merged, len(portions), shards)
     return merged
 
 
+def _fill_up(written: Path, files: int, shards: int) -> None:
+    """Make a checkpoint of fewer tensors than shards one of so many shards, with empty ones."""
+    if files == shards:
+        return
+    index = written.with_name(f"{written.name}.index")
+    index.write_bytes(with_data_files(index.read_bytes(), shards))
+    for file in _data_files(written):
+        os.replace(file, file.with_name(f"{file.name[:-5]}{shards:05d}"))
+    for shard in range(files, shards):
+        written.with_name(f"{written.name}.data-{shard:05d}-of-{shards:05d}").touch()
+
+
+def _on_processor() -> Any:
+    return tf1.ConfigProto(device_count={"GPU": 0})
+
+
 def _move_into_place(written: Path, path: Path) -> None:
-    """Data files first, then the index, whose rename is the moment of change; then clean up."""
+    """Data files first, then the index, whose rename is the moment of change; then clean up.
+
+    Each is on the disk before the next begins: what is gone is never needed any more.
+    """
+    files = _files(written)
+    for file in files:
+        sync(file)
     new = []
-    for file in sorted(written.parent.glob(f"{written.name}.data-*")):
+    for file in _data_files(written):
         target = path.with_name(path.name + file.name.removeprefix(written.name))
         os.replace(file, target)
         new.append(target)
+    sync(path.parent)
     os.replace(f"{written}.index", f"{path}.index")
+    sync(path.parent)
     for file in _data_files(path):
         if file not in new:
             file.unlink()
 
 
+def _files(path: Path) -> list[Path]:
+    """The files of a checkpoint."""
+    return [*_data_files(path), path.with_name(f"{path.name}.index")]
+
+
 def _data_files(path: Path) -> list[Path]:
-    return [
+    return sorted(
         file
         for file in path.parent.iterdir()
-        if file.name.startswith(f"{path.name}.data-") and _SHARD_COUNT.search(file.name)
-    ]
+        if file.name.startswith(path.name)
+        and _SHARD_COUNT.fullmatch(file.name.removeprefix(path.name))
+    )
 
 
-def _portions(tensors: Sequence[SavedTensor], shards: int) -> list[Sequence[SavedTensor]]:
-    """The tensors of each data file; a single tensor is split into two slices."""
-    if len(tensors) >= shards:
-        return [tensors[shard::shards] for shard in range(shards)]
-    (tensor,) = tensors
-    shape = np.shape(tensor.value)
-    if tensor.slice_spec or not shape or shape[0] < 2:
-        return [tensors]
-    half = shape[0] // 2
-    whole = " ".join(str(size) for size in shape)
-    rest = "".join(f":0,{size}" for size in shape[1:])
-    return [
-        [SavedTensor(tensor.name, f"{whole} 0,{half}{rest}", tensor.value[:half])],
-        [SavedTensor(tensor.name, f"{whole} {half},{shape[0] - half}{rest}", tensor.value[half:])],
-    ]
-
-
-def _next_shard_count(path: Path) -> int:
-    """How many data files to write: another number than the checkpoint in place has."""
+def _free_shard_count(path: Path) -> int:
+    """How many data files to write: none may have the name of one of the checkpoint in place."""
     index = path.with_name(f"{path.name}.index")
-    if not index.exists():
-        return 1
-    current = _shard_count(index)
-    for file in _data_files(path):  # left by a saving that was interrupted
-        if not file.name.endswith(f"-of-{current:05d}"):
-            file.unlink()
-    return 2 if current == 1 else 1
-
-
-def _shard_count(index: Path) -> int:
-    """The number of data files that an index file refers to.
-
-    An index is a table whose first entry has the empty key and a `BundleHeaderProto` as value,
-    whose first field is the number of shards: two zero bytes, the value's length, tag, number.
-    """
-    with index.open("rb") as file:
-        start = file.read(5)
-    is_header = len(start) == 5 and start[:2] == bytes(2) and start[3] == 0x08
-    return start[4] if is_header else 1
+    taken = set()
+    if index.exists():
+        current = data_files(index.read_bytes())
+        # Of an index that is not known, any data file may be.
+        taken = {current} if current else {int(file.name[-5:]) for file in _data_files(path)}
+    return next(number for number in itertools.count(1) if number not in taken)
 
 
 def _temporary_prefix(path: Path) -> str:
@@ -233,8 +324,11 @@ def _temporary_prefix(path: Path) -> str:
 
 def _remove_leftovers(path: Path) -> None:
     """Remove directories of savings that were interrupted: their process has ended."""
-    for directory in path.parent.glob(f".{path.name}.saving-*"):
-        process = directory.name.removeprefix(f".{path.name}.saving-").partition("-")[0]
+    start = f".{path.name}.saving-"
+    for directory in path.parent.iterdir():
+        if not directory.name.startswith(start):
+            continue
+        process = directory.name.removeprefix(start).partition("-")[0]
         if process.isdigit() and not os.path.exists(f"/proc/{process}"):
             shutil.rmtree(directory, ignore_errors=True)
 
@@ -249,6 +343,4 @@ def _make_latest(path: Path) -> None:
     state = tf1.train.generate_checkpoint_state_proto(
         str(path.parent), str(path), [*paths, str(path)]
     )
-    written = path.with_name(f"{_temporary_prefix(path)}latest")
-    written.write_text(str(state))
-    os.replace(written, path.with_name("checkpoint"))
+    write_whole(path.with_name("checkpoint"), str(state))

@@ -15,7 +15,13 @@ import tensorflow as tf
 
 from caramel import names
 from caramel.access import handle_of
-from caramel.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
+from caramel.checkpoint import (
+    Restored,
+    SavedTensor,
+    read_checkpoint,
+    some_of,
+    write_checkpoint,
+)
 from caramel.cluster import Cluster
 from caramel.errors import CheckpointError, FeedError, SessionError
 from caramel.facts import Variable
@@ -368,17 +374,26 @@ class Session:
         self._check_open()
         self._settle()
         saved = [variable for variable in self._job.plan.variables if variable.saved]
+        if not saved:
+            raise CheckpointError("the graph has no global variables to save")
         values = dict(self._state.values(saved))
         prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
         return write_checkpoint(
             prefix, [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
         )
 
-    def restore(self, path: str | os.PathLike[str]) -> None:
+    def restore(self, path: str | os.PathLike[str], *, partial: bool = False) -> tuple[str, ...]:
         """Give all global variables the values of a checkpoint, also of the single-device graph's.
+
+        What it holds besides is left alone, and a warning in the log names it.
 
         Args:
             path: what `save` returned, or a directory, whose latest checkpoint is taken.
+            partial: whether it may lack some of the variables (an optimizer's slots, say), which
+                keep their values; a warning names them. One of the wrong shape is an error still.
+
+        Returns:
+            The names of the variables that it lacks.
 
         Raises:
             CheckpointError: it does not exist or does not fit; the variables are untouched.
@@ -387,13 +402,15 @@ class Session:
         saved = [variable for variable in self._job.plan.variables if variable.saved]
         if not saved:
             raise CheckpointError("the graph has no global variables to restore")
-        values = read_checkpoint(path, saved)
+        found = read_checkpoint(path, saved, partial=partial)
         try:
             self._settle()
         except tf.errors.OpError as error:  # nothing of what was to be done counts any more
             _log.info("what was left to do of the last step failed before a restore: %s", error)
             self._settle()
-        self._state.assign(saved, values)
+        self._state.assign([v for v in saved if v.name in found.values], found.values)
+        _tell_of_difference(path, found)
+        return found.missing
 
     def _settle(self) -> None:
         """Do what is pending of the last step; then all replicas are equal."""
@@ -487,3 +504,21 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _tell_of_difference(path: str | os.PathLike[str], found: Restored) -> None:
+    """Log where a checkpoint that was restored and the graph differ."""
+    if found.missing:
+        _log.warning(
+            "checkpoint '%s' lacks %d variables, which are as they were: %s",
+            os.fspath(path),
+            len(found.missing),
+            some_of(found.missing),
+        )
+    if found.left_over:
+        _log.warning(
+            "checkpoint '%s' holds %d values of which the graph has no variable: %s",
+            os.fspath(path),
+            len(found.left_over),
+            some_of(found.left_over),
+        )

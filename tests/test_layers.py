@@ -25,6 +25,7 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 # A name that ends in a dot stands for all modules of that package.
 LAYERS = {
     0: {
+        "checkpoint_index",
         "collector",
         "congestion",
         "devices",
