@@ -21,10 +21,9 @@ from caramel.traffic import Traffic, audit
 
 
 class Assembly:
-    """A graph in which the plans of one job stand side by side.
+    """A graph in which the plans of one job, or of several steps of it, stand side by side.
 
     Args:
-        context: the single-device job.
         watch: told how long each part takes.
         check: look after each modifier for what it has broken.
 
@@ -32,48 +31,54 @@ class Assembly:
         graph: the distributed graph.
     """
 
-    def __init__(self, context: Context, watch: Stopwatch, *, check: bool = False) -> None:
-        self._context, self._watch, self._check = context, watch, check
+    def __init__(self, watch: Stopwatch, *, check: bool = False) -> None:
+        self._watch, self._check = watch, check
         self.graph = DistributedGraph()
 
-    def add(self, plan: Plan, number: int) -> Traffic:
-        """Add the nodes that carry a plan out; returns what a step of it sends.
+    def add(self, context: Context, plan: Plan) -> tuple[int, Traffic]:
+        """Add the nodes that carry a plan out; returns their number and what a step sends.
+
+        Those of the first plan, whose number is 0, also do what is no training step.
 
         Args:
+            context: the job whose step it is.
             plan: complete.
-            number: 0 for the first plan, whose nodes also do what is no training step.
 
         Raises:
             TrafficError: a step would send something else than the plan says; the graph is left as
                 it was.
             GraphError: there is too much of it.
         """
+        number = len(self.graph.parts)
         if number == 0:
-            graph_def, traffic = self._rewritten(plan, MODIFIERS)
+            graph_def, traffic = self._rewritten(context, plan, MODIFIERS)
             self.graph.add(graph_def)
         else:
-            graph_def, traffic = self._rewritten(plan, STEP_MODIFIERS)
+            graph_def, traffic = self._rewritten(context, plan, STEP_MODIFIERS)
             self.graph.add(stand_beside(graph_def, plan, number), number)
         self._watch.note("serialise")
-        return traffic
+        return number, traffic
 
-    def _rewritten(self, plan: Plan, modifiers: Sequence[Modifier]) -> tuple[Any, Traffic]:
+    def _rewritten(
+        self, context: Context, plan: Plan, modifiers: Sequence[Modifier]
+    ) -> tuple[Any, Traffic]:
         check = check_graph if self._check else None
-        done = rewrite(self._context.graph_def, plan, modifiers=modifiers, check=check)
+        done = rewrite(context.graph_def, plan, modifiers=modifiers, check=check)
         self._watch.add(done.seconds)
-        traffic = self._audit(done.graph_def, plan)
+        traffic = _audit(context, done.graph_def, plan)
         self._watch.note("audit")
         self._watch.tell(f"{len(done.graph_def.node)} nodes, {plan.workers} workers")
         return done.graph_def, traffic
 
-    def _audit(self, graph_def: Any, plan: Plan) -> Traffic:
-        functions = {function.signature.name for function in graph_def.library.function}
-        known = tf.Graph()
 
-        def definition_of(kind: str) -> Any:
-            return None if kind in functions else known.op_def_for_type(kind)
+def _audit(context: Context, graph_def: Any, plan: Plan) -> Traffic:
+    functions = {function.signature.name for function in graph_def.library.function}
+    known = tf.Graph()
 
-        loss = self._context.job.loss.op
-        step = [*step_ops(plan), *moved_ops(plan)]
-        step += [in_replica(worker, loss) for worker in range(plan.workers)]
-        return audit(Wiring(graph_def, definition_of), plan, step)
+    def definition_of(kind: str) -> Any:
+        return None if kind in functions else known.op_def_for_type(kind)
+
+    loss = context.job.loss.op
+    step = [*step_ops(plan), *moved_ops(plan)]
+    step += [in_replica(worker, loss) for worker in range(plan.workers)]
+    return audit(Wiring(graph_def, definition_of), plan, step)

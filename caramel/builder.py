@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import logging
 import math
 import os
 from collections.abc import Sequence
@@ -12,52 +10,32 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from caramel.analysis import Analysis, Analyzer
+from caramel.analysis import Analyzer
 from caramel.analyzers import ANALYZERS
-from caramel.analyzers.loss import deviations
 from caramel.assembly import Assembly
-from caramel.cache import kept_plan
 from caramel.cluster import Cluster
 from caramel.collector import held_back
 from caramel.context import Context
 from caramel.devices import replica_devices
 from caramel.errors import PlanError, UnsupportedOpError
-from caramel.facts import (
-    GradientFactors,
-    GradientFrontier,
-    InputPipelines,
-    LoopFrames,
-    ReplicaState,
-    StateAccess,
-    WorkerInputs,
-)
-from caramel.fingerprint import digest, graph_hash, this_machine
+from caramel.fingerprint import digest, graph_hash
 from caramel.graph import OpGraph
-from caramel.job import Job
 from caramel.kinds import PYTHON_CALLS
-from caramel.model_plans import OWN, ModelPlans
 from caramel.plan import Plan, SparseMethod
-from caramel.planning.choose import Decision, choose, known_windows
-from caramel.planning.complete import complete
-from caramel.planning.fit import DECIDED, check_edges, check_fit
+from caramel.planning.choose import Decision
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern import AUTO
-from caramel.planning.plain import plain_plan
 from caramel.profile import Profile
 from caramel.replanning import Replan, ReplanSettings
 from caramel.report.shown import ShownExplanation
 from caramel.session import Session
-from caramel.simulation.explain import explain
 from caramel.stalls import DEFAULT as DEFAULT_STALLS
 from caramel.stalls import StallSettings
+from caramel.step_model import Common, StepModel
 from caramel.stopwatch import Stopwatch
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
-from caramel.variants import Variants
 from caramel.version import __version__
-from caramel.watchdog import StallWatch
-
-_log = logging.getLogger(__name__)
 
 
 class ARModel:
@@ -170,8 +148,6 @@ class ARModel:
         self._watch = Stopwatch(verbose)
         devices = replica_devices(self.cluster.devices, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
-        self._options = options
-        self._analyzers: list[Analyzer] = [*ANALYZERS, *(analyzers or ())]
         measured = _measured(profile, context, len(devices))
         cache_key: str | None = None  # of the plan that proves the fastest
         if measured and plan is None and not analyzers:
@@ -179,62 +155,28 @@ class ARModel:
             known = (*measured, devices, options, sparse, __version__, job.train_op, job.loss)
             known += (job.reduction, sorted(job.replicated_feeds), self.cluster.where)
             cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
-        analysis = self._analysis(measured)
-        self._state = analysis.get(ReplicaState)
-        self._pipelines = analysis.get(InputPipelines)
-        self._access = analysis.get(StateAccess)
-        self._frames = analysis.get(LoopFrames)
-        frontier = analysis.get(GradientFrontier)
-        if len(devices) > 1:
-            self._tell_deviations(analysis.get(WorkerInputs))
-        self._watch.note("analyse")
-        own_plan = plain_plan(
-            context.op_graph,
-            context.job,
-            frontier,
-            analysis.get(GradientFactors),
-            self._state,
-            self._pipelines,
-            devices=devices,
-            pattern=options.pattern,
-            sparse=sparse,
-            marks=marks,
-        )
-        self.windows = known_windows(analysis)
-        self._plain = own_plan
-        self._is_given = plan is not None
-        if plan is None:
-            decision = choose(own_plan, analysis, options, kept=self._kept_plan(cache_key))
-            self.plan: Plan = self._completed(None, decision.plan)
-        else:
-            self.plan = self._completed(plan, own_plan)
-            unplanned = dataclasses.replace(options, planner="plain")
-            decision = choose(own_plan, analysis, unplanned)  # what is known of the job
-            decision = dataclasses.replace(decision, plan=self.plan, source="given")
-        self._watch.tell(f"the plan is {decision.source}")
-        self._watch.note("plan")
-        assembly = Assembly(context, self._watch, check=check)
+        assembly = Assembly(self._watch, check=check)
         self._graph = assembly.graph
-        own = self.plan
-        self.variants = Variants(assembly, lambda each: self._completed(each, own), OWN, own)
-        self.traffic = self.variants[OWN].traffic
-        self._plans = ModelPlans(
-            self.variants,
-            decision,
-            own_plan,
-            context.op_graph,
-            self._analysis,
+        common = Common(
+            self.cluster,
+            devices,
             options,
-            is_given=self._is_given,
+            (*ANALYZERS, *(analyzers or ())),
+            sparse,
+            marks,
             again=replan == "auto",
-            cache_key=cache_key,
-            cores=_cores(self.cluster),
+            assembly=assembly,
+            watch=self._watch,
         )
+        step = StepModel(context, common, measured=measured, plan=plan, cache_key=cache_key)
+        self._step, self._plans = step, step.plans
+        self.plan, self.windows, self.variants = step.plan, step.windows, step.variants
+        self.traffic = step.traffic
 
     @property
     def decision(self) -> Decision:
         """Why the plan is what it is, and what else was looked at; if several, the last one."""
-        return self._plans.decision
+        return self._step.decision
 
     @property
     def graph(self) -> tf.Graph:
@@ -266,42 +208,7 @@ class ARModel:
             PlanError: nothing is known of times (there was no profile, and no step was traced yet),
                 there is one worker only, or the traced steps were done by different plans.
         """
-        if self._plain.workers == 1:
-            raise PlanError("there is nothing to explain: one worker aggregates nothing")
-        if self.decision.outlook is None:
-            raise PlanError(
-                "nothing can be explained, because nothing is known of times: give "
-                "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
-                f"{ReplanSettings().first_after} steps of training with planner='search'"
-            )
-        measured = (measured,) if isinstance(measured, Timeline) else measured
-        explanation = explain(
-            self._plan_of(measured),
-            self.decision.outlook,
-            job=self.context.job.train_op,
-            planner="none, the plan was given" if self._is_given else self._options.planner,
-            deferrable=self.decision.deferrable,
-            measured=measured,
-            measured_step_s=measured_step_s,
-        )
-        return ShownExplanation.of(explanation)
-
-    def _plan_of(self, measured: Sequence[Timeline]) -> Plan:
-        """The plan that did traced steps; the decided one if there are none."""
-        names = sorted({timeline.plan for timeline in measured if timeline.plan})
-        if not names:
-            return self.decision.plan
-        if len(names) > 1:
-            raise PlanError(
-                "the traced steps were done by different plans, "
-                + ", ".join(f"'{name}'" for name in names)
-                + "; explain those of one plan at a time"
-            )
-        if names[0] not in self.variants:
-            raise PlanError(
-                f"the traced steps were done by a plan '{names[0]}', which this model does not have"
-            )
-        return self.variants[names[0]].plan
+        return self._step.explain(measured, measured_step_s=measured_step_s)
 
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same job, for sessions to change to.
@@ -319,36 +226,7 @@ class ARModel:
         Raises:
             PlanError: it does not fit the job, or the name is taken.
         """
-        return self._plans.add(plan, name)
-
-    def _analysis(self, facts: Sequence[Any]) -> Analysis:
-        """What follows from the job and some facts."""
-        return Analysis([self.context.op_graph, self.context.job, *facts], self._analyzers)
-
-    def _tell_deviations(self, inputs: WorkerInputs) -> None:
-        """Warn where the mean over the workers is not what one device computes."""
-        for each in deviations(self.context.op_graph, self.context.job, inputs):
-            _log.warning("%s", each)
-
-    def _kept_plan(self, key: str | None) -> Plan | None:
-        """The plan that proved the fastest in an earlier run, if it can be carried out."""
-        kept = None if key is None else kept_plan(key)
-        if kept is None:
-            return None
-        try:
-            self._completed(kept, self._plain)
-        except PlanError:
-            return None
-        return kept
-
-    def _completed(self, given: Plan | None, own: Plan) -> Plan:
-        """The job's own plan, with what the given one decides and all that follows from it."""
-        job, graph = self.context.job, self.context.op_graph
-        completed = complete(_decided(given, own), graph, job, self._access, self._frames)
-        if given is not None:
-            check_fit(given, completed)
-            check_edges(completed, graph, self._frames)
-        return completed
+        return self._step.add_variant(plan, name)
 
     def session(
         self,
@@ -385,34 +263,12 @@ class ARModel:
             _check_settings("trials", trials, TrialSettings, "'auto' or None")
         _check_settings("replanning", replanning, ReplanSettings)
         _check_settings("stalls", stalls, StallSettings)
-        planning, tried = None, [self._plans.own]
-        settings = TrialSettings() if trials == "auto" else trials
-        if settings is not None:
-            planning = self._plans.planning(settings, replanning)
-            tried = self._plans.tried(all_known=trials != "auto")
-        job = Job(
-            self.context,
-            self._graph,
-            self.variants,
-            self._state,
-            self._access,
-            self._pipelines,
-            self.variants.undeferred,
-            self.variants.plan,
-            self._plans.leave_factors,
-            self.variants.has_room_for,
-        )
         return Session(
-            job,
+            self._step.start(trials, replanning, stalls),
             self.cluster,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             config=config,
-            plan=tried[0],
-            trials=settings if trials != "auto" or len(tried) > 1 else None,
-            tried=tried,
-            planning=planning,
-            stalls=None if stalls is None else StallWatch(stalls, self._plans.forecast),
             report=self._watch.note,
         )
 
@@ -443,24 +299,6 @@ def _check_settings(name: str, value: Any, kind: type[Any], others: str = "None"
     """Raise unless an argument is of a kind of settings, or None."""
     if value is not None and not isinstance(value, kind):
         raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
-
-
-def _decided(plan: Plan | None, own: Plan) -> Plan:
-    """The job's own plan with what the given one, if any, decides."""
-    if plan is None:
-        return own
-    return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
-
-
-def _cores(cluster: Cluster) -> int | None:
-    """How many cores each worker has; None if this process does not know.
-
-    Workers that were started on this machine share its cores. Where this process is one of several,
-    the others are taken for alike. Of those within this process it is not told: they send nothing.
-    """
-    if cluster.kind == "local":
-        return max(1, this_machine().cores // cluster.size)
-    return None if cluster.task is None else this_machine().cores
 
 
 def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:

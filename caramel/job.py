@@ -21,7 +21,7 @@ class Variant:
 
     Attributes:
         name: unique in the job.
-        number: 0 for the first, whose nodes have no prefix.
+        number: unique in the distributed graph; 0 for the first, whose nodes have no prefix.
         plan: what it carries out.
         traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
     """

@@ -26,7 +26,6 @@ from caramel.cluster import Cluster
 from caramel.errors import CheckpointError, FeedError, SessionError
 from caramel.facts import Variable
 from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
-from caramel.job import Job
 from caramel.metrics import Metrics
 from caramel.modifiers import synchronise as programs
 from caramel.names import TensorRef
@@ -34,10 +33,10 @@ from caramel.program import Fetch, StepResult
 from caramel.runner import Runner
 from caramel.state import SharedState
 from caramel.step_trace import timeline_of
-from caramel.stepper import Planning, Stepper
+from caramel.stepper import Stepper, StepStart
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
-from caramel.watchdog import StallWatch, Watchdog
+from caramel.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -51,17 +50,12 @@ class Session:
     closed: save a checkpoint before.
 
     Args:
-        job: the distributed graph and what is known of it.
+        start: the job and its plans, and how to do its step.
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
         step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
             graph of a plan may take longer.
         config: options of the TensorFlow session, such as thread counts.
-        plan: the name of the plan that does the first step.
-        trials: how to try plans during the first steps; by default none are tried.
-        tried: their names; by default all that the job has.
-        planning: how to plan while the job runs; None for not at all.
-        stalls: when to look into a step that takes too long; None for never.
         report: called with the name and the seconds of each part of the opening.
 
     Raises:
@@ -70,20 +64,15 @@ class Session:
 
     def __init__(
         self,
-        job: Job,
+        start: StepStart,
         cluster: Cluster,
         *,
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
         config: Any = None,
-        plan: str,
-        trials: TrialSettings | None = None,
-        tried: Sequence[str] | None = None,
-        planning: Planning | None = None,
-        stalls: StallWatch | None = None,
         report: Callable[[str], Any] | None = None,
     ) -> None:
-        self._job = job
+        job = self._job = start.job
         self._closed = False
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
         self._by_handle = {variable.handle: variable for variable in job.plan.variables}
@@ -98,9 +87,9 @@ class Session:
         )
         note("connect")
         self._state = SharedState(job, self._runner)
-        graph = job.context.op_graph
+        graph, stalls = job.context.op_graph, start.stalls
         watchdog = Watchdog(self._runner, cluster, graph, stalls) if stalls else None
-        self._stepper = Stepper(job, self._runner, plan, planning, watchdog)
+        self._stepper = Stepper(job, self._runner, start.plan, start.planning, watchdog)
         try:
             self._runner.extend()
             note("place")
@@ -108,8 +97,8 @@ class Session:
         except BaseException:
             self.close()
             raise
-        if trials is not None:
-            self.try_plans(trials, plans=tried)
+        if start.trials is not None:
+            self.try_plans(start.trials, plans=start.tried)
         note("initialise")
 
     # Training

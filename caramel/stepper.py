@@ -25,7 +25,7 @@ from caramel.program import Fetch, Program, StepResult, Unlike
 from caramel.replanning import ReplanSettings, Watch
 from caramel.runner import Runner
 from caramel.trials import Trials, TrialSettings, TrialState
-from caramel.watchdog import Watchdog
+from caramel.watchdog import StallWatch, Watchdog
 
 _RECENT_STEPS = 50
 
@@ -59,6 +59,27 @@ class Planning:
     begins: bool = False
     again: bool = False
     expected_s: float | None = None
+
+
+@dataclass(frozen=True)
+class StepStart:
+    """How a session begins to do a step.
+
+    Attributes:
+        job: the distributed graph with the plans of the step.
+        plan: the name of the plan that does it first.
+        tried: names of the plans that are tried, if any are.
+        trials: how to try them; None for not at all.
+        planning: how to plan while the job runs; None for not at all.
+        stalls: when to look into a step that takes too long; None for never.
+    """
+
+    job: Job
+    plan: str
+    tried: tuple[str, ...] = ()
+    trials: TrialSettings | None = None
+    planning: Planning | None = None
+    stalls: StallWatch | None = None
 
 
 class Stepper:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from caramel.assembly import Assembly
 from caramel.collector import held_back
+from caramel.context import Context
 from caramel.errors import CaramelError, PlanError
 from caramel.job import Variant
 from caramel.plan import FACTORS, Plan
@@ -21,7 +22,8 @@ class Variants(Mapping[str, Variant]):
     """Plans of one job by name; those that are needed and missing are added.
 
     Args:
-        assembly: the job's graph.
+        assembly: the graph in which they stand.
+        context: the job.
         completed: from a plan to what is carried out for it.
         name, plan: the first one, complete already.
 
@@ -30,9 +32,14 @@ class Variants(Mapping[str, Variant]):
     """
 
     def __init__(
-        self, assembly: Assembly, completed: Callable[[Plan], Plan], name: str, plan: Plan
+        self,
+        assembly: Assembly,
+        context: Context,
+        completed: Callable[[Plan], Plan],
+        name: str,
+        plan: Plan,
     ) -> None:
-        self._assembly, self._completed = assembly, completed
+        self._assembly, self._context, self._completed = assembly, context, completed
         self._plans = {name: plan}
         self._made: dict[str, Variant] = {}
         self._make(name)
@@ -123,8 +130,9 @@ class Variants(Mapping[str, Variant]):
 
     @held_back()
     def _make(self, name: str) -> None:
-        plan, number = self._plans[name], len(self._made)
-        self._made[name] = Variant(name, number, plan, self._assembly.add(plan, number))
+        plan = self._plans[name]
+        number, traffic = self._assembly.add(self._context, plan)
+        self._made[name] = Variant(name, number, plan, traffic)
 
     def _new_name(self, name: str) -> str:
         """A name that no variant has yet."""

@@ -83,6 +83,7 @@ LAYERS = {
             "profiling",
             "report.",
             "simulating",
+            "step_model",
             "tracing",
             "user_job",
             "variants",

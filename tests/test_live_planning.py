@@ -322,7 +322,7 @@ def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
 ):
     """What transfers cost processors counts, then."""
     six = Machine("a processor", 6, "CPU")
-    monkeypatch.setattr("caramel.builder.this_machine", lambda: six)
+    monkeypatch.setattr("caramel.step_model.this_machine", lambda: six)
     model = caramel.ARModel(network("momentum", model=large).context(), workers)
     given = []
 

@@ -336,8 +336,8 @@ def test_a_dominant_gradient_is_split_and_deferred_in_part(planned):
 def test_the_next_run_takes_over_a_plan_with_parts(planned):
     _, model = planned
     kept = Plan.from_json(model.plan.to_json())
-    analysis = model._analysis([])
-    again = choose(model._plain, analysis, Options(pattern="shuffle"), kept=kept)
+    analysis = model._step.analysis()
+    again = choose(model._step.plain, analysis, Options(pattern="shuffle"), kept=kept)
     assert (again.plan.parts, again.plan.groups) == (model.plan.parts, model.plan.groups)
     assert again.found is None
 

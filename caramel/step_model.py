@@ -1,0 +1,299 @@
+"""One step of a model: what is known of it, its plan, and all plans that stand beside that."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caramel.analysis import Analysis, Analyzer
+from caramel.analyzers.loss import deviations
+from caramel.assembly import Assembly
+from caramel.cache import kept_plan
+from caramel.cluster import Cluster
+from caramel.context import Context
+from caramel.errors import PlanError
+from caramel.facts import (
+    GradientFactors,
+    GradientFrontier,
+    InputPipelines,
+    LoopFrames,
+    ReplicaState,
+    StateAccess,
+    WorkerInputs,
+)
+from caramel.fingerprint import this_machine
+from caramel.job import Job
+from caramel.model_plans import OWN, ModelPlans
+from caramel.plan import Plan, SparseMethod
+from caramel.planning.choose import Decision, choose, known_windows
+from caramel.planning.complete import complete
+from caramel.planning.fit import DECIDED, check_edges, check_fit
+from caramel.planning.options import Options
+from caramel.planning.plain import plain_plan
+from caramel.replanning import ReplanSettings
+from caramel.report.shown import ShownExplanation
+from caramel.simulation.explain import explain
+from caramel.stalls import StallSettings
+from caramel.stepper import StepStart
+from caramel.stopwatch import Stopwatch
+from caramel.timeline import Timeline
+from caramel.trials import TrialSettings
+from caramel.variants import Variants
+from caramel.watchdog import StallWatch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Common:
+    """What the steps of a model have in common.
+
+    Attributes:
+        cluster: the workers.
+        devices: where the replica of each is.
+        options: how steps are planned.
+        analyzers: the built-in ones and the user's.
+        sparse: how sparse gradients are aggregated.
+        marks: whether steps leave marks.
+        again: whether to plan again when steps take much longer than expected.
+        assembly: the graph in which the plans of all steps stand.
+        watch: told how long each part of the build takes.
+    """
+
+    cluster: Cluster
+    devices: Sequence[str]
+    options: Options
+    analyzers: Sequence[Analyzer]
+    sparse: SparseMethod
+    marks: bool
+    again: bool
+    assembly: Assembly
+    watch: Stopwatch
+
+    def analysis(self, context: Context, facts: Sequence[Any] = ()) -> Analysis:
+        """What follows from a job and some facts."""
+        return Analysis([context.op_graph, context.job, *facts], self.analyzers)
+
+
+class StepModel:
+    """A training step over many workers.
+
+    Args:
+        context: the job whose step it is.
+        common: what the steps of the model have in common.
+        measured: what was measured of it.
+        plan: the plan to carry out in place of a new one.
+        cache_key: under which the plan is kept that proves the fastest; None to keep none.
+
+    Attributes:
+        plan: everything that will happen, as pure data.
+        windows: when each parameter can be aggregated; None if nothing is known of times.
+        variants: by name, the plans that a session can change between.
+        traffic: bytes that a step of `plan` sends between each pair of tasks.
+
+    Raises:
+        GraphError, PlanError: as `ARModel`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        common: Common,
+        *,
+        measured: Sequence[Any] = (),
+        plan: Plan | None = None,
+        cache_key: str | None = None,
+    ) -> None:
+        self._context, self._common = context, common
+        self._is_given = plan is not None
+        analysis = self.analysis(measured)
+        self._state = analysis.get(ReplicaState)
+        self._pipelines = analysis.get(InputPipelines)
+        self._access = analysis.get(StateAccess)
+        self._frames = analysis.get(LoopFrames)
+        plain = self._plain_plan(analysis)
+        self.windows = known_windows(analysis)
+        self.plain = plain
+        if plan is None:
+            kept = self._kept_plan(cache_key)
+            decision = choose(plain, analysis, common.options, kept=kept)
+            self.plan: Plan = self._completed(None, decision.plan)
+        else:
+            self.plan = self._completed(plan, plain)
+            unplanned = dataclasses.replace(common.options, planner="plain")
+            decision = choose(plain, analysis, unplanned)  # what is known of the job
+            decision = dataclasses.replace(decision, plan=self.plan, source="given")
+        common.watch.tell(f"the plan is {decision.source}")
+        common.watch.note("plan")
+        own = self.plan
+        self.variants = Variants(
+            common.assembly, context, lambda each: self._completed(each, own), OWN, own
+        )
+        self.traffic = self.variants[OWN].traffic
+        self.plans = ModelPlans(
+            self.variants,
+            decision,
+            plain,
+            context.op_graph,
+            self.analysis,
+            common.options,
+            is_given=self._is_given,
+            again=common.again,
+            cache_key=cache_key,
+            cores=_cores(common.cluster),
+        )
+
+    @property
+    def decision(self) -> Decision:
+        """Why the plan is what it is, and what else was looked at; if several, the last one."""
+        return self.plans.decision
+
+    def analysis(self, facts: Sequence[Any] = ()) -> Analysis:
+        """What follows from the job and some facts."""
+        return self._common.analysis(self._context, facts)
+
+    def add_variant(self, plan: Plan, name: str) -> Plan:
+        """Add another plan for the same step, for sessions to change to: see `ARModel`."""
+        return self.plans.add(plan, name)
+
+    def explain(
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownExplanation:
+        """What bounds a step of the plan, and why each group goes when it goes: see `ARModel`."""
+        if self.plain.workers == 1:
+            raise PlanError("there is nothing to explain: one worker aggregates nothing")
+        if self.decision.outlook is None:
+            raise PlanError(
+                "nothing can be explained, because nothing is known of times: give "
+                "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
+                f"{ReplanSettings().first_after} steps of training with planner='search'"
+            )
+        measured = (measured,) if isinstance(measured, Timeline) else measured
+        planner = self._common.options.planner
+        explanation = explain(
+            self._plan_of(measured),
+            self.decision.outlook,
+            job=self._context.job.train_op,
+            planner="none, the plan was given" if self._is_given else planner,
+            deferrable=self.decision.deferrable,
+            measured=measured,
+            measured_step_s=measured_step_s,
+        )
+        return ShownExplanation.of(explanation)
+
+    def start(
+        self,
+        trials: TrialSettings | Literal["auto"] | None,
+        replanning: ReplanSettings | None,
+        stalls: StallSettings | None,
+    ) -> StepStart:
+        """How a session begins to do the step; the arguments are those of `ARModel.session`."""
+        planning, tried = None, [self.plans.own]
+        settings = TrialSettings() if trials == "auto" else trials
+        if settings is not None:
+            planning = self.plans.planning(settings, replanning)
+            tried = self.plans.tried(all_known=trials != "auto")
+        return StepStart(
+            job=self._job(),
+            plan=tried[0],
+            tried=tuple(tried),
+            trials=settings if trials != "auto" or len(tried) > 1 else None,
+            planning=planning,
+            stalls=None if stalls is None else StallWatch(stalls, self.plans.forecast),
+        )
+
+    def _job(self) -> Job:
+        return Job(
+            self._context,
+            self._common.assembly.graph,
+            self.variants,
+            self._state,
+            self._access,
+            self._pipelines,
+            self.variants.undeferred,
+            self.variants.plan,
+            self.plans.leave_factors,
+            self.variants.has_room_for,
+        )
+
+    def _plain_plan(self, analysis: Analysis) -> Plan:
+        context, common = self._context, self._common
+        frontier = analysis.get(GradientFrontier)
+        if len(common.devices) > 1:
+            self._tell_deviations(analysis.get(WorkerInputs))
+        common.watch.note("analyse")
+        return plain_plan(
+            context.op_graph,
+            context.job,
+            frontier,
+            analysis.get(GradientFactors),
+            self._state,
+            self._pipelines,
+            devices=common.devices,
+            pattern=common.options.pattern,
+            sparse=common.sparse,
+            marks=common.marks,
+        )
+
+    def _tell_deviations(self, inputs: WorkerInputs) -> None:
+        """Warn where the mean over the workers is not what one device computes."""
+        for each in deviations(self._context.op_graph, self._context.job, inputs):
+            _log.warning("%s", each)
+
+    def _kept_plan(self, key: str | None) -> Plan | None:
+        """The plan that proved the fastest in an earlier run, if it can be carried out."""
+        kept = None if key is None else kept_plan(key)
+        if kept is None:
+            return None
+        try:
+            self._completed(kept, self.plain)
+        except PlanError:
+            return None
+        return kept
+
+    def _completed(self, given: Plan | None, own: Plan) -> Plan:
+        """The step's own plan, with what the given one decides and all that follows from it."""
+        job, graph = self._context.job, self._context.op_graph
+        completed = complete(_decided(given, own), graph, job, self._access, self._frames)
+        if given is not None:
+            check_fit(given, completed)
+            check_edges(completed, graph, self._frames)
+        return completed
+
+    def _plan_of(self, measured: Sequence[Timeline]) -> Plan:
+        """The plan that did traced steps; the decided one if there are none."""
+        names = sorted({timeline.plan for timeline in measured if timeline.plan})
+        if not names:
+            return self.decision.plan
+        if len(names) > 1:
+            raise PlanError(
+                "the traced steps were done by different plans, "
+                + ", ".join(f"'{name}'" for name in names)
+                + "; explain those of one plan at a time"
+            )
+        if names[0] not in self.variants:
+            raise PlanError(
+                f"the traced steps were done by a plan '{names[0]}', which this model does not have"
+            )
+        return self.variants[names[0]].plan
+
+
+def _decided(plan: Plan | None, own: Plan) -> Plan:
+    """The step's own plan with what the given one, if any, decides."""
+    if plan is None:
+        return own
+    return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
+
+
+def _cores(cluster: Cluster) -> int | None:
+    """How many cores each worker has; None if this process does not know.
+
+    Workers that were started on this machine share its cores. Where this process is one of several,
+    the others are taken for alike. Of those within this process it is not told: they send nothing.
+    """
+    if cluster.kind == "local":
+        return max(1, this_machine().cores // cluster.size)
+    return None if cluster.task is None else this_machine().cores
