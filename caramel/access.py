@@ -6,7 +6,7 @@ and forward into the functions that an op calls.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from caramel import kinds
 from caramel.facts import StateAccess, TrainingJob
@@ -50,6 +50,27 @@ def handle_of(graph: OpGraph, tensor: TensorRef) -> str:
         seen.add(op.name)
         op = graph[op.inputs[0].op]
     return op.name
+
+
+def uses_of(
+    graph: OpGraph, kind: str, called: Iterable[str], position: int
+) -> Iterator[tuple[Function, FunctionNode, int]]:
+    """Where functions use what an op that calls them gets as its input at `position`.
+
+    Yields:
+        a function's body, a node that takes it and calls no other function, and as which of its
+        inputs.
+    """
+    argument = position - _SELECTOR_INPUTS.get(kind, 0)
+    for name in called:
+        body = graph.functions.get(name)
+        if body is None or not 0 <= argument < len(body.arguments):
+            continue
+        for node, at in _uses(body, body.arguments[argument]):
+            if node.functions:
+                yield from uses_of(graph, node.kind, node.functions, at)
+            else:
+                yield body, node, at
 
 
 def _effect(op: Op, position: int, functions: _FunctionEffects) -> tuple[bool, bool]:

@@ -123,6 +123,20 @@ class StateAccess:
 
 
 @dataclass(frozen=True, slots=True)
+class Merging:
+    """How is one value made of what each worker's variable has gathered from its own examples?
+
+    Attributes:
+        summed: variables that are added to (counters, totals, confusion matrices).
+        averaged: variables that move towards something (moving averages), or add up what is a mean
+            already.
+    """
+
+    summed: tuple[str, ...] = ()
+    averaged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LoopFrames:
     """In which v1 loop frame is each op? The root frame is the empty string."""
 
@@ -178,12 +192,14 @@ class ReplicaState:
     Attributes:
         parameters: trainable variables that the step updates.
         shared: other variables that stay equal on all workers (slots, step counters).
-        local: variables updated from data without a gradient, such as moving averages.
+        local: variables updated from data without a gradient, such as moving averages, in the step
+            or by what can be fetched beside it.
         scalar_only: placeholders of unknown rank for which equality depends on scalar feeds.
         worker_dependent: ops of the whole graph whose values differ between workers.
         generators: variables that hold a random generator's state.
         constant: variables whose initial value only hands out constants; it is the same wherever
             it is made.
+        summed: those of the local ones whose values are added up; those of others are averaged.
     """
 
     parameters: tuple[str, ...]
@@ -193,6 +209,7 @@ class ReplicaState:
     worker_dependent: frozenset[str] = frozenset()
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,7 @@ class Plan:
         reduction: whether gradients are averaged or added up.
         variables: all variables of the graph.
         local: names of variables that may differ between workers.
+        summed: those of them whose values are added up where one is asked for; others are averaged.
         generators: names of variables that hold a random generator's state.
         constant: names of variables whose initial value each worker makes itself, from constants;
             the others' are made once and broadcast.
@@ -234,7 +235,8 @@ class Plan:
         examples: the tensor whose first dimension is a worker's number of examples, or None if the
             client decides how many examples each worker gets.
         evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
-            variables hold the mean over the workers. It goes without what only training needs.
+            variables hold what those of all workers are together. It goes without what only
+            training needs.
         train_op: the op that a step runs.
         loss: the op that puts out the loss.
         marks: whether a step leaves marks on each worker when a group is ready and when it has
@@ -253,6 +255,7 @@ class Plan:
     input_reads: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     local: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     pipelines: tuple[Pipeline, ...] = ()

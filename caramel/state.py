@@ -1,4 +1,4 @@
-"""The variables that all plans of a session work on: initialised, read, broadcast, averaged.
+"""The variables that all plans of a session work on: initialised, read, broadcast, merged.
 
 Everything runs on the nodes of the first plan. Whoever calls has done what is pending before.
 """
@@ -29,7 +29,7 @@ class SharedState:
 
     def __init__(self, job: Job, runner: Runner) -> None:
         self._job, self._runner, self._plan = job, runner, job.plan
-        self._refreshed = True  # whether the evaluation copy has the mean of the local variables
+        self._refreshed = True  # whether the evaluation copy has what local variables are together
         self._torn = False  # whether a failure may have kept updates from some workers
 
     def initialise(self, besides: Sequence[str] = ()) -> None:
@@ -58,14 +58,14 @@ class SharedState:
     def values(
         self, variables: Sequence[Variable], worker: int | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Names and values of variables: of one worker, or equal on all and else their mean."""
+        """Names and values of variables: of one worker, or of all (`programs.is_merged`)."""
         for chunk in _chunks(variables):
             tensors = []
             for variable in chunk:
                 if worker is not None:
                     tensors.append(programs.value_on(worker, variable))
-                elif programs.has_mean(variable, self._plan):
-                    tensors.append(programs.mean_value(variable))
+                elif programs.is_merged(variable, self._plan):
+                    tensors.append(programs.merged_value(variable))
                 else:
                     tensors.append(programs.value_on(0, variable))
             values = self._runner.run(tensors, [], {}, "reading variables")
@@ -118,13 +118,13 @@ class SharedState:
             self._torn = False
 
     def refresh(self) -> None:
-        """Give the evaluation copy the mean of the local variables, if a step changed them."""
+        """Give the evaluation copy what local variables are together, if a step changed them."""
         plan = self._plan
         if self._refreshed or not plan.evaluation:
             return
         local = [variable for variable in plan.variables if variable.name in plan.local]
         if local:
-            self._run([programs.refresh_op(v) for v in local], "averaging local variables")
+            self._run([programs.refresh_op(v) for v in local], "merging local variables")
         self._refreshed = True
 
     def _run(self, targets: Sequence[str], what: str) -> None:

@@ -8,6 +8,7 @@
 `regions`             which ops compute the loss, differentiate, and come behind that?
 `frontier`            where does differentiation end and post-processing begin?
 `factors`             from which smaller tensors can a gradient be computed again?
+`merging`             how is one value made of what each worker has gathered?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?
 `units`               what can a worker compute piece by piece, and which does a gradient need?
@@ -25,6 +26,7 @@ from caramel.analyzers.factors import gradient_factors
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
 from caramel.analyzers.inputs import worker_inputs
+from caramel.analyzers.merging import merging
 from caramel.analyzers.pipelines import input_pipelines
 from caramel.analyzers.replicas import replica_state
 from caramel.analyzers.windows import transfer_windows
@@ -35,6 +37,7 @@ ANALYZERS = (
     worker_inputs,
     gradient_frontier,
     gradient_factors,
+    merging,
     replica_state,
     input_pipelines,
     activation_order,

@@ -73,6 +73,14 @@ def regions_of(
     )
 
 
+def served_parameters(
+    graph: OpGraph, job: TrainingJob, access: StateAccess
+) -> Mapping[str, frozenset[str]]:
+    """For each variable that updates of parameters read, anywhere in the graph, which these are."""
+    everything = set(graph.ops)
+    return _sinks(graph, job, access, everything, _forward(graph, job, everything))[1]
+
+
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
     """What the loss is computed from, with the stacks on which v1 loops keep forward values."""
     forward = graph.data_ancestors([job.loss.op])

@@ -13,6 +13,7 @@ from caramel.analyzers.dependence import Spread, spread
 from caramel.errors import DriftError
 from caramel.facts import (
     GradientFrontier,
+    Merging,
     ReplicaState,
     StateAccess,
     TrainingJob,
@@ -29,6 +30,7 @@ def replica_state(
     access: StateAccess,
     inputs: WorkerInputs,
     frontier: GradientFrontier,
+    merging: Merging,
 ) -> ReplicaState:
     """The variables of the step, sorted by whether they stay equal on all workers.
 
@@ -62,16 +64,20 @@ def replica_state(
     reached = reached_from([*inputs.reasons, *open_inputs])
     written = {name for op in step for name in access.writes.get(op, ())}
     others = [v.name for v in job.variables if v.name not in trainable]
-    readers = [op for op, read in access.reads.items() if read & set(reached.variables)]
+    gathering = {*merging.summed, *merging.averaged}
+    local = tuple(name for name in others if name in reached.variables or name in gathering)
+    differing = {*reached.variables, *local}
+    readers = [op for op, read in access.reads.items() if read & differing]
     everywhere = spread(graph, [*inputs.reasons, *open_inputs, *readers], is_cut=is_cut)
     return ReplicaState(
         parameters=tuple(v.name for v in job.variables if v.name in trainable & written),
-        shared=tuple(name for name in others if name not in reached.variables),
-        local=tuple(name for name in others if name in reached.variables),
+        shared=tuple(name for name in others if name not in local),
+        local=local,
         scalar_only=scalar_only,
         worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),
         constant=tuple(v.name for v in job.variables if _is_constant(graph, v)),
+        summed=merging.summed,
     )
 
 

@@ -1,10 +1,11 @@
-"""Reads, broadcasts and averages variables: the programs beside the training step.
+"""Reads, broadcasts and merges variables: the programs beside the training step.
 
 The *source* of a variable is the copy in which it is initialised and restored: the evaluation copy
 if there is one, else worker 0's (they share all but local variables). From there it is broadcast to
 all workers along a tree: whoever has received it sends it on to two others at most, so that no link
 carries it once for each worker, and no sender holds as many copies. Local variables go the other
-way: their mean over the workers is what is saved and evaluated.
+way: what those of all workers are together, their sum or mean, is what is saved and evaluated.
+Where it is a sum, worker 0 gets all of a value that is broadcast, and the others begin at zero.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def value_on(worker: int, variable: Variable) -> TensorRef:
 
 
 def _sent_value(worker: int, variable: Variable) -> TensorRef:
-    """The same, to be sent to worker 0 for the mean."""
+    """The same, to be sent to worker 0 to be merged."""
     return TensorRef(added(worker, "read", variable.name))
 
 
@@ -44,9 +45,9 @@ def source_value(variable: Variable) -> TensorRef:
     return TensorRef(added(0, "source", variable.name))
 
 
-def mean_value(variable: Variable) -> TensorRef:
-    """The mean of a local variable over the workers."""
-    return TensorRef(added(0, "mean", variable.name))
+def merged_value(variable: Variable) -> TensorRef:
+    """The sum or the mean of a local variable over the workers."""
+    return TensorRef(added(0, "merged", variable.name))
 
 
 def broadcast_op(worker: int, variable: Variable) -> str:
@@ -55,7 +56,7 @@ def broadcast_op(worker: int, variable: Variable) -> str:
 
 
 def refresh_op(variable: Variable) -> str:
-    """Assigns the mean of a local variable to the evaluation copy's."""
+    """Assigns what a local variable is on all workers together to the evaluation copy's."""
     return added(0, "refresh", variable.name)
 
 
@@ -69,10 +70,11 @@ def restored_value(variable: Variable) -> TensorRef:
     return TensorRef(added(0, "restored", variable.name))
 
 
-def has_mean(variable: Variable, plan: Plan) -> bool:
-    """Whether a variable is averaged over the workers; integers and the like are not."""
+def is_merged(variable: Variable, plan: Plan) -> bool:
+    """Whether a variable is a sum or a mean over the workers; there is no mean of integers."""
     is_float = variable.spec.dtype.startswith(("float", "bfloat", "complex"))
-    return variable.name in plan.local and is_float and plan.workers > 1
+    has_one = variable.name in plan.summed or (variable.name in plan.local and is_float)
+    return has_one and plan.workers > 1
 
 
 def broadcast_targets(variable: Variable, plan: Plan) -> range:
@@ -104,11 +106,12 @@ class _Programs:
         source_handle = TensorRef(names.in_copy(source_prefix(plan), variable.handle))
         source = self._read(source_value(variable).op, source_handle, self._home)
         self._write_broadcasts(source)
-        if has_mean(variable, plan):
-            self._write_mean()
+        merges = is_merged(variable, plan)
+        if merges:
+            self._write_merged()
         if variable.name in plan.local and plan.evaluation:
-            mean = mean_value(variable) if has_mean(variable, plan) else value_on(0, variable)
-            self._assign(refresh_op(variable), source_handle, mean, self._home)
+            value = merged_value(variable) if merges else value_on(0, variable)
+            self._assign(refresh_op(variable), source_handle, value, self._home)
         placeholder = self._writer.add(
             restored_value(variable).op,
             "Placeholder",
@@ -157,8 +160,20 @@ class _Programs:
         )
 
     def _write_broadcast(self, worker: int, value: TensorRef) -> None:
-        """A generator's state gets the worker's number added to its key: it draws differently."""
+        """A generator's state gets the worker's number added to its key: it draws differently.
+
+        A sum is whole on worker 0, so the others get zeros.
+        """
         variable, device = self._variable, self._device(worker)
+        if variable.name in self._plan.summed and worker:
+            value = self._writer.add(
+                added(worker, "broadcast_zeros", variable.name),
+                "ZerosLike",
+                [value],
+                device=device,
+                outputs=[variable.spec],
+                T=variable.spec.dtype,
+            )
         if variable.name in self._plan.generators and variable.spec.shape:
             offset = np.zeros(variable.spec.elements or 0, np.int64)
             offset[-1] = worker
@@ -180,27 +195,32 @@ class _Programs:
         """Where a worker has the variable."""
         return self._devices[names.in_replica(worker, self._variable.handle)]
 
-    def _write_mean(self) -> None:
+    def _write_merged(self) -> None:
         variable, plan = self._variable, self._plan
-        spec = variable.spec
-        device = self._home
+        spec, device = variable.spec, self._home
+        adds = variable.name in plan.summed
+        last = plan.workers - 1
         total, *others = self._values()
         for worker, value in enumerate(others, start=1):  # `AddN` has no fixed order
+            is_result = adds and worker == last
+            name = added(0, "total", str(worker), variable.name)
             total = self._writer.add(
-                added(0, "total", str(worker), variable.name),
+                merged_value(variable).op if is_result else name,
                 "AddV2",
                 [total, value],
                 device=device,
                 outputs=[spec],
                 T=spec.dtype,
             )
+        if adds:
+            return
         number = self._writer.constant(
-            added(0, "mean", variable.name, "workers"),
+            added(0, "merged", variable.name, "workers"),
             np.array(plan.workers, tf.as_dtype(spec.dtype).as_numpy_dtype),
             device=device,
         )
         self._writer.add(
-            mean_value(variable).op,
+            merged_value(variable).op,
             "RealDiv",
             [total, number],
             device=device,

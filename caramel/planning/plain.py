@@ -53,6 +53,7 @@ def plain_plan(
         aggregated(graph, job, cut, factors.of.get(cut.gradient.parameter)) for cut in frontier.cuts
     )
     workers = len(devices)
+    made_for_each = {*state.generators, *state.summed}  # not the same on all workers
     return Plan(
         devices=tuple(devices),
         reduction=job.reduction,
@@ -60,8 +61,9 @@ def plain_plan(
         gradients=gradients,
         groups=plain_groups(gradients, workers, pattern, sparse),
         local=state.local,
+        summed=state.summed,
         generators=state.generators,
-        constant=tuple(name for name in state.constant if name not in state.generators),
+        constant=tuple(name for name in state.constant if name not in made_for_each),
         pipelines=pipelines.pipelines,
         examples=pipelines.examples,
         evaluation=workers > 1 and bool(state.local or pipelines.iterators),

@@ -1,0 +1,220 @@
+"""Which variables gather what the examples say, and how is one value made of all workers' own?
+
+Each worker counts its own examples only. A variable to which something is added (a counter, a
+total, a confusion matrix) has seen what all workers have seen together: its values are added up.
+One that moves towards something (a moving average) is averaged. Unless a value is divided by a
+count of steps, which is the same on all workers: then it is a sum over steps of what is a mean over
+the workers, and is averaged, too.
+
+Anything in the graph can be fetched beside a step, so all of it is looked at, not only the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from caramel import kinds
+from caramel.access import handle_of, uses_of
+from caramel.analyzers.dependence import spread
+from caramel.analyzers.regions import served_parameters
+from caramel.facts import Merging, StateAccess, TrainingJob, WorkerInputs
+from caramel.graph import Function, OpGraph
+from caramel.names import TensorRef
+
+_SUMS = frozenset({"Add", "AddV2", "AddN"})
+_DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan", "TruncateDiv", "FloorDiv"})
+_NUMBERS = ("float", "bfloat", "complex", "int", "uint")
+
+
+def merging(graph: OpGraph, job: TrainingJob, access: StateAccess, inputs: WorkerInputs) -> Merging:
+    """How the workers' values of each variable that gathers something become one.
+
+    Parameters, and what updates of parameters read (slots, accumulated gradients), are left out:
+    these must stay equal.
+    """
+    adds = _Gathering(graph, job, access, inputs).adds
+    names = [variable.name for variable in job.variables if variable.name in adds]
+    return Merging(
+        summed=tuple(name for name in names if adds[name]),
+        averaged=tuple(name for name in names if not adds[name]),
+    )
+
+
+class _Gathering:
+    """Looks for variables that are computed from themselves and from examples.
+
+    `adds` says of each whether its values are added up.
+    """
+
+    def __init__(
+        self, graph: OpGraph, job: TrainingJob, access: StateAccess, inputs: WorkerInputs
+    ) -> None:
+        self._graph, self._access = graph, access
+        self._variables = {variable.name: variable for variable in job.variables}
+        self._writers = _writers(graph, job, access)
+        self._readers = _readers(access)
+        self._computed_from: dict[str, set[str]] = {}
+        gathering = self._gathering(inputs)
+        if gathering:
+            serving = served_parameters(graph, job, access)
+            gathering = {name: ops for name, ops in gathering.items() if name not in serving}
+        self.adds = {name: self._are_added(name, ops) for name, ops in gathering.items()}
+        for name in [name for name, adds in self.adds.items() if adds]:
+            self.adds[name] = not self._is_counted_by_steps(name)
+
+    def _gathering(self, inputs: WorkerInputs) -> dict[str, list[str]]:
+        """For each variable the ops that write into it what comes from examples, if some keep what
+        was there."""
+        if not self._writers:
+            return {}
+        reached = spread(self._graph, inputs.reasons, self._access_of_writers()).came_from
+        gathering = {}
+        for name, ops in self._writers.items():
+            differing = [op for op in ops if op in reached]
+            if any(self._keeps(name, op) for op in differing):
+                gathering[name] = differing
+        return gathering
+
+    def _access_of_writers(self) -> StateAccess:
+        """Who touches the variables in question, but for their initial values."""
+        writing: dict[str, set[str]] = {}
+        for name, ops in self._writers.items():
+            for op in ops:
+                writing.setdefault(op, set()).add(name)
+        reads = self._access.reads.items()
+        return StateAccess(
+            {op: names & self._writers.keys() for op, names in reads},
+            {op: frozenset(names) for op, names in writing.items()},
+        )
+
+    def _keeps(self, name: str, op_name: str) -> bool:
+        """Whether what an op leaves in a variable depends on what was there."""
+        op = self._graph[op_name]
+        if op.functions:
+            return name in self._access.reads.get(op_name, ())
+        return op.kind not in kinds.ONLY_WRITE_VARIABLES or self._depend_on(name, op.inputs[1:])
+
+    def _are_added(self, name: str, ops: Iterable[str]) -> bool:
+        is_number = self._variables[name].spec.dtype.startswith(_NUMBERS)
+        return is_number and all(self._adds_to(name, op) for op in ops)
+
+    def _adds_to(self, name: str, op_name: str) -> bool:
+        """Whether an op adds to a variable what does not depend on what was there."""
+        op, graph = self._graph[op_name], self._graph
+        if op.functions:
+            return self._bodies_add(name, op_name)
+        if op.kind in kinds.ADDING_TO_VARIABLES:
+            return not self._depend_on(name, op.inputs[1:])
+        if op.kind != "AssignVariableOp":
+            return False
+        total = graph[self._behind_identities(op.inputs[1]).op]
+        own = [position for position, t in enumerate(total.inputs) if self._is_value(name, t)]
+        added = [t for position, t in enumerate(total.inputs) if position not in own]
+        is_sum = total.kind in _SUMS or (total.kind == "Sub" and own == [0])
+        return is_sum and len(own) == 1 and not self._depend_on(name, added)
+
+    def _bodies_add(self, name: str, op_name: str) -> bool:
+        """The same of an op that calls functions with the variable as an argument."""
+        op, handle = self._graph[op_name], self._variables[name].handle
+        uses = [
+            (body, node)
+            for position, tensor in enumerate(op.inputs)
+            if handle_of(self._graph, tensor) == handle
+            for body, node, argument in uses_of(self._graph, op.kind, op.functions, position)
+            if argument == 0 and node.kind not in kinds.ONLY_READ_VARIABLES
+        ]
+        return bool(uses) and all(
+            node.kind in kinds.ADDING_TO_VARIABLES and not _reads_variables(body, node.inputs[1:])
+            for body, node in uses
+        )
+
+    def _depend_on(self, name: str, tensors: Iterable[TensorRef]) -> bool:
+        """Whether tensors are computed from a variable."""
+        if name not in self._computed_from:  # few ops are, but averages are computed from many
+            self._computed_from[name] = _data_descendants(self._graph, self._readers.get(name, ()))
+        return any(tensor.op in self._computed_from[name] for tensor in tensors)
+
+    def _is_value(self, name: str, tensor: TensorRef) -> bool:
+        op = self._behind_identities(tensor).op
+        is_read = self._graph[op].kind == "ReadVariableOp"
+        return is_read and name in self._access.reads.get(op, ())
+
+    def _behind_identities(self, tensor: TensorRef) -> TensorRef:
+        while self._graph[tensor.op].kind == "Identity":
+            tensor = self._graph[tensor.op].inputs[0]
+        return tensor
+
+    def _is_counted_by_steps(self, name: str) -> bool:
+        """Whether it is divided by something that was counted up alike on all workers."""
+        counted = {
+            other
+            for other, ops in self._writers.items()
+            if other not in self.adds
+            and any(self._graph[op].kind in kinds.ADDING_TO_VARIABLES for op in ops)
+        }
+        graph = self._graph
+        return any(
+            self._depend_on(name, graph[op].inputs[:1])
+            and self._depend_on(other, graph[op].inputs[1:])
+            for op in graph.ops
+            if graph[op].kind in _DIVISIONS
+            for other in counted
+        )
+
+
+def _writers(graph: OpGraph, job: TrainingJob, access: StateAccess) -> dict[str, list[str]]:
+    """For each variable that is no parameter the ops that write it after its initial value.
+
+    Slots are left out: what writes them writes a parameter, too.
+    """
+    initializers = {variable.initializer for variable in job.variables}
+    parameters = {variable.name for variable in job.variables if variable.trainable}
+    writers: dict[str, list[str]] = {}
+    slots: set[str] = set()
+    for op, names in access.writes.items():
+        if op in initializers:
+            continue
+        for name in names - parameters:
+            writers.setdefault(name, []).append(op)
+        if names & parameters:
+            slots |= names
+    return {name: ops for name, ops in writers.items() if name not in slots}
+
+
+def _readers(access: StateAccess) -> dict[str, list[str]]:
+    readers: dict[str, list[str]] = {}
+    for op, names in access.reads.items():
+        for name in names:
+            readers.setdefault(name, []).append(op)
+    return readers
+
+
+def _data_descendants(graph: OpGraph, names: Iterable[str]) -> set[str]:
+    """The given ops and all that is computed from them."""
+    found, waiting = set[str](), list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [
+                reader
+                for reader in graph.consumers[name]
+                if any(tensor.op == name for tensor in graph[reader].inputs)
+            ]
+    return found
+
+
+def _reads_variables(body: Function, inputs: Iterable[str]) -> bool:
+    """Whether something in a body is computed from a variable that it reads there."""
+    nodes = {node.name: node for node in body.nodes}
+    waiting, seen = list(inputs), set[str]()
+    while waiting:
+        name = waiting.pop()
+        node = nodes.get(name)
+        if node is None or name in seen:
+            continue
+        seen.add(name)
+        if node.kind in kinds.ONLY_READ_VARIABLES or node.functions:
+            return True
+        waiting += node.inputs
+    return False

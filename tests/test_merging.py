@@ -1,0 +1,199 @@
+"""What workers gather from their own examples is one value wherever it is asked for.
+
+Counters, totals and confusion matrices are added up, moving averages are averaged; compared with
+one device that has seen the whole batches.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from networks import state_of, tf, tf1
+
+import caramel
+
+CLASSES = 3
+RNG = np.random.default_rng(5)
+BATCHES = [
+    {
+        "x:0": RNG.normal(size=(8, CLASSES)),
+        "y:0": RNG.integers(0, CLASSES, 8),
+    }
+    for _ in range(3)
+]
+UNEVEN = {key: value[:7] for key, value in BATCHES[0].items()}
+
+
+def count(x, y, guess):
+    seen = tf1.get_variable("seen", [], tf.int64, tf1.zeros_initializer(), trainable=False)
+    return seen, seen.assign_add(tf.shape(x, out_type=tf.int64)[0])
+
+
+def histogram(x, y, guess):
+    seen = tf1.get_variable("seen", [CLASSES], trainable=False, initializer=tf1.zeros_initializer())
+    return seen, tf1.scatter_add(seen, y, tf.ones_like(y, tf.float32))
+
+
+def assigned_total(x, y, guess):
+    total = tf1.get_variable("seen", [], tf.float64, tf1.ones_initializer(), trainable=False)
+    return total, total.assign(tf.reduce_sum(x) + tf.identity(total))
+
+
+def counted_down(x, y, guess):
+    left = tf1.get_variable("seen", [], tf.int32, tf1.constant_initializer(100), trainable=False)
+    return left, left.assign(left - tf.shape(x)[0])
+
+
+def counted_in_a_branch(x, y, guess):
+    seen = tf1.get_variable("seen", [], tf.float64, tf1.zeros_initializer(), trainable=False)
+    tf1.enable_control_flow_v2()
+    try:
+        done = tf.cond(
+            tf.reduce_sum(x) > -1e9,
+            lambda: tf.identity(seen.assign_add(tf.reduce_sum(x))),
+            lambda: tf.constant(0.0, tf.float64),
+        )
+    finally:
+        tf1.disable_control_flow_v2()
+    return seen, done
+
+
+def mean_of_a_mean(x, y, guess):
+    return tf1.metrics.mean(tf.reduce_mean(x))
+
+
+def moving_average(x, y, guess):
+    mean = tf1.get_variable("seen", [CLASSES], tf.float64, tf1.ones_initializer(), trainable=False)
+    return mean, mean.assign_sub(0.1 * (mean - tf.reduce_mean(x, axis=0)))
+
+
+EXACT_WHATEVER_THE_PARTS = {
+    "count": count,
+    "histogram": histogram,
+    "assigned_total": assigned_total,
+    "counted_down": counted_down,
+    "counted_in_a_branch": counted_in_a_branch,
+    "mean": lambda x, y, guess: tf1.metrics.mean(x),
+    "weighted_mean": lambda x, y, guess: tf1.metrics.mean(x[:, 0], weights=tf.cast(y, tf.float32)),
+    "accuracy": lambda x, y, guess: tf1.metrics.accuracy(y, guess),
+    "mean_iou": lambda x, y, guess: tf1.metrics.mean_iou(y, guess, CLASSES),
+    "per_class": lambda x, y, guess: tf1.metrics.mean_per_class_accuracy(y, guess, CLASSES),
+    "precision": lambda x, y, guess: tf1.metrics.precision(y > 0, guess > 0),
+    "recall": lambda x, y, guess: tf1.metrics.recall(y > 0, guess > 0),
+    "auc": lambda x, y, guess: tf1.metrics.auc(y > 0, tf.sigmoid(x[:, 0])),
+    "false_negatives": lambda x, y, guess: tf1.metrics.false_negatives(y > 0, guess > 0),
+    "rmse": lambda x, y, guess: tf1.metrics.root_mean_squared_error(x, x**2),
+    "recall_at_k": lambda x, y, guess: tf1.metrics.recall_at_k(y, tf.cast(x, tf.float32), 2),
+}
+EXACT_FOR_EQUAL_PARTS = {"mean_of_a_mean": mean_of_a_mean, "moving_average": moving_average}
+ALL = EXACT_WHATEVER_THE_PARTS | EXACT_FOR_EQUAL_PARTS
+
+
+class Job:
+    """A job with something that gathers, in its step or to be fetched beside it."""
+
+    def __init__(self, make, *, in_step: bool) -> None:
+        with tf.Graph().as_default() as self.graph:
+            x = tf1.placeholder(tf.float64, [None, CLASSES], name="x")
+            y = tf1.placeholder(tf.int64, [None], name="y")
+            w = tf1.get_variable("w", [CLASSES, CLASSES], tf.float64, tf1.zeros_initializer())
+            self.loss = tf1.losses.sparse_softmax_cross_entropy(y, x @ w)
+            self.train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(self.loss)
+            self.value, self.update = make(x, y, tf.argmax(x, axis=1))
+            self.update = getattr(self.update, "op", self.update)
+            if in_step:
+                self.train_op = tf.group(self.train_op, self.update)
+            self.fetches = [self.loss] if in_step else [self.loss, self.update]
+            self.init = [tf1.global_variables_initializer(), tf1.local_variables_initializer()]
+
+    def on_one_device(self, batches):
+        with tf1.Session(graph=self.graph) as session:
+            session.run(self.init)
+            for batch in batches:
+                session.run([self.train_op, *self.fetches], batch)
+            return session.run(self.value)
+
+    def model(self, workers: int) -> caramel.ARModel:
+        context = caramel.Context(self.graph, train_op=self.train_op, loss=self.loss)
+        return caramel.ARModel(context, workers=workers, check=True)
+
+
+@pytest.mark.parametrize("in_step", [False, True])
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+def test_what_all_workers_have_gathered_is_read(make, in_step):
+    job = Job(make, in_step=in_step)
+    with job.model(2).session() as session:
+        for batch in BATCHES:
+            session.step(batch, job.fetches)
+        values = session.run(job.value), session.run(job.value)
+    expected = job.on_one_device(BATCHES)
+    for value in values:
+        np.testing.assert_allclose(value, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", EXACT_WHATEVER_THE_PARTS.values(), ids=EXACT_WHATEVER_THE_PARTS)
+def test_workers_with_unequal_parts_count_what_they_have(make):
+    job = Job(make, in_step=False)
+    with job.model(3).session() as session:
+        for batch in (UNEVEN, *BATCHES):
+            session.step(batch, job.fetches)
+        value = session.run(job.value)
+    np.testing.assert_allclose(value, job.on_one_device([UNEVEN, *BATCHES]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "workers"), [(count, 3), (assigned_total, 3), (counted_down, 3), (moving_average, 2)]
+)
+def test_a_checkpoint_has_what_all_have_gathered_and_training_goes_on_from_it(
+    make, workers, tmp_path
+):
+    job = Job(make, in_step=True)
+    with job.model(2).session() as session:
+        session.step(BATCHES[0])
+        path = session.save(tmp_path / "first")
+        session.step(BATCHES[1])  # is forgotten
+    np.testing.assert_allclose(tf.train.load_variable(path, "seen"), job.on_one_device(BATCHES[:1]))
+    with job.model(workers).session() as session:
+        session.restore(path)
+        for batch in BATCHES[1:]:
+            session.step(batch)
+        values = session.variables()["seen"], session.run(job.value)
+    for value in values:
+        np.testing.assert_allclose(value, job.on_one_device(BATCHES), rtol=1e-12)
+
+
+def test_what_run_gathers_and_resets_counts_once():
+    job = Job(EXACT_WHATEVER_THE_PARTS["mean"], in_step=False)
+    with tf1.Session(graph=job.graph) as plain, job.model(2).session() as session:
+        plain.run(job.init)
+        for batch in BATCHES:
+            plain.run(job.fetches, batch)
+            session.step(batch, job.fetches)
+            plain.run(job.update, UNEVEN)
+            session.run(job.update, UNEVEN)
+            np.testing.assert_allclose(session.run(job.value), plain.run(job.value), rtol=1e-6)
+        plain.run(job.init)
+        session.run(job.init[1])
+        plain.run(job.update, UNEVEN)
+        session.step(UNEVEN, job.fetches)
+        np.testing.assert_allclose(session.run(job.value), plain.run(job.value), rtol=1e-6)
+
+
+def test_slots_and_initial_values_gather_nothing():
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float64, [None])
+        drawn = tf1.get_variable("drawn", [4], trainable=False)
+        loaded = tf1.get_variable("loaded", [4], trainable=False)
+        given = tf1.placeholder(tf.float32, [4])
+        loaded.assign(given)
+        w = tf1.get_variable("w", [], tf.float64, tf1.zeros_initializer())
+        gathered = tf1.get_variable("gathered", [], tf.float64, trainable=False)
+        loss = tf.reduce_mean(tf.square(w - x))
+        (gradient,) = tf1.gradients(loss, [w])
+        step = tf1.train.get_or_create_global_step()
+        train_op = tf1.train.AdamOptimizer(0.1).minimize(loss, step)
+        slot = gathered.assign(0.9 * gathered + gradient)
+        w.assign_sub(0.1 * slot)  # another optimizer, which nothing runs
+        assert drawn is not None
+    state = state_of(caramel.Context(graph, train_op=train_op, loss=loss))
+    assert state.local == state.summed == ()
