@@ -8,6 +8,7 @@ than rewriting the graph, and nobody looks at them.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -155,7 +156,8 @@ class GraphCall:
 class GraphSession:
     """A session, and the graph that it runs.
 
-    Whoever lets go of one that is not closed closes it, as with `tf.compat.v1.Session`.
+    Whoever lets go of one that is not closed closes it, as with `tf.compat.v1.Session`. It belongs
+    to the process that made it: a forked child can neither use nor close it.
 
     Args:
         target: the address of the server that drives it.
@@ -168,6 +170,7 @@ class GraphSession:
 
     def __init__(self, target: str, config: Any, task: str | None = None) -> None:
         self.pointer: int | None = None
+        self._process = os.getpid()
         tensorflow, settings = _library(), config.SerializeToString()
         self._graph = tensorflow.TF_NewGraph()
         options = tensorflow.TF_NewSessionOptions()
@@ -241,7 +244,7 @@ class GraphSession:
         Raises:
             tf.errors.OpError: TensorFlow failed to end it.
         """
-        if self.pointer is None:
+        if self.pointer is None or os.getpid() != self._process:
             return
         pointer, self.pointer = self.pointer, None
         tensorflow = _library()

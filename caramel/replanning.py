@@ -93,10 +93,11 @@ class Watch:
     @property
     def drift(self) -> float | None:
         """The usual step over the expected one; None if one of them is not known."""
-        window = self._settings.window
-        if self.expected_s is None or len(self._recent_s) < window:
+        window, expected_s = self._settings.window, self.expected_s
+        recent_s = list(self._recent_s)[-window:]  # another thread may go on meanwhile
+        if expected_s is None or len(recent_s) < window:
             return None
-        return median(list(self._recent_s)[-window:]) / self.expected_s
+        return median(recent_s) / expected_s
 
     def record(self, step_s: float, *, counts: bool = True) -> None:
         """An ordinary step took so long.

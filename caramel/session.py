@@ -36,6 +36,7 @@ from caramel.step_trace import timeline_of
 from caramel.stepper import Stepper, StepStart
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
+from caramel.turns import Turns, in_turn, last_turn
 from caramel.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,11 @@ class Session:
 
     Variables are initialised when it is opened. They live on the workers, and are gone when it is
     closed: save a checkpoint before.
+
+    Several threads may use it: its methods take turns, in the order in which they were called, but
+    for `metrics`, which never waits. A method that is called within another one of the same thread,
+    by a signal handler or a callback, is refused (`close` is not). In a forked child nothing but
+    `metrics` and `close` can be called, and `close` does nothing there.
 
     Args:
         start: the job and its plans, and how to do its step.
@@ -73,6 +79,7 @@ class Session:
         report: Callable[[str], Any] | None = None,
     ) -> None:
         job = self._job = start.job
+        self._turns = Turns()
         self._closed = False
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
         self._by_handle = {variable.handle: variable for variable in job.plan.variables}
@@ -103,6 +110,7 @@ class Session:
 
     # Training
 
+    @in_turn
     def step(self, feed_dict: Mapping[Any, Any] | None = None, fetches: Any = None) -> Any:
         """One synchronous training step.
 
@@ -149,6 +157,7 @@ class Session:
                 self._state.tear()
         return tf.nest.pack_sequence_as(structure, result.values)
 
+    @in_turn
     def trace(
         self, steps: int = 3, feed_dict: Mapping[Any, Any] | None = None
     ) -> tuple[Timeline, ...]:
@@ -195,6 +204,7 @@ class Session:
 
     # Plans
 
+    @in_turn
     def use(self, plan: str) -> None:
         """Let another plan of the model do all following steps. Trials and planning end.
 
@@ -214,6 +224,7 @@ class Session:
         with self._state.torn_by_failures():
             self._stepper.use(plan)
 
+    @in_turn
     def try_plans(
         self, settings: TrialSettings | None = None, *, plans: Sequence[str] | None = None
     ) -> None:
@@ -240,6 +251,7 @@ class Session:
 
     # Anything but training
 
+    @in_turn
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
         """Run part of the graph once, without training, as `tf.Session.run` would.
 
@@ -330,6 +342,7 @@ class Session:
 
     # Variables
 
+    @in_turn
     def variables(self, worker: int | None = None) -> dict[str, np.ndarray]:
         """The values of all variables, by the names the user gave them.
 
@@ -344,6 +357,7 @@ class Session:
         self._settle()
         return dict(self._state.values(plan.variables, worker))
 
+    @in_turn
     def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:
         """Write a checkpoint that `tf.compat.v1.train.Saver` of the user's graph can restore.
 
@@ -371,6 +385,7 @@ class Session:
             prefix, [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
         )
 
+    @in_turn
     def restore(self, path: str | os.PathLike[str], *, partial: bool = False) -> tuple[str, ...]:
         """Give all global variables the values of a checkpoint, also of the single-device graph's.
 
@@ -475,8 +490,14 @@ class Session:
         if self._closed:
             raise SessionError("the session is closed; open another with model.session()")
 
+    @last_turn
     def close(self) -> None:
-        """End the session; the variables are gone. Closing it again does nothing."""
+        """End the session; the variables are gone. Closing it again does nothing.
+
+        It waits for what another thread is doing in the session, a step for no longer than
+        `step_timeout_s`. Other threads that wait for their turn then get a `SessionError`. In a
+        forked child it returns at once, and the parent goes on.
+        """
         if self._closed:
             return
         self._closed = True

@@ -241,15 +241,15 @@ class Stepper:
             self._program.flush()
 
     def metrics(self) -> Metrics:
-        """How training goes."""
-        trials = self._trials.state() if self._trials else None
-        expected_s = self._watch.expected_s if self._watch else None
-        drift = self._watch.drift if self._watch else None
+        """How training goes; another thread may do a step meanwhile."""
+        trials, watch = self._trials, self._watch
+        expected_s = watch.expected_s if watch else None
+        drift = watch.drift if watch else None
         return Metrics(
             self._steps,
             self._last.name,
             tuple(self._recent_s),
-            trials,
+            trials.state() if trials else None,
             expected_s,
             drift,
             self._watchdog.stalls if self._watchdog else (),

@@ -9,6 +9,7 @@ the decisions are always the same.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -102,6 +103,7 @@ class Trials:
         self._order = list(names)  # those that are still tried
         self._round, self._position, self._done = 1, 0, 0
         self._chosen = names[0] if len(names) == 1 else None
+        self._lock = threading.Lock()  # another thread may ask for the state
 
     @property
     def settings(self) -> TrialSettings:
@@ -127,20 +129,22 @@ class Trials:
         """
         if self.is_over:
             return
-        self._done += 1
-        if counts and self._done > self._settings.skipped:
-            self._times_s[self.turn].append(step_s)
-        if self._done == self._settings.skipped + self._settings.steps:
-            self._done = 0
-            self._end_turn()
+        with self._lock:
+            self._done += 1
+            if counts and self._done > self._settings.skipped:
+                self._times_s[self.turn].append(step_s)
+            if self._done == self._settings.skipped + self._settings.steps:
+                self._done = 0
+                self._end_turn()
 
     def state(self) -> TrialState:
         """How far the trials are."""
-        plans = tuple(
-            TriedPlan(name, len(times), self._median_s(name), name not in self._order)
-            for name, times in self._times_s.items()
-        )
-        return TrialState(self.is_over, self._round, self.turn, plans)
+        with self._lock:
+            plans = tuple(
+                TriedPlan(name, len(times), self._median_s(name), name not in self._order)
+                for name, times in self._times_s.items()
+            )
+            return TrialState(self.is_over, self._round, self.turn, plans)
 
     def _end_turn(self) -> None:
         self._position += 1

@@ -39,6 +39,7 @@ LAYERS = {
         "quiet",
         "receiving",
         "stopwatch",
+        "turns",
         "version",
     },
     1: {
