@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from caramel.analyzers.fusions import find_cycle, matches
 from caramel.devices import task_of
 from caramel.errors import InvariantError
-from caramel.graph import Op, OpGraph
+from caramel.graph import Op, OpGraph, dtype_name
 from caramel.names import colocated_op, worker_of
 from caramel.plan import Plan
 
@@ -17,7 +18,8 @@ def check_graph(graph_def: Any, plan: Plan) -> None:
 
     1. No two nodes have the same name.
     2. Every input, control input and colocation group names a node of the graph.
-    3. There is no cycle but those of loops.
+    3. There is no cycle but those of loops, also where ops that TensorFlow may compute as one
+       (`caramel.analyzers.fusions`) are taken for one.
     4. Every node is placed on a task, and it is that of the worker it belongs to.
     5. No edge crosses the border of a loop's frame but through ``Enter`` and ``Exit``.
     6. Loops of different workers have frames of different names.
@@ -31,6 +33,7 @@ def check_graph(graph_def: Any, plan: Plan) -> None:
     _check_names(graph_def)
     graph = OpGraph.from_graph_def(graph_def, {})
     order = graph.topological_order()  # which needs every source
+    _check_fusions(graph_def, graph)
     _check_devices(graph, plan)
     _check_frames(graph, order, _frame_names(graph_def))
     _check_colocation(graph_def, graph)
@@ -41,6 +44,17 @@ def _check_names(graph_def: Any) -> None:
     repeated = [n for n, c in Counter(node.name for node in graph_def.node).items() if c > 1]
     if repeated:
         raise InvariantError(f"several nodes are called '{repeated[0]}'")
+
+
+def _check_fusions(graph_def: Any, graph: OpGraph) -> None:
+    dtypes = {node.name: node.attr["T"].type for node in graph_def.node if "T" in node.attr}
+    found = matches(graph, graph.ops, lambda op: dtype_name(dtypes.get(op.name, 0)))
+    cycle = find_cycle(graph, found)
+    if cycle is not None:
+        raise InvariantError(
+            "the graph has a cycle where TensorFlow, with oneDNN, computes some of its ops as one: "
+            + " -> ".join(cycle)
+        )
 
 
 def _check_devices(graph: OpGraph, plan: Plan) -> None:

@@ -144,6 +144,19 @@ class LoopFrames:
 
 
 @dataclass(frozen=True, slots=True)
+class Fusions:
+    """Which ops may TensorFlow compute as one?
+
+    Then all that any of them waits for comes before all that waits for any of them.
+
+    Attributes:
+        groups: names of such ops, in the order of the graph; no op is in two groups.
+    """
+
+    groups: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerInputs:
     """Which ops put out values that differ between workers by themselves, and why?
 

@@ -16,6 +16,7 @@ from caramel.cluster import Cluster
 from caramel.context import Context
 from caramel.errors import PlanError
 from caramel.facts import (
+    Fusions,
     GradientFactors,
     GradientFrontier,
     InputPipelines,
@@ -30,7 +31,7 @@ from caramel.model_plans import OWN, ModelPlans
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
-from caramel.planning.fit import DECIDED, check_edges, check_fit
+from caramel.planning.fit import DECIDED, check_edges, check_fit, check_fused, kept_apart
 from caramel.planning.options import Options
 from caramel.planning.plain import plain_plan
 from caramel.replanning import ReplanSettings
@@ -114,6 +115,7 @@ class StepModel:
         self._pipelines = analysis.get(InputPipelines)
         self._access = analysis.get(StateAccess)
         self._frames = analysis.get(LoopFrames)
+        self._fusions = analysis.get(Fusions)
         plain = self._plain_plan(analysis)
         self.windows = known_windows(analysis)
         self.plain = plain
@@ -261,6 +263,9 @@ class StepModel:
         if given is not None:
             check_fit(given, completed)
             check_edges(completed, graph, self._frames)
+            check_fused(completed, graph, self._fusions)
+            for each in kept_apart(completed, graph, self._fusions):
+                _log.warning("%s", each)
         return completed
 
     def _plan_of(self, measured: Sequence[Timeline]) -> Plan:

@@ -1,10 +1,11 @@
-"""What is said of processors for which TensorFlow does not use oneDNN by itself."""
+"""TensorFlow with oneDNN and without: what is said of processors, and that both train the same."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +66,55 @@ def test_tensorflow_says_the_same_of_this_machine():
     )
     used = "oneDNN custom operations are on" in result.stderr
     assert used == (advice({}) is None)
+
+
+# Training ---------------------------------------------------------------------------------------
+
+TRAINS = """
+import caramel, convolving, networks
+from caramel.facts import ActivationOrder
+from deferring import deferred
+
+def order_of(layer):
+    own = [f"{kind}{n}" for n in (2, 1, 0) for kind in layer]
+    def order() -> ActivationOrder:
+        return ActivationOrder(("out", *own, "w"))
+    return order
+
+def compare(job, workers, analyzers):
+    planned = caramel.ARModel(
+        job.context(), workers=workers, planner="paper", analyzers=analyzers
+    )
+    assert planned.plan.edges
+    plan = deferred(planned, "some")
+    model = caramel.ARModel(job.context(), workers=workers, plan=plan, check=True)
+    with model.session(trials=None, step_timeout_s=60) as session:
+        initial = session.variables()
+        losses = [session.step(job.feed) for _ in range(4)]
+        values = session.variables()
+    expected = networks.run_on_one_device(job, initial, steps=4)
+    error = networks.relative_error(values, expected.values)
+    assert error < 1e-4, (workers, error)
+
+for workers in (2, 3):
+    facts = networks.slow_facts(workers)
+    compare(convolving.job(convolving.usual), workers, facts)
+    for layer in ("bw", "wb"):
+        compare(convolving.job(), workers, [*facts, order_of(layer)])
+print("trained")
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("setting", ["0", "1"])
+def test_convolutions_train_as_on_one_device_with_onednn_and_without(setting):
+    folder = Path(__file__).parent
+    result = subprocess.run(
+        [sys.executable, "-c", TRAINS],
+        env={**os.environ, SETTING: setting, "PYTHONPATH": f"{folder.parent}:{folder}"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert result.stdout == "trained\n", result.stderr

@@ -11,6 +11,7 @@
 `merging`             how is one value made of what each worker has gathered?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?
+`fusions`             which ops may TensorFlow compute as one?
 `units`               what can a worker compute piece by piece, and which does a gradient need?
 `activation`          in which order should raw gradients get ready?
 `windows`             when can each parameter be aggregated without blocking computation?
@@ -25,6 +26,7 @@ from caramel.analyzers.activation import activation_order
 from caramel.analyzers.factors import gradient_factors
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
+from caramel.analyzers.fusions import fused_ops
 from caramel.analyzers.inputs import worker_inputs
 from caramel.analyzers.merging import merging
 from caramel.analyzers.pipelines import input_pipelines
@@ -34,6 +36,7 @@ from caramel.analyzers.windows import transfer_windows
 ANALYZERS = (
     state_access,
     loop_frames,
+    fused_ops,
     worker_inputs,
     gradient_frontier,
     gradient_factors,

@@ -2,7 +2,8 @@
 
 A *unit* is an op, or a v1 loop as a whole with all loops inside it: its iterations need all of its
 variables, so that no part of a loop may wait for what comes out of another. What a loop puts out
-(``Exit``) is a unit of its own, and so the units have no cycles.
+(``Exit``) is a unit of its own, and so the units have no cycles. Ops that TensorFlow may compute as
+one, and of which several are waited for by others, are a unit, too (`caramel.analyzers.fusions`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from caramel.analyzers.frames import ROOT
+from caramel.analyzers.fusions import fusions_among, opened
 from caramel.errors import PlanError
 from caramel.facts import ActivationOrder, GradientFrontier, LoopFrames, TrainingJob
 from caramel.graph import OpGraph
@@ -26,12 +28,14 @@ class Units:
         sources: of each unit, the units it waits for.
         order: all units, each after its sources; ties in the order of the graph.
         of_op: the unit of each op.
+        fused: the units that TensorFlow may compute as one op.
     """
 
     ops: tuple[tuple[str, ...], ...]
     sources: tuple[frozenset[int], ...]
     order: tuple[int, ...]
     of_op: dict[str, int]
+    fused: frozenset[int] = frozenset()
 
     def needed_by(self, targets: Sequence[Iterable[str]]) -> list[int]:
         """For each unit a number whose bit `n` says whether ``targets[n]`` need it."""
@@ -66,16 +70,33 @@ class Units:
 
 
 def units_of_step(graph: OpGraph, job: TrainingJob, frames: LoopFrames) -> Units:
-    """The units of one training step."""
+    """The units of one training step.
+
+    Ops that TensorFlow may compute as one are apart if a loop as a whole lies between them.
+    """
     step = graph.ancestors([job.train_op, job.loss.op])
     loops = _loops(graph, frames, step)
+    fusions = opened(graph, fusions_among(graph, step), among=step).groups
+    groups = [group for group in fusions if not any(name in loops for name in group)]
+    units = _units(graph, step, loops, groups)
+    if len(units.order) < len(units.ops):
+        units = _units(graph, step, loops, [])
+    assert len(units.order) == len(units.ops), "units wait for each other"
+    return units
+
+
+def _units(
+    graph: OpGraph, step: set[str], loops: dict[str, str], groups: Sequence[tuple[str, ...]]
+) -> Units:
+    """The units, of which only those are in order that do not wait for themselves."""
+    joined = loops | {name: group[0] for group in groups for name in group}
     of_op: dict[str, int] = {}
-    of_loop: dict[str, int] = {}
+    of_joined: dict[str, int] = {}
     ops: list[list[str]] = []
     for name in graph.ops:
         if name not in step:
             continue
-        unit = of_loop.setdefault(loops[name], len(ops)) if name in loops else len(ops)
+        unit = of_joined.setdefault(joined[name], len(ops)) if name in joined else len(ops)
         if unit == len(ops):
             ops.append([])
         ops[unit].append(name)
@@ -84,7 +105,8 @@ def units_of_step(graph: OpGraph, job: TrainingJob, frames: LoopFrames) -> Units
         frozenset(of_op[source] for name in names for source in graph[name].sources) - {unit}
         for unit, names in enumerate(ops)
     )
-    return Units(tuple(map(tuple, ops)), sources, _ordered(sources), of_op)
+    fused = frozenset(of_op[group[0]] for group in groups)
+    return Units(tuple(map(tuple, ops)), sources, _ordered(sources), of_op, fused)
 
 
 def targets_of(frontier: GradientFrontier) -> dict[str, tuple[str, ...]]:
@@ -147,5 +169,4 @@ def _ordered(sources: Sequence[frozenset[int]]) -> tuple[int, ...]:
             waits[consumer] -= 1
             if waits[consumer] == 0:
                 heapq.heappush(ready, consumer)
-    assert len(order) == len(sources), "units wait for each other"
     return tuple(order)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from caramel.analysis import Analysis
+from caramel.analyzers.fusions import find_cycle
 from caramel.devices import Device
 from caramel.errors import MissingFactError, PlanError
 from caramel.facts import (
     ActivationOrder,
+    Fusions,
     GradientFrontier,
     LoopFrames,
     NetworkModel,
@@ -242,14 +244,19 @@ def _factored(product: Product, size_bytes: int) -> str:
 
 
 def edges_of(analysis: Analysis) -> tuple[Edge, ...]:
-    """The control edges that let gradients get ready in one order."""
-    return serialize(
-        analysis.get(OpGraph),
+    """The control edges that let gradients get ready in one order.
+
+    There are none where TensorFlow may compute ops as one that would wait for themselves then.
+    """
+    graph = analysis.get(OpGraph)
+    edges = serialize(
+        graph,
         analysis.get(TrainingJob),
         analysis.get(GradientFrontier),
         analysis.get(LoopFrames),
         analysis.get(ActivationOrder),
     )
+    return edges if find_cycle(graph, analysis.get(Fusions), edges) is None else ()
 
 
 def _outlook(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+from caramel.analyzers.fusions import find_cycle, opened
 from caramel.errors import PlanError
-from caramel.facts import LoopFrames
+from caramel.facts import Fusions, LoopFrames
 from caramel.graph import OpGraph
-from caramel.plan import Plan
+from caramel.plan import Edge, Plan
 
 DECIDED = ("parts", "groups", "edges", "gates")
 """What a plan decides; everything else follows from that and from the job."""
@@ -73,6 +76,80 @@ def check_edges(plan: Plan, graph: OpGraph, frames: LoopFrames) -> None:
                 f"an edge of the plan, '{edge.before}' -> '{edge.after}', crosses the border of a "
                 f"loop: it begins {_in_loop(begins_in)} and ends {_in_loop(waits_in)}"
             )
+
+
+def check_fused(plan: Plan, graph: OpGraph, fusions: Fusions) -> None:
+    """Raise if no step with the plan's control edges ends where TensorFlow computes ops as one.
+
+    Args:
+        graph: the single-device graph.
+        fusions: its ops that may be computed as one.
+
+    Raises:
+        PlanError: says which ops, and which edge.
+    """
+    cycle = find_cycle(graph, fusions, plan.edges)
+    if cycle is not None:
+        groups = [own for own in opened(graph, fusions, plan.edges).groups if own[0] in cycle]
+        edge = _edge_on(cycle, plan.edges, groups)
+        raise PlanError(
+            f"with an edge of the plan, '{edge.before}' -> '{edge.after}', a step would never end: "
+            f"where TensorFlow uses oneDNN it may compute {_as_one(graph, groups)} as one op, "
+            f"which would wait for itself: {' -> '.join(cycle)}; leave that edge out"
+        )
+    for group, waits in _added(plan, fusions):
+        for name in group:
+            read = next((t.op for t in graph[name].inputs if t.op in group), None)
+            if graph[name].kind == "BiasAdd" and waits[name] and read is not None:
+                own, its = set(graph[name].control_inputs), set(graph[read].control_inputs)
+                if own | waits[name] == its | waits[read]:
+                    raise PlanError(
+                        f"by edges of the plan '{name}' waits for the same ops as '{read}', which "
+                        "it reads; where TensorFlow uses oneDNN, that ends the workers' processes: "
+                        f"leave out the edges to '{name}', which wait for nothing else"
+                    )
+
+
+def kept_apart(plan: Plan, graph: OpGraph, fusions: Fusions) -> Iterator[str]:
+    """What the plan's edges keep TensorFlow from computing as one, each in a sentence."""
+    for group, waits in _added(plan, fusions):
+        if len({frozenset(own) for own in waits.values()}) > 1:
+            edge = next(edge for edge in plan.edges if edge.after in group)
+            yield (
+                f"an edge of the plan, '{edge.before}' -> '{edge.after}', keeps TensorFlow from "
+                f"computing {_as_one(graph, [group])} as one op where it uses oneDNN, which may "
+                "make steps longer"
+            )
+
+
+def _added(plan: Plan, fusions: Fusions) -> Iterator[tuple[tuple[str, ...], dict[str, set[str]]]]:
+    """The groups to which edges of the plan lead, and what each of their ops waits for by them."""
+    before: dict[str, set[str]] = {}
+    for edge in plan.edges:
+        before.setdefault(edge.after, set()).add(edge.before)
+    for group in fusions.groups if before else ():
+        if any(name in before for name in group):
+            yield group, {name: before.get(name, set()) for name in group}
+
+
+def _edge_on(
+    cycle: Sequence[str], edges: Sequence[Edge], groups: Sequence[tuple[str, ...]]
+) -> Edge:
+    """An edge that closes a cycle of ops in which each group goes by its first op."""
+    one = {name: group[0] for group in groups for name in group}
+    steps = set(pairwise(cycle))
+    return next(
+        edge
+        for edge in edges
+        if (one.get(edge.before, edge.before), one.get(edge.after, edge.after)) in steps
+    )
+
+
+def _as_one(graph: OpGraph, groups: Sequence[tuple[str, ...]]) -> str:
+    """Groups of ops, for people."""
+    return ", and ".join(
+        " with ".join(f"'{name}' ({graph[name].kind})" for name in group) for group in groups
+    )
 
 
 def _in_loop(frame: str) -> str:

@@ -9,6 +9,9 @@ they compute nothing: the forward pass, inputs and what they come from, constant
 variables, and what initialises and reads variables. Held back, they would draw the backward pass
 into programs that have nothing to do with it. What no gradient needs (updates, metrics, moving
 averages) is not ordered either.
+
+Ops that TensorFlow may compute as one (`caramel.analyzers.fusions`) are in one set and wait for the
+same, so that no edge keeps them apart. Gradients that it puts out get ready together.
 """
 
 from __future__ import annotations
@@ -50,8 +53,10 @@ def serialize(
     parts = units.by_target(list(targets.values()))[:-1]
     free = units_never_held(graph, job, units, parts)
     sets = [_set_of(graph, units, [unit for unit in part if unit not in free]) for part in parts]
+    together = _put_out_together(units, targets)
     end_sets = [
-        _sinks(graph, own, part.names) for own, part in zip(targets.values(), sets, strict=True)
+        _sinks(graph, [each for name in own for each in together.get(name, (name,))], part.names)
+        for own, part in zip(targets.values(), sets, strict=True)
     ]
     _refuse_impossible(targets, sets, end_sets)
     edges: list[Edge] = []
@@ -98,6 +103,8 @@ def _set_of(graph: OpGraph, units: Units, part: Sequence[int]) -> _Set:
         own = units.ops[unit]
         before = {name: waiting.intersection(graph[name].sources) for name in own}
         free_set = [name for name in own if not before[name]]
+        if free_set and unit in units.fused:
+            free_set = list(own)
         if free_set and graph[own[0]].kind == "Exit":
             waiting.remove(own[0])
             continue
@@ -105,6 +112,17 @@ def _set_of(graph: OpGraph, units: Units, part: Sequence[int]) -> _Set:
         if free_set or any(not found.held.isdisjoint(names) for names in before.values()):
             found.held.update(own)
     return found
+
+
+def _put_out_together(
+    units: Units, targets: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, ...]]:
+    """Of each target that may be computed together with others, all of these."""
+    of_unit: dict[int, dict[str, None]] = {}
+    for name in (name for own in targets.values() for name in own):
+        if units.of_op[name] in units.fused:
+            of_unit.setdefault(units.of_op[name], {})[name] = None
+    return {name: tuple(names) for names in of_unit.values() for name in names}
 
 
 def _refuse_impossible(
