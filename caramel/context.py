@@ -7,6 +7,7 @@ names that a `Context` holds.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from caramel.errors import (
     QueueRunnerError,
     ReferenceVariableError,
     UnknownNameError,
+    UnsupportedOpError,
 )
 from caramel.facts import RawGradient, Reduction, TrainingJob, Variable
 from caramel.graph import OpGraph, TensorSpec
@@ -102,6 +104,7 @@ class Context:
                 op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
             ),
         )
+        self._graph = weakref.ref(graph)
         self.graph_def = graph.as_graph_def(add_shapes=True)
         definitions = {op.type: op.op_def for op in graph.get_operations()}
         self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
@@ -134,7 +137,7 @@ class Context:
         Raises:
             GraphError: it is neither in the captured graph; `what` says what it was given for.
         """
-        name = _name_of(given, what)
+        name = _name_of(given, what, self._graph())
         operation, colon, index = name.partition(":")
         if operation not in self.op_graph:
             raise UnknownNameError(
@@ -148,6 +151,11 @@ class Context:
         if not index.isdigit() or int(index) >= outputs:
             raise UnknownNameError(f"{what}: '{operation}' has {outputs} outputs, no '{name}'")
         return operation, int(index)
+
+    def is_feedable(self, tensor: TensorRef) -> bool:
+        """Whether a tensor may be fed (see `tf.Graph.prevent_feeding`)."""
+        graph = self._graph()
+        return graph is None or graph.is_feedable(graph.get_tensor_by_name(str(tensor)))
 
     def _check_updates(self) -> None:
         """Raise unless the train op updates a parameter."""
@@ -239,6 +247,13 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def _refuse_unsupported(graph: tf.Graph) -> None:
     """Raise for what cannot be replicated, naming the first op of its kind."""
+    for op in graph.get_operations():
+        if op.type in kinds.ACCUMULATORS:
+            raise UnsupportedOpError(
+                f"'{op.name}' collects gradients of several processes, as SyncReplicasOptimizer "
+                "does; Caramel aggregates them itself: minimise the loss with the inner optimizer, "
+                "and leave out SyncReplicasOptimizer, its hooks and its queues"
+            )
     if graph.get_collection(tf1.GraphKeys.QUEUE_RUNNERS):
         raise QueueRunnerError(
             "the graph has queue runners, which fill queues of one process only; read the data "

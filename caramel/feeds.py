@@ -62,27 +62,64 @@ def to_array(feed: Feed) -> np.ndarray:
     """The fed value as an array of the tensor's dtype.
 
     Raises:
-        FeedError: it cannot be converted without loss of kind (float to integer, say).
+        FeedError: it cannot be converted, or not without loss of kind (float to integer, say), or
+            an integer is out of the dtype's range.
     """
     try:
         if feed.spec.dtype == "string":
-            return np.asarray(feed.value, dtype=object)  # NumPy's own strings lose zeros at the end
+            return _strings(feed.value)
         array = np.asarray(feed.value)
         if array.dtype.kind in "OUS" or not _castable(array, feed.dtype):
-            raise TypeError(f"{array.dtype.name} values")
+            raise TypeError(_what(feed.value, array))
         return array.astype(feed.dtype, copy=False)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever an object does when it is asked for its values
         raise FeedError(
             f"cannot feed '{feed.tensor}': it takes {feed.spec.dtype}, got {error}"
         ) from error
 
 
+def check_whole(feed: Feed, array: np.ndarray) -> None:
+    """Raise unless a value that is not split fits its tensor's static shape.
+
+    Raises:
+        FeedError: it does not.
+    """
+    _check_shape(feed, array.shape, array.shape, 1)
+
+
+def _strings(value: Any) -> np.ndarray:
+    """An array of strings or bytes; NumPy's own strings would lose zeros at the end."""
+    array = np.asarray(value, dtype=object)
+    for each in array.flat:
+        if not isinstance(each, str | bytes):
+            raise TypeError(f"a {type(each).__name__}")
+    return array
+
+
+def _what(value: Any, array: np.ndarray) -> str:
+    """What is wrong with a value that cannot be converted."""
+    if value is None:
+        return "None"
+    if array.dtype.kind == "O":
+        kinds = sorted({type(each).__name__ for each in array.flat})
+        return f"values of type {', '.join(kinds)}"
+    if array.dtype.kind in "US":
+        return "strings"
+    if array.dtype.kind in "iu":
+        return f"{array.dtype.name} values from {array.min()} to {array.max()}"
+    return f"{array.dtype.name} values"
+
+
 def _castable(array: np.ndarray, dtype: Any) -> bool:
     if array.size == 0 or array.dtype == dtype:
         return True
-    if array.dtype.kind == "i" and np.dtype(dtype).kind == "u":
-        return bool(array.min() >= 0 and array.max() <= np.iinfo(dtype).max)
-    if array.dtype.kind == "V" or np.dtype(dtype).kind == "V":  # bfloat16 and its like
+    wanted = np.dtype(dtype)
+    if array.dtype.kind in "iu" and wanted.kind in "iu":
+        if np.can_cast(array.dtype, wanted):
+            return True
+        limits = np.iinfo(wanted)
+        return bool(array.min() >= limits.min and array.max() <= limits.max)
+    if array.dtype.kind == "V" or wanted.kind == "V":  # bfloat16 and its like
         return array.dtype.kind in "Vfiu"
     return bool(np.can_cast(array.dtype, dtype, casting="same_kind"))
 

@@ -105,6 +105,11 @@ OTHER_INPUTS = frozenset(
 INPUTS = ITERATOR_READS | PYTHON_CALLS | OTHER_INPUTS
 
 ONE_SHOT_ITERATOR = "OneShotIterator"
+
+# Where optimizers for many processes (`SyncReplicasOptimizer`) collect the gradients of all.
+ACCUMULATORS = frozenset(
+    {"ConditionalAccumulator", "SparseConditionalAccumulator", "ResourceConditionalAccumulator"}
+)
 QUEUES = frozenset(
     {
         "FIFOQueueV2",

@@ -23,9 +23,10 @@ from caramel.checkpoint import (
     write_checkpoint,
 )
 from caramel.cluster import Cluster
-from caramel.errors import CheckpointError, FeedError, SessionError
+from caramel.errors import CheckpointError, FeedError, PlanError, SessionError
+from caramel.exchangeable import check_fed, check_fetched
 from caramel.facts import Variable
-from caramel.feeds import Feed, SplitFeeds, split_feeds, to_array
+from caramel.feeds import Feed, SplitFeeds, check_whole, split_feeds, to_array
 from caramel.metrics import Metrics
 from caramel.modifiers import synchronise as programs
 from caramel.names import TensorRef
@@ -145,8 +146,8 @@ class Session:
         self._check_open()
         wanted = self._job.context.job.loss if fetches is None else fetches
         structure = str(wanted) if isinstance(wanted, TensorRef) else wanted
-        flat = [self._fetch(item) for item in tf.nest.flatten(structure)]
-        feeds = split_feeds(self._feeds(feed_dict or {}), self._job.plan.workers)
+        flat = self._fetches(structure)
+        feeds = split_feeds(self._feeds(feed_dict), self._job.plan.workers)
         self._check_fed(flat, feeds.values[0])
         self._state.mend()
         self._state.may_change()
@@ -235,9 +236,13 @@ class Session:
             plans: their names; by default all. The first one stays unless another is faster.
 
         Raises:
-            PlanError: there is no such plan.
+            PlanError: there is no such plan, or `settings` are none.
         """
         self._check_open()
+        if settings is not None and not isinstance(settings, TrialSettings):
+            raise PlanError(f"settings must be caramel.TrialSettings or None, not {settings!r}")
+        if isinstance(plans, str):
+            raise PlanError(f"plans must be a list of names, not '{plans}'")
         self._stepper.try_plans(
             list(self._job.variants) if plans is None else plans, settings or TrialSettings()
         )
@@ -267,8 +272,10 @@ class Session:
             FeedError: the train op is among what would run, or something fed does not fit.
         """
         self._check_open()
-        flat = [self._fetch(item) for item in tf.nest.flatten(fetches)]
-        feeds = {feed.tensor: to_array(feed) for feed in self._feeds(feed_dict or {})}
+        flat = self._fetches(fetches)
+        feeds = self._whole_feeds(feed_dict)
+        if not flat:
+            return fetches
         self._check_fed(flat, feeds, training=False)
         closure = self._job.context.op_graph.ancestors(
             [fetch.op for fetch in flat], stop=frozenset(tensor.op for tensor in feeds)
@@ -352,8 +359,8 @@ class Session:
         """
         self._check_open()
         plan = self._job.plan
-        if worker is not None and not 0 <= worker < plan.workers:
-            raise FeedError(f"there is no worker {worker}; they are 0 to {plan.workers - 1}")
+        if worker is not None and not (isinstance(worker, Integral) and 0 <= worker < plan.workers):
+            raise FeedError(f"there is no worker {worker!r}; they are 0 to {plan.workers - 1}")
         self._settle()
         return dict(self._state.values(plan.variables, worker))
 
@@ -375,6 +382,11 @@ class Session:
             CheckpointError: it cannot be written.
         """
         self._check_open()
+        if global_step is not None and not isinstance(global_step, Integral):
+            raise CheckpointError(
+                f"global_step must be a whole number, not {global_step!r}; "
+                "session.run(global_step) returns that of a tensor"
+            )
         self._settle()
         saved = [variable for variable in self._job.plan.variables if variable.saved]
         if not saved:
@@ -424,6 +436,14 @@ class Session:
 
     # Names
 
+    def _fetches(self, structure: Any) -> list[Fetch]:
+        """What the user fetches, in the order of the structure."""
+        try:
+            flat = tf.nest.flatten(structure)
+        except (TypeError, ValueError) as error:  # keys that cannot be sorted, say
+            raise FeedError(f"fetches have a structure that TensorFlow refuses: {error}") from error
+        return [self._fetch(item) for item in flat]
+
     def _fetch(self, given: Any) -> Fetch:
         op, index = self._job.context.tensor_or_operation(given, "fetches")
         is_operation = isinstance(given, tf.Operation) or (
@@ -431,14 +451,22 @@ class Session:
         )
         if is_operation or (index is None and isinstance(given, str)):
             return Fetch(op, None)
-        return Fetch(op, TensorRef(op, index or 0))
+        tensor = TensorRef(op, index or 0)
+        if op not in self._by_handle:
+            check_fetched(self._job.context.op_graph, tensor)
+        return Fetch(op, tensor)
 
-    def _feeds(self, feed_dict: Mapping[Any, Any]) -> list[Feed]:
+    def _feeds(self, feed_dict: Mapping[Any, Any] | None) -> list[Feed]:
         """What the user feeds, with what is known of each tensor."""
         context, state = self._job.context, self._job.state
+        if feed_dict is not None and not isinstance(feed_dict, Mapping):
+            raise FeedError(
+                f"feed_dict maps tensors or names to values; it is a {type(feed_dict).__name__}"
+            )
         feeds = []
-        for given, value in feed_dict.items():
+        for given, value in (feed_dict or {}).items():
             tensor = context.tensor(given, "feed_dict")
+            check_fed(context, tensor, value)
             spec = context.op_graph.spec(tensor)
             is_input = context.op_graph[tensor.op].kind.startswith("Placeholder")
             differs = tensor.op in state.worker_dependent
@@ -452,7 +480,19 @@ class Session:
                     must_be_scalar=tensor.op in state.scalar_only or not (is_input or differs),
                 )
             )
+        tensors = [feed.tensor for feed in feeds]
+        if len(set(tensors)) < len(tensors):
+            twice = next(tensor for tensor in tensors if tensors.count(tensor) > 1)
+            raise FeedError(f"feed_dict has two values for '{twice}'")
         return feeds
+
+    def _whole_feeds(self, feed_dict: Mapping[Any, Any] | None) -> dict[TensorRef, np.ndarray]:
+        """What the user feeds, none of it split."""
+        arrays = {}
+        for feed in self._feeds(feed_dict):
+            arrays[feed.tensor] = to_array(feed)
+            check_whole(feed, arrays[feed.tensor])
+        return arrays
 
     def _check_fed(
         self, flat: Sequence[Fetch], fed: Mapping[TensorRef, Any], *, training: bool = True

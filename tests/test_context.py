@@ -22,6 +22,7 @@ from caramel.errors import (
     QueueRunnerError,
     ReferenceVariableError,
     UnknownNameError,
+    UnsupportedOpError,
 )
 from caramel.names import TensorRef
 
@@ -288,6 +289,21 @@ def test_queue_runners():
         loss = tf.reduce_sum(parameter("w", [3]) * x)
         train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
     with pytest.raises(QueueRunnerError, match="queue runners.*tf.data or feed it"):
+        caramel.Context(graph, train_op=train_op, loss=loss)
+
+
+@pytest.mark.parametrize("has_queue_runners", [False, True])
+def test_an_optimizer_for_many_processes_is_refused_with_what_to_use(has_queue_runners):
+    with tf.Graph().as_default() as graph:
+        step = tf1.train.get_or_create_global_step()
+        w = tf1.get_variable("w", [], use_resource=True)
+        loss = tf.square(w - 1.0)
+        inner = tf1.train.GradientDescentOptimizer(0.1)
+        optimizer = tf1.train.SyncReplicasOptimizer(inner, 2)
+        train_op = optimizer.minimize(loss, global_step=step)
+        if has_queue_runners:
+            tf1.train.add_queue_runner(optimizer.get_chief_queue_runner())
+    with pytest.raises(UnsupportedOpError, match="with the inner optimizer"):
         caramel.Context(graph, train_op=train_op, loss=loss)
 
 

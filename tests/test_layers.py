@@ -57,6 +57,7 @@ LAYERS = {
             "checkpoint",
             "context",
             "distributed_graph",
+            "exchangeable",
             "job",
             "late",
             "marks",
