@@ -6,6 +6,7 @@
 `frames`              in which loop frame is each op?
 `branches`            in which branches of conditionals is each op?
 `regions`             which ops compute the loss, differentiate, and come behind that?
+`seeds`               from which constants does differentiation start?
 `frontier`            where does differentiation end and post-processing begin?
 `factors`             from which smaller tensors can a gradient be computed again?
 `merging`             how is one value made of what each worker has gathered?

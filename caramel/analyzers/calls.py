@@ -14,8 +14,8 @@ from caramel.graph import OpGraph
 from caramel.names import TensorRef
 
 ADVICE = (
-    "name the raw gradients yourself: Context(..., gradients=[(gradient, variable), ...]) with the "
-    "tensors that tf.gradients or Optimizer.compute_gradients returned"
+    "name the raw gradient yourself: Context(..., gradients=[(gradient, variable)]) with what "
+    "tf.gradients or Optimizer.compute_gradients returned"
 )
 
 

@@ -5,10 +5,14 @@ to separate everything that depends on the worker from the updates, at tensors t
 of the parameter they update, with as few bytes as possible, and as early as possible so that
 nothing is post-processed before it: the minimum vertex cut nearest to differentiation. It is
 accepted only if all of the tail before it is linear, since only then is the gradient of the whole
-batch the mean of the workers'.
+batch the mean of the workers'. Where it is not, because differentiation itself computes something
+that is not linear behind the last forward value that it reads, the seed tells more (`seeds`): the
+cut is looked for again among the tensors that are linear in it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 import networkx as nx
 
@@ -16,6 +20,7 @@ from caramel import kinds
 from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.calls import ADVICE, refuse_gradients_of_functions
 from caramel.analyzers.regions import Regions, regions_of
+from caramel.analyzers.seeds import not_linear, regions_by_seeds
 from caramel.errors import AmbiguousGradientError
 from caramel.facts import (
     Cut,
@@ -40,26 +45,55 @@ def gradient_frontier(
 ) -> GradientFrontier:
     """The raw gradient of every parameter, and who must see its aggregated value.
 
+    Gradients that were given count as given; those of other parameters are found.
+
     Raises:
-        AmbiguousGradientError: the structure does not tell, and `gradients=` was not given.
+        AmbiguousGradientError: the structure does not tell, and `gradients=` was not given; names
+            the parameter, what may be its gradient, and the line to write.
     """
     regions = regions_of(graph, job, access, inputs)
-    if job.given_gradients:
-        gradients = list(job.given_gradients)
-        _refuse_gradients_in_loops(graph, frames, gradients)
-    else:
-        refuse_gradients_of_functions(graph, job, access, regions.forward, regions.sinks)
-        gradients = _Search(graph, job, access, frames, regions).gradients()
-    cuts = _cuts(graph, gradients)
-    found = {gradient.parameter for gradient in gradients}
+    _refuse_gradients_in_loops(graph, frames, job.given_gradients)
     updated = {name for sink in regions.sinks for name in access.writes[sink]}
-    untouched = [v.name for v in job.variables if v.trainable and v.name in updated - found]
+    trained = [v.name for v in job.variables if v.trainable and v.name in updated]
+    gradients = list(job.given_gradients)
+    if not {gradient.parameter for gradient in gradients}.issuperset(trained):
+        refuse_gradients_of_functions(graph, job, access, regions.forward, regions.sinks)
+        gradients += _found(graph, job, access, frames, regions)
+    cuts = _cuts(graph, _in_order(job, gradients))
+    found = {gradient.parameter for gradient in gradients}
+    untouched = [name for name in trained if name not in found]
     return GradientFrontier(tuple(cuts), tuple(untouched))
 
 
+def _found(
+    graph: OpGraph,
+    job: TrainingJob,
+    access: StateAccess,
+    frames: LoopFrames,
+    regions: Regions,
+) -> list[RawGradient]:
+    """The raw gradients that were not given, by the first way that finds them."""
+    try:
+        return _Search(graph, job, access, frames, regions).gradients()
+    except AmbiguousGradientError:
+        pass
+    regions = regions_by_seeds(graph, regions)
+    return _Search(graph, job, access, frames, regions, seeded=True).gradients()
+
+
+def _in_order(job: TrainingJob, gradients: list[RawGradient]) -> list[RawGradient]:
+    """In the order of the variables, but as they were given if all were."""
+    if len(gradients) == len(job.given_gradients):
+        return gradients
+    position = {variable.name: index for index, variable in enumerate(job.variables)}
+    return sorted(gradients, key=lambda gradient: position[gradient.parameter])
+
+
 def _refuse_gradients_in_loops(
-    graph: OpGraph, frames: LoopFrames, gradients: list[RawGradient]
+    graph: OpGraph, frames: LoopFrames, gradients: Sequence[RawGradient]
 ) -> None:
+    if not gradients:
+        return
     predicates = predicates_around(graph)
     for gradient in gradients:
         for tensor in gradient.tensors:
@@ -120,8 +154,13 @@ class _Search:
         access: StateAccess,
         frames: LoopFrames,
         regions: Regions,
+        *,
+        seeded: bool = False,
     ) -> None:
         self._graph, self._job, self._regions = graph, job, regions
+        self._seeded = seeded
+        self._given = {tensor for gradient in job.given_gradients for tensor in gradient.tensors}
+        self._culprits = not_linear(graph, regions) if seeded else {}
         self._access, self._frames = access, frames
         self._predicates = predicates_around(graph)
         self._owners: dict[TensorRef, set[str]] = {}  # candidates: whose gradient they may be
@@ -134,9 +173,11 @@ class _Search:
         Raises:
             AmbiguousGradientError: no acceptable cut.
         """
+        given = {gradient.parameter for gradient in self._job.given_gradients}
         for sink in self._regions.sinks:
             for parameter in self._parameters_behind(sink):
-                self._collect_candidates(sink, self._job.variable(parameter))
+                if parameter not in given:
+                    self._collect_candidates(sink, self._job.variable(parameter))
         cut = self._minimum_cut()
         for tensor in cut:
             self._check_linear(tensor)
@@ -153,25 +194,35 @@ class _Search:
     def _collect_candidates(self, sink: str, variable: Variable) -> None:
         """Tensors on paths to an update along which the variable's shape is kept."""
         sparse = self._is_sparse(sink)
-        waiting = [(tensor, False) for tensor in self._graph[sink].inputs]
-        waiting += [(tensor, True) for tensor in self._graph[sink].inputs] if sparse else []
+        roles = (_VALUES, _ROWS) if sparse else (_DENSE,)
+        waiting = [(tensor, role) for tensor in self._graph[sink].inputs for role in roles]
         seen = set()
         while waiting:
-            tensor, as_index = waiting.pop()
-            if (tensor, as_index) in seen or not self._is_between(tensor):
+            tensor, role = waiting.pop()
+            if (tensor, role) in seen or not self._is_between(tensor):
                 continue
-            seen.add((tensor, as_index))
+            seen.add((tensor, role))
             spec = self._graph.spec(tensor)
-            cost = _index_cost(spec, variable) if as_index else _cost(spec, variable, sparse)
+            if role == _ROWS:
+                cost = _index_cost(spec, variable)
+            else:
+                cost = _cost(spec, variable, role == _VALUES)
             if cost is None:
                 continue
-            if self._exists_everywhere(tensor):
-                owners = self._index_owners if as_index else self._owners
+            if self._exists_everywhere(tensor) and tensor.op not in self._culprits:
+                owners = self._index_owners if role == _ROWS else self._owners
                 owners.setdefault(tensor, set()).add(variable.name)
                 cost += _UNCERTAIN if self._predicates[tensor.op] else 0
                 self._cost[tensor] = min(cost, self._cost.get(tensor, cost))
             if tensor.op in self._regions.tail:
-                waiting += [(t, as_index) for t in self._graph[tensor.op].inputs]
+                waiting += self._behind(tensor.op, role)
+
+    def _behind(self, name: str, role: str) -> list[tuple[TensorRef, str]]:
+        """What an op of the tail reads, and what it may be of a gradient that has a given role."""
+        op = self._graph[name]
+        if self._seeded and role == _DENSE and op.kind in _SUMMING:
+            return [(op.inputs[0], _VALUES), (op.inputs[1], _ROWS)]
+        return [(tensor, role) for tensor in op.inputs]
 
     def _exists_everywhere(self, tensor: TensorRef) -> bool:
         """Whether all workers have a value of the tensor whenever one of them has."""
@@ -184,6 +235,8 @@ class _Search:
         return kind in kinds.SPARSE_UPDATES or kind.startswith(kinds.SPARSE_UPDATE_PREFIX)
 
     def _is_between(self, tensor: TensorRef) -> bool:
+        if tensor in self._given:
+            return False
         return tensor.op in self._regions.core or tensor.op in self._regions.tail
 
     # The cut
@@ -198,9 +251,13 @@ class _Search:
         network.add_nodes_from(("start", "end"))
         for sink in self._regions.sinks:
             for tensor in self._graph[sink].inputs:
-                if self._is_between(tensor) and not self._bypasses_candidates(tensor):
+                if not self._is_between(tensor):
+                    continue
+                if not self._bypasses_candidates(tensor):
                     network.add_edge("start", (tensor, "read"))
                     self._connect(network, tensor)
+                elif self._seeded:
+                    self._refuse(sink, tensor)
         if network.number_of_edges() == 0:
             return []
         _, (before, _) = nx.minimum_cut(network, "start", "end")
@@ -244,6 +301,39 @@ class _Search:
             waiting.extend(self._graph[tensor.op].inputs)
         return False
 
+    def _refuse(self, sink: str, tensor: TensorRef) -> None:
+        """Raise because a value that an update reads is neither a gradient nor computed from some.
+
+        Raises:
+            AmbiguousGradientError: names the parameter, its candidates, and what to write.
+        """
+        parameter = self._job.variable(self._parameters_behind(sink)[0])
+        alike = self._alike(tensor, parameter)
+        linear = [each for each in alike if each.op not in self._culprits]
+        why = f"'{tensor}', which '{sink}' reads, differs between workers in another way, too"
+        if culprit := self._culprits.get(tensor.op):
+            why = f"'{culprit}' ({self._graph[culprit].kind}), before '{sink}', is not linear"
+        raise AmbiguousGradientError(
+            f"cannot tell what the raw gradient of '{parameter.name}' is: {why}; candidates are "
+            f"{_listed(alike)}; {_advice(parameter.name, (linear or alike)[-1:])}"
+        )
+
+    def _owner(self, tensor: TensorRef) -> str:
+        """A parameter whose gradient a candidate may be."""
+        owners = self._owners.get(tensor) or self._index_owners[tensor]
+        return min(owners)
+
+    def _alike(self, tensor: TensorRef, parameter: Variable) -> list[TensorRef]:
+        """Tensors of a parameter's dtype and shape that a tensor is computed from, in order."""
+        behind = self._graph.data_ancestors([tensor.op], stop=self._regions.forward)
+        return [
+            TensorRef(name, index)
+            for name in self._graph.ops
+            if name in behind and (name in self._regions.core or name in self._regions.tail)
+            for index, spec in enumerate(self._graph[name].outputs)
+            if spec == parameter.spec
+        ]
+
     # Acceptance
 
     def _check_linear(self, cut: TensorRef) -> None:
@@ -276,8 +366,8 @@ class _Search:
         )
         if not linear:
             raise AmbiguousGradientError(
-                f"cannot tell where the gradient ends that reaches '{cut}': '{name}' ({op.kind}) "
-                f"lies between differentiation and it and is not linear; {ADVICE}"
+                f"cannot tell what the raw gradient of '{self._owner(cut)}' is: '{name}' "
+                f"({op.kind}) lies between differentiation and '{cut}' and is not linear; {ADVICE}"
             )
         adds = op.kind in ("Add", "AddN", "AddV2", "AccumulateNV2", "Sub")
         if self._job.reduction == "sum" and adds and len(differing) < len(values):
@@ -307,9 +397,11 @@ class _Search:
             and (t.op in regions.forward or t.op not in regions.by_value)
         ]
         if gradient and local and not self._is_product_rule(cut, gradient[0], local[0]):
+            owner = self._owner(cut)
             raise AmbiguousGradientError(
-                f"cannot tell whether '{gradient[0]}' or '{cut}' is the raw gradient: the second "
-                f"is the first times '{local[0]}', which differs between workers; {ADVICE}"
+                f"cannot tell whether '{gradient[0]}' or '{cut}' is the raw gradient of '{owner}': "
+                f"the second is the first times '{local[0]}', which differs between workers; "
+                f"{_advice(owner, gradient)}"
             )
 
     def _is_product_rule(self, cut: TensorRef, gradient: TensorRef, local: TensorRef) -> bool:
@@ -362,17 +454,45 @@ class _Search:
         matching = nx.bipartite.hopcroft_karp_matching(graph, top_nodes=tensors)
         unmatched = [tensor for tensor in cut if ("tensor", tensor) not in matching]
         if unmatched:
+            names = owners[unmatched[0]]
+            alike = [tensor for tensor in cut if not names.isdisjoint(owners[tensor])]
             raise AmbiguousGradientError(
-                f"several tensors may be the gradient of the same variable, '{unmatched[0]}' among "
-                f"them (candidates: {sorted(owners[unmatched[0]])}); if the step updates it twice, "
-                f"minimise the sum of the losses; else {ADVICE}"
+                f"several tensors may be the gradient of {_quoted(sorted(names))}: "
+                f"{_quoted(alike)}; if the step updates it twice, minimise the sum of the losses; "
+                f"else {_advice(min(names), alike[:1])}"
             )
         return {matching["tensor", tensor][1]: tensor for tensor in cut}
+
+
+_MOST_LISTED = 6
+
+
+def _listed(tensors: list[TensorRef]) -> str:
+    """The last few tensors."""
+    names = _quoted(tensors[-_MOST_LISTED:]) or "not known"
+    return f"..., {names}" if len(tensors) > _MOST_LISTED else names
+
+
+def _quoted(names: Iterable[object]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def _advice(parameter: str, tensors: list[TensorRef]) -> str:
+    """The line to write."""
+    if not tensors:
+        return ADVICE
+    return (
+        "name the one that tf.gradients or Optimizer.compute_gradients returned, such as "
+        f"Context(..., gradients=[('{tensors[0]}', '{parameter}')])"
+    )
 
 
 def _is_integer(spec: TensorSpec) -> bool:
     return spec.dtype.startswith(("int", "uint", "bool"))
 
+
+_DENSE, _VALUES, _ROWS = "dense", "values", "rows"
+"""What a tensor may be of a gradient: all of it, or values and row numbers of a sparse one."""
 
 _UNCERTAIN = 1 << 60  # more than any sum of sizes
 
