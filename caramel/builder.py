@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
@@ -237,6 +237,7 @@ class ARModel:
         trials: TrialSettings | Literal["auto"] | None = "auto",
         replanning: ReplanSettings | None = None,
         stalls: StallSettings | None = DEFAULT_STALLS,
+        initial_feeds: Mapping[Any, Any] | None = None,
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
@@ -253,8 +254,11 @@ class ARModel:
             replanning: when a job measures itself and plans while it runs; by default as usual.
             stalls: when a step counts as stalled, so that what it waits for is logged and told by
                 `Session.metrics`; None for never.
+            initial_feeds: values by tensor or name, of placeholders on which the initial values of
+                variables depend.
 
         Raises:
+            FeedError: such a placeholder is not fed; names the variable.
             WorkerStartError: a worker cannot be reached; names its address.
             PlanError: an argument cannot be.
         """
@@ -270,6 +274,7 @@ class ARModel:
             step_timeout_s=step_timeout_s,
             config=config,
             report=self._watch.note,
+            initial_feeds=initial_feeds,
         )
 
 

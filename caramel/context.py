@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel import kinds
-from caramel.access import handle_of, state_access
+from caramel.access import state_access
 from caramel.errors import (
     AmbiguousGradientError,
     GraphError,
@@ -28,8 +28,9 @@ from caramel.errors import (
     UnsupportedOpError,
 )
 from caramel.facts import RawGradient, Reduction, TrainingJob, Variable
-from caramel.graph import OpGraph, TensorSpec
+from caramel.graph import OpGraph
 from caramel.names import TensorRef, parse_tensor
+from caramel.variables import variables_of
 
 tf1 = tf.compat.v1
 
@@ -80,7 +81,12 @@ class Context:
             raise GraphError(f"loss_reduction must be 'mean' or 'sum', not {loss_reduction!r}")
         _refuse_unsupported(graph)
         names = GraphNames(graph)
-        variables = tuple(_variables(graph))
+        self.graph_def = graph.as_graph_def(add_shapes=True)
+        definitions = {op.type: op.op_def for op in graph.get_operations()}
+        self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
+        step = names.operation(train_op, "train_op")
+        in_step = self.op_graph.ancestors([step])
+        variables = tuple(variables_of(graph, self.op_graph, in_step))
         given = tuple(_given_gradients(names, gradients or (), variables))
         parameters = {gradient.parameter for gradient in given}
         variables = tuple(
@@ -92,7 +98,7 @@ class Context:
                 "with tf1.get_variable or tf.Variable inside the graph"
             )
         self.job = TrainingJob(
-            train_op=names.operation(train_op, "train_op"),
+            train_op=step,
             loss=_scalar_loss(names, loss),
             reduction=loss_reduction,
             variables=variables,
@@ -105,11 +111,8 @@ class Context:
             ),
         )
         self._graph = weakref.ref(graph)
-        self.graph_def = graph.as_graph_def(add_shapes=True)
-        definitions = {op.type: op.op_def for op in graph.get_operations()}
-        self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
         self._check_updates()
-        self._check_collected()
+        self._check_initialised(in_step | self.op_graph.ancestors([self.job.loss.op]))
 
     def operation(self, given: Any, what: str) -> str:
         """The name of an operation of the captured graph, given as an object or a name.
@@ -168,19 +171,19 @@ class Context:
                 "operation that Optimizer.minimize or apply_gradients returned"
             )
 
-    def _check_collected(self) -> None:
-        """Raise if the step trains a variable of which no collection tells."""
+    def _check_initialised(self, step: set[str]) -> None:
+        """Raise if the step uses a variable that nothing gives an initial value."""
         known = {variable.handle for variable in self.job.variables}
-        step = self.op_graph.ancestors([self.job.train_op])
         for op in self.op_graph:
-            if op.name in step and op.kind.startswith(kinds.UPDATE_PREFIXES):
-                handle = handle_of(self.op_graph, op.inputs[0])
-                if self.op_graph[handle].kind == kinds.VARIABLE and handle not in known:
+            if op.name not in step or op.kind in kinds.NO_VALUE_OF_VARIABLES:
+                continue
+            for tensor in op.inputs:
+                is_handle = self.op_graph[tensor.op].kind == kinds.VARIABLE
+                if is_handle and tensor.op not in known:
                     raise GraphError(
-                        f"variable '{handle}', which '{op.name}' updates, is in none of the "
-                        "collections GLOBAL_VARIABLES, TRAINABLE_VARIABLES and LOCAL_VARIABLES, so "
-                        "it would not be initialised on the workers; add it with "
-                        "tf1.add_to_collection"
+                        f"variable '{tensor.op}', which '{op.name}' uses, has no op that gives it "
+                        "an initial value; create it with tf1.get_variable or tf.Variable, whose "
+                        "initial value does not depend on the step"
                     )
 
 
@@ -270,66 +273,6 @@ def _refuse_unsupported(graph: tf.Graph) -> None:
                 f"'{op.name}' is a one-shot iterator, whose pipeline is hidden in a function and "
                 "cannot be sharded; use tf1.data.make_initializable_iterator(dataset)"
             )
-
-
-def _variables(graph: tf.Graph) -> Iterator[Variable]:
-    """All variables of the graph, global and local, each once."""
-    keys = tf1.GraphKeys
-    trainable = {id(v) for v in graph.get_collection(keys.TRAINABLE_VARIABLES)}
-    updated = _updated_by_optimizers(graph)
-    saved = {id(v) for v in graph.get_collection(keys.GLOBAL_VARIABLES)}
-    seen = set()
-    for collection in (keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES):
-        for variable in graph.get_collection(collection):
-            if id(variable) in seen or not hasattr(variable, "to_proto"):
-                continue
-            seen.add(id(variable))
-            found = _variable(graph, variable, id(variable) in saved)
-            is_trained = id(variable) in trainable or found.handle in updated
-            yield dataclasses.replace(found, trainable=is_trained)
-
-
-def _updated_by_optimizers(graph: tf.Graph) -> frozenset[str]:
-    """The handles of variables that optimizers' ops update, however they are collected."""
-    return frozenset(
-        op.inputs[0].op.name
-        for op in graph.get_operations()
-        if op.type.startswith(kinds.UPDATE_PREFIXES)
-    )
-
-
-def _variable(graph: tf.Graph, variable: Any, saved: bool) -> Variable:
-    with graph.as_default():  # without it, TensorFlow refuses to describe the variable
-        description = variable.to_proto()
-    if not description.is_resource:
-        raise ReferenceVariableError(
-            f"'{variable.name}' is a reference variable; create resource variables instead "
-            "(tf1.enable_resource_variables() before the graph is built, or use_resource=True)"
-        )
-    handle = graph.get_operation_by_name(parse_tensor(description.variable_name).op)
-    name = variable.name.partition(":")[0]
-    part = description.save_slice_info_def
-    shape = variable.shape
-    return Variable(
-        name=name,
-        handle=handle.name,
-        initializer=description.initializer_name,
-        read=parse_tensor(description.snapshot_name).op,
-        spec=TensorSpec(
-            variable.dtype.base_dtype.name, None if shape.rank is None else tuple(shape.as_list())
-        ),
-        trainable=False,
-        saved=saved,
-        full_name=part.full_name or name,
-        slice_spec=_slice_spec(part) if part.full_name else "",
-    )
-
-
-def _slice_spec(part: Any) -> str:
-    """A slice as checkpoints write it: the whole's shape, then offset and length per dimension."""
-    whole = " ".join(str(size) for size in part.full_shape)
-    pairs = zip(part.var_offset, part.var_shape, strict=True)
-    return f"{whole} " + ":".join(f"{offset},{size}" for offset, size in pairs)
 
 
 def _scalar_loss(names: GraphNames, loss: Any) -> TensorRef:

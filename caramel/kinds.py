@@ -8,7 +8,8 @@ from __future__ import annotations
 
 VARIABLE = "VarHandleOp"
 REFERENCE_VARIABLES = frozenset({"Variable", "VariableV2", "TemporaryVariable"})
-PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefault"})
+WITHOUT_DEFAULT = frozenset({"Placeholder", "PlaceholderV2"})
+PLACEHOLDERS = WITHOUT_DEFAULT | {"PlaceholderWithDefault"}
 
 # Ops whose output is their first input, so that a resource handle can be traced through them.
 PASS_THROUGH = frozenset({"Identity", "Enter", "Exit", "Switch", "Merge", "NextIteration"})

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from caramel import memory
+from caramel import kinds, memory
 from caramel.access import handle_of
 from caramel.cache import keep_timing, kept_timing
 from caramel.context import Context
@@ -24,6 +24,7 @@ from caramel.errors import ProfileError
 from caramel.facts import TimingTable
 from caramel.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.graph import dtype_bytes
+from caramel.initial_values import first_missing_feed, in_order
 from caramel.names import TensorRef
 from caramel.traces import factor_bytes, op_seconds, timing_table
 
@@ -34,7 +35,6 @@ Feed = Mapping[Any, Any] | Callable[[int], Mapping[Any, Any]]
 
 _VERSION = "5"  # of what is kept on disk
 WARM_UP_STEPS = 2
-_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 _ITERATORS = ("IteratorV2", "Iterator")
 
 
@@ -143,9 +143,13 @@ class _Job:
     def check_fed(self) -> None:
         """Raise unless every placeholder that a step or a pipeline needs is fed."""
         fed = frozenset(tensor.op for tensor in self.feeds(0))
-        graph = self.context.op_graph
+        graph, about = self.context.op_graph, self.context.job
+        missing = first_missing_feed(graph, about, fed)
+        if missing is not None:
+            what, name = missing
+            raise ProfileError(f"{what} depends on placeholder '{name}'; feed it, too")
         for name in sorted(graph.ancestors([*self.ops, *self.starters], stop=fed)):
-            if graph[name].kind in _WITHOUT_DEFAULT and name not in fed:
+            if graph[name].kind in kinds.WITHOUT_DEFAULT and name not in fed:
                 raise ProfileError(
                     f"placeholder '{name}' must be fed to trace a step; pass feed={{'{name}:0': "
                     "...} with a batch of one worker's size"
@@ -240,7 +244,8 @@ def _traced(
 
 def _initialise(session: Any, job: _Job) -> None:
     about = job.context.job
-    for ops in (about.table_initializers, [v.initializer for v in about.variables]):
+    portions = in_order(job.context.op_graph, about.variables)
+    for ops in (about.table_initializers, *([v.initializer for v in p] for p in portions)):
         session.run(_operations(session, ops), job.fed_to(ops, 0))
     _start_pipelines(session, job, 0)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from caramel import names
+from caramel import kinds, names
 from caramel.access import handle_of
 from caramel.checkpoint import (
     Restored,
@@ -27,6 +27,7 @@ from caramel.errors import CheckpointError, FeedError, PlanError, SessionError
 from caramel.exchangeable import check_fed, check_fetched
 from caramel.facts import Variable
 from caramel.feeds import Feed, SplitFeeds, check_whole, split_feeds, to_array
+from caramel.initial_values import check_initial_feeds
 from caramel.metrics import Metrics
 from caramel.modifiers import synchronise as programs
 from caramel.names import TensorRef
@@ -41,8 +42,6 @@ from caramel.turns import Turns, in_turn, last_turn
 from caramel.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
-
-_PLACEHOLDERS_WITHOUT_DEFAULT = ("Placeholder", "PlaceholderV2")
 
 
 class Session:
@@ -64,8 +63,10 @@ class Session:
             graph of a plan may take longer.
         config: options of the TensorFlow session, such as thread counts.
         report: called with the name and the seconds of each part of the opening.
+        initial_feeds: values by tensor or name, of placeholders that initial values depend on.
 
     Raises:
+        FeedError: an initial value depends on a placeholder that is not fed.
         WorkerStartError: a worker cannot be reached, or is none of this cluster.
     """
 
@@ -78,6 +79,7 @@ class Session:
         step_timeout_s: float = 1800.0,
         config: Any = None,
         report: Callable[[str], Any] | None = None,
+        initial_feeds: Mapping[Any, Any] | None = None,
     ) -> None:
         job = self._job = start.job
         self._turns = Turns()
@@ -85,6 +87,8 @@ class Session:
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
         self._by_handle = {variable.handle: variable for variable in job.plan.variables}
         note = report or (lambda part: None)
+        initial = self._whole_feeds(initial_feeds)
+        check_initial_feeds(job.context.op_graph, job.context.job, initial)
         self._runner = Runner(
             job.graph,
             job.plan.devices,
@@ -101,7 +105,7 @@ class Session:
         try:
             self._runner.extend()
             note("place")
-            self._state.initialise(besides=self._stepper.preparation)
+            self._state.initialise(initial, besides=self._stepper.preparation)
         except BaseException:
             self.close()
             raise
@@ -509,7 +513,7 @@ class Session:
             missing = [
                 name
                 for name in context.op_graph.ops
-                if name in needed and context.op_graph[name].kind in _PLACEHOLDERS_WITHOUT_DEFAULT
+                if name in needed and context.op_graph[name].kind in kinds.WITHOUT_DEFAULT
             ]
             if missing:
                 raise FeedError(

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 import numpy as np
 
 from caramel import names
 from caramel.facts import Variable
+from caramel.initial_values import in_order
 from caramel.job import Job
 from caramel.modifiers import synchronise as programs
+from caramel.names import TensorRef
 from caramel.runner import Runner
 
 _CHUNK_BYTES = 256 * 2**20  # of variables that travel to or from the client in one call
@@ -32,10 +35,11 @@ class SharedState:
         self._refreshed = True  # whether the evaluation copy has what local variables are together
         self._torn = False  # whether a failure may have kept updates from some workers
 
-    def initialise(self, besides: Sequence[str] = ()) -> None:
+    def initialise(self, fed: Mapping[TensorRef, np.ndarray], besides: Sequence[str] = ()) -> None:
         """Fill all tables and give all variables their initial values.
 
         Args:
+            fed: what their initial values depend on besides the graph.
             besides: further ops to run. Each call of another part of a large graph takes TensorFlow
                 a second, so they run in one that is made anyway.
         """
@@ -44,15 +48,20 @@ class SharedState:
         prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
         tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
         if tables:
-            self._run(tables, "filling lookup tables")
-        initial = [names.in_copy(prefix, variable.initializer) for variable in plan.variables]
+            self._run(tables, "filling lookup tables", self._initial_feeds(fed, prefixes))
+        first, *others = in_order(self._job.context.op_graph, plan.variables)
+        initial = [names.in_copy(prefix, variable.initializer) for variable in first]
         initial += [
             names.in_replica(worker, variable.initializer)
             for variable in plan.variables
             if variable.name in plan.constant
             for worker in programs.broadcast_targets(variable, plan)
         ]
-        self._run([*initial, *besides], "initialising variables")
+        fed_here = self._initial_feeds(fed, {prefix})
+        self._run([*initial, *besides], "initialising variables", fed_here)
+        for portion in others:
+            initial = [names.in_copy(prefix, variable.initializer) for variable in portion]
+            self._run(initial, "initialising variables", fed_here)
         self.broadcast(v for v in plan.variables if v.name not in plan.constant)
 
     def values(
@@ -127,8 +136,24 @@ class SharedState:
             self._run([programs.refresh_op(v) for v in local], "merging local variables")
         self._refreshed = True
 
-    def _run(self, targets: Sequence[str], what: str) -> None:
-        self._runner.run([], targets, {}, what)
+    def _initial_feeds(
+        self, fed: Mapping[TensorRef, np.ndarray], prefixes: Iterable[str]
+    ) -> dict[TensorRef, np.ndarray]:
+        """What is fed to copies, as far as they have it."""
+        return {
+            names.tensor_in_copy(prefix, tensor): value
+            for tensor, value in fed.items()
+            for prefix in sorted(prefixes)
+            if names.in_copy(prefix, tensor.op) in self._job.graph
+        }
+
+    def _run(
+        self,
+        targets: Sequence[str],
+        what: str,
+        fed: Mapping[TensorRef, np.ndarray] = MappingProxyType({}),
+    ) -> None:
+        self._runner.run([], targets, fed, what)
 
 
 def _chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from caramel.builder import ARModel
 from caramel.cluster import Cluster
 from caramel.errors import PlanError, ProfileError
+from caramel.kinds import PLACEHOLDERS
 from caramel.names import TensorRef, is_checksum
 from caramel.plan import Plan
 from caramel.profiler import WARM_UP_STEPS, pipeline_starters
@@ -75,7 +76,8 @@ def trace_job(
     given = None if plan is None else _read_plan(Path(plan))
     starters = pipeline_starters(job.context)
     model = ARModel(job.context, cluster, profile=profile, plan=given)
-    with model.session(trials=None) as session:  # one plan does all steps
+    initial = _initial_feeds(job)
+    with model.session(trials=None, initial_feeds=initial) as session:  # one plan does all steps
         run = _Run(session, job, model.plan.workers, starters)
         run.start_pipelines()
         for _ in range(WARM_UP_STEPS):
@@ -84,6 +86,19 @@ def trace_job(
         while len(found := _usual(traced)) < steps and len(traced) < _MOST_TRACED * steps + 1:
             traced += run.step(lambda feed: session.trace(1, feed))
     return Traced((found or tuple(traced))[-steps:], model.plan, _predicted(model))
+
+
+def _initial_feeds(job: UserJob) -> dict[str, Any]:
+    """What of the first step's feed initial values depend on."""
+    about, graph = job.context.job, job.context.op_graph
+    initial = graph.ancestors(
+        [*about.table_initializers, *(v.initializer for v in about.variables)]
+    )
+    if not any(graph[name].kind in PLACEHOLDERS for name in initial):
+        return {}
+    given = job.feed(0) if callable(job.feed) else job.feed or {}
+    named = {job.context.tensor(tensor, "feed"): value for tensor, value in given.items()}
+    return {str(tensor): value for tensor, value in named.items() if tensor.op in initial}
 
 
 def _predicted(model: ARModel) -> Timeline | None:

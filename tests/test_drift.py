@@ -29,7 +29,7 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import DriftError, FeedError, GraphError
+from caramel.errors import DriftError, FeedError
 
 
 def job_with(make_train_op, *, seed: int | None = 1, model=perceptron) -> Network:
@@ -371,18 +371,6 @@ def test_whatever_an_optimizer_updates_is_a_parameter(collection):
     assert {cut.gradient.parameter for cut in cuts} == {"frozen", "bias"}
     if collection == "global":
         assert_equals_one_device(replace(job, raw=dict.fromkeys(["frozen", "bias"])), 2)
-
-
-def test_a_trained_variable_without_a_collection_is_refused():
-    with tf.Graph().as_default() as graph:
-        x, y, feed = inputs(40)
-        options = {"use_resource": True, "trainable": False, "collections": ["mine"]}
-        own = tf1.get_variable("own", [CLASSES], tf.float64, **options)
-        loss = cross_entropy(perceptron(x) + own, y)
-        variables = [*tf1.trainable_variables(), own]
-        train_op = tf1.train.GradientDescentOptimizer(0.3).minimize(loss, var_list=variables)
-    with pytest.raises(GraphError, match="variable 'own'.* is in none of the collections"):
-        Network(graph, train_op, loss, feed).context()
 
 
 # Losses that are no mean over examples ------------------------------------------------------------

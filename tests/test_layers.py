@@ -44,7 +44,7 @@ LAYERS = {
     },
     1: {
         *("access", "cache", "clocks", "cluster", "crossings", "explanation", "facts", "feeds"),
-        "fingerprint",
+        *("fingerprint", "initial_values"),
         *("graph", "grpc_server", "launchers", "measurements", "metrics", "patterns", "plan"),
         *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
         *("traffic", "trials", "workload"),
@@ -74,7 +74,7 @@ LAYERS = {
             "state",
             "step_trace",
         ),
-        *("stepper", "traces", "watchdog"),
+        *("stepper", "traces", "variables", "watchdog"),
     },
     4: {
         *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure"),
