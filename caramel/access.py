@@ -42,6 +42,11 @@ def state_access(graph: OpGraph, job: TrainingJob) -> StateAccess:
     return StateAccess(reads, writes)
 
 
+def fills_table(op: Op) -> bool:
+    """Whether an op changes what is in a table."""
+    return op.kind.startswith(kinds.TABLE_PREFIX) and op.kind not in kinds.TABLE_READS
+
+
 def handle_of(graph: OpGraph, tensor: TensorRef) -> str:
     """The op that first put out what arrives as `tensor` through passing ops."""
     seen: set[str] = set()

@@ -20,7 +20,9 @@ from caramel.devices import replica_devices
 from caramel.errors import PlanError, UnsupportedOpError
 from caramel.fingerprint import digest, graph_hash
 from caramel.graph import OpGraph
+from caramel.joint_steps import JointSteps
 from caramel.kinds import PYTHON_CALLS
+from caramel.over_steps import over_steps
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision
 from caramel.planning.options import Options, Planner
@@ -32,10 +34,14 @@ from caramel.session import Session
 from caramel.stalls import DEFAULT as DEFAULT_STALLS
 from caramel.stalls import StallSettings
 from caramel.step_model import Common, StepModel
+from caramel.stepper import StepStart
+from caramel.steps import StepName, told
 from caramel.stopwatch import Stopwatch
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
 from caramel.version import __version__
+
+GivenProfile = Profile | str | os.PathLike[str]
 
 
 class ARModel:
@@ -67,7 +73,8 @@ class ARModel:
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. What
             is planned needs times of ops and a model of the network, from it or from `analyzers`.
             Without them every gradient is aggregated by itself when it appears; the planner
-            "search" then lets the job trace a few of its first steps, and plans from these.
+            "search" then lets the job trace a few of its first steps, and plans from these. If the
+            job has several steps, a mapping by step.
         replan: "auto" plans again from fresh measurements when steps take much longer than
             expected; "never" only says so.
         sparse: how sparse gradients are: "gather" brings the rows of all workers to each, "dense"
@@ -76,7 +83,8 @@ class ARModel:
             may be on one task.
         plan: a plan to carry out in place of a new one, as `ARModel.plan` or `Plan.from_json` gave
             it, perhaps with other groups, edges or gates; nothing is decided by the options above
-            then, and facts serve only to explain it.
+            then, and facts serve only to explain it. If the job has several steps, a mapping by
+            step; those that are left out are planned.
         marks: let workers mark in each step how far each group has come, so that a session can say
             what a late step waits for (`Session.metrics`); it costs well below 1 % of usual steps.
         analyzers: functions from facts to a fact that replace or add to the built-in ones.
@@ -85,6 +93,9 @@ class ARModel:
             modifier that did it.
 
     Attributes:
+        steps: by name, the steps of the job, each with a `plan`, `windows`, `variants`, `traffic`,
+            a `decision`, and its own `explain` and `add_variant`. Those of the model itself are of
+            the first step: usually there is only one.
         plan: everything that will happen, as pure data.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         variants: by name, the plans that a session can change between: `plan`, called "own", and
@@ -111,11 +122,11 @@ class ARModel:
         factors: bool = True,
         planner: Planner = "search",
         in_flight_bytes: int | None = None,
-        profile: Profile | str | os.PathLike[str] | None = None,
+        profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None,
         replan: Replan = "never",
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
-        plan: Plan | None = None,
+        plan: Plan | Mapping[StepName, Plan] | None = None,
         marks: bool = True,
         analyzers: Sequence[Analyzer] | None = None,
         verbose: bool = False,
@@ -148,13 +159,11 @@ class ARModel:
         self._watch = Stopwatch(verbose)
         devices = replica_devices(self.cluster.devices, device_list)
         _refuse_remote_python(context.op_graph, self.cluster)
-        measured = _measured(profile, context, len(devices))
-        cache_key: str | None = None  # of the plan that proves the fastest
-        if measured and plan is None and not analyzers:
-            job = context.job
-            known = (*measured, devices, options, sparse, __version__, job.train_op, job.loss)
-            known += (job.reduction, sorted(job.replicated_feeds), self.cluster.where)
-            cache_key = digest(graph_hash(context.graph_def), *map(repr, known))
+        profiles = _by_step(profile, context, "profile")
+        plans = _by_step(plan, context, "plan")
+        measured = {
+            name: _measured(profiles.get(name), context, len(devices)) for name in context.steps
+        }
         assembly = Assembly(self._watch, check=check)
         self._graph = assembly.graph
         common = Common(
@@ -168,7 +177,24 @@ class ARModel:
             assembly=assembly,
             watch=self._watch,
         )
-        step = StepModel(context, common, measured=measured, plan=plan, cache_key=cache_key)
+        facts = over_steps(
+            {name: step.job for name, step in context.steps.items()},
+            lambda name, job, known: common.analysis(
+                context.op_graph, job, [*measured[name], *known]
+            ),
+        )
+        self.steps: dict[StepName, StepModel] = {}
+        for name, own in context.steps.items():
+            keeps = measured[name] and plan is None and not analyzers
+            self.steps[name] = StepModel(
+                own,
+                facts[name],
+                common,
+                plan=plans.get(name),
+                cache_key=_cache_key(own, measured[name], common) if keeps else None,
+            )
+        self._joint = JointSteps(self.steps, common)
+        step = next(iter(self.steps.values()))
         self._step, self._plans = step, step.plans
         self.plan, self.windows, self.variants = step.plan, step.windows, step.variants
         self.traffic = step.traffic
@@ -267,8 +293,14 @@ class ARModel:
             _check_settings("trials", trials, TrialSettings, "'auto' or None")
         _check_settings("replanning", replanning, ReplanSettings)
         _check_settings("stalls", stalls, StallSettings)
+
+        def join(name: StepName, fetched: Sequence[str]) -> StepStart | None:
+            step = self._joint.serving(name, fetched)
+            return None if step is self.steps[name] else step.start(trials, replanning, stalls)
+
         return Session(
-            self._step.start(trials, replanning, stalls),
+            {name: step.start(trials, replanning, stalls) for name, step in self.steps.items()},
+            join,
             self.cluster,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
@@ -276,6 +308,34 @@ class ARModel:
             report=self._watch.note,
             initial_feeds=initial_feeds,
         )
+
+
+def _cache_key(context: Context, measured: Sequence[Any], common: Common) -> str:
+    """Under what the plan of a step is kept that proves the fastest."""
+    job = context.job
+    known = (*measured, common.devices, common.options, common.sparse, __version__)
+    known += (job.train_op, job.loss, job.reduction, sorted(job.replicated_feeds))
+    return digest(graph_hash(context.graph_def), *map(repr, (*known, common.cluster.where)))
+
+
+def _by_step(given: Any, context: Context, what: str) -> Mapping[StepName, Any]:
+    """What is given for each step, by its name.
+
+    Raises:
+        PlanError: one thing is given for several steps, or something for a step that there is not.
+    """
+    if given is None:
+        return {}
+    steps = context.steps
+    if not isinstance(given, Mapping):
+        if len(steps) > 1:
+            raise PlanError(
+                f"{what} must be a mapping by step, since the job has several: {told(steps)}"
+            )
+        return dict.fromkeys(steps, given)
+    if unknown := [name for name in given if name not in steps]:
+        raise PlanError(f"{what}: there is no step {unknown[0]!r}; the steps are {told(steps)}")
+    return given
 
 
 def _measured(

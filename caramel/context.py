@@ -6,9 +6,10 @@ names that a `Context` holds.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,8 +29,9 @@ from caramel.errors import (
     UnsupportedOpError,
 )
 from caramel.facts import RawGradient, Reduction, TrainingJob, Variable
-from caramel.graph import OpGraph
-from caramel.names import TensorRef, parse_tensor
+from caramel.graph import Op, OpGraph
+from caramel.names import JOINED_STEP, TensorRef, control_string, parse_tensor
+from caramel.steps import StepName, given_steps, told
 from caramel.variables import variables_of
 
 tf1 = tf.compat.v1
@@ -40,13 +42,21 @@ Gradients = Iterable[tuple[Any, Any]]
 class Context:
     """A training job written for one device.
 
+    A job may have several steps over the same variables, as that of a GAN has. Each then has a
+    name, by which `Session.step` is told which one to do, and a plan of its own.
+
     Args:
         graph: the `tf.Graph` that holds it. It is not changed.
-        train_op: what one training step runs: an operation, a tensor, or a name.
-        loss: the floating-point scalar that is minimised: a tensor or its name.
+        train_op: what one training step runs: an operation, a tensor, or a name. For several steps
+            a mapping by name, or a list, whose steps are called 0, 1, ...
+        loss: the floating-point scalar that is minimised: a tensor or its name. For several steps
+            likewise, or one for all of them.
+        steps: in place of both, pairs of a train op and a loss, by name or in a list, as in
+            ``steps={"d": (d_train, d_loss), "g": (g_train, g_loss)}``.
         gradients: raw gradients and their variables, as `tf.gradients` or
             `Optimizer.compute_gradients` gave them, where they cannot be found from the graph's
-            structure; values may be `tf.IndexedSlices`.
+            structure; values may be `tf.IndexedSlices`. Those of all steps together, or, if two
+            train the same variable, a mapping by step.
         loss_reduction: "mean" if the loss is the mean over the examples of a batch, "sum" if it is
             their sum.
         replicated_feeds: placeholders whose fed value every worker gets whole, although it is not
@@ -54,7 +64,7 @@ class Context:
 
     Attributes:
         graph_def: the captured graph.
-        job: what is trained, by names.
+        job: what is trained, by names; if there are several steps, by the first.
         op_graph: the graph as plain data.
 
     Raises:
@@ -66,9 +76,10 @@ class Context:
         self,
         graph: tf.Graph,
         *,
-        train_op: Any,
-        loss: Any,
-        gradients: Gradients | None = None,
+        train_op: Any = None,
+        loss: Any = None,
+        steps: Any = None,
+        gradients: Gradients | Mapping[StepName, Gradients] | None = None,
         loss_reduction: Reduction = "mean",
         replicated_feeds: Sequence[Any] = (),
     ) -> None:
@@ -81,14 +92,16 @@ class Context:
             raise GraphError(f"loss_reduction must be 'mean' or 'sum', not {loss_reduction!r}")
         _refuse_unsupported(graph)
         names = GraphNames(graph)
+        self._graph = weakref.ref(graph)
         self.graph_def = graph.as_graph_def(add_shapes=True)
         definitions = {op.type: op.op_def for op in graph.get_operations()}
         self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
-        step = names.operation(train_op, "train_op")
-        in_step = self.op_graph.ancestors([step])
-        variables = tuple(variables_of(graph, self.op_graph, in_step))
-        given = tuple(_given_gradients(names, gradients or (), variables))
-        parameters = {gradient.parameter for gradient in given}
+        pairs = given_steps(train_op, loss, steps)
+        train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
+        in_steps = self.op_graph.ancestors(train_ops.values())
+        variables = tuple(variables_of(graph, self.op_graph, in_steps))
+        given = _gradients_by_step(names, gradients or (), variables, pairs)
+        parameters = {each.parameter for own in given.values() for each in own}
         variables = tuple(
             dataclasses.replace(v, trainable=v.trainable or v.name in parameters) for v in variables
         )
@@ -97,22 +110,62 @@ class Context:
                 "the graph has no trainable variables, so there is nothing to train; create them "
                 "with tf1.get_variable or tf.Variable inside the graph"
             )
-        self.job = TrainingJob(
-            train_op=step,
-            loss=_scalar_loss(names, loss),
-            reduction=loss_reduction,
-            variables=variables,
-            given_gradients=given,
-            replicated_feeds=frozenset(
-                names.operation(feed, "replicated_feeds") for feed in replicated_feeds
-            ),
-            table_initializers=tuple(
-                op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
-            ),
-        )
-        self._graph = weakref.ref(graph)
-        self._check_updates()
-        self._check_initialised(in_step | self.op_graph.ancestors([self.job.loss.op]))
+        jobs = {
+            name: TrainingJob(
+                train_op=train_ops[name],
+                loss=_scalar_loss(names, own_loss),
+                reduction=loss_reduction,
+                variables=variables,
+                given_gradients=given[name],
+                replicated_feeds=frozenset(
+                    names.operation(feed, "replicated_feeds") for feed in replicated_feeds
+                ),
+                table_initializers=tuple(
+                    op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+                ),
+            )
+            for name, (_, own_loss) in pairs.items()
+        }
+        if len(jobs) > 1:
+            jobs = {name: _with_own_gradients(job, self.op_graph) for name, job in jobs.items()}
+        self._name, *others = jobs
+        self.job = jobs[self._name]
+        self._others = {name: self.of(jobs[name]) for name in others}
+        for step in self.steps.values():
+            step._check_updates()
+        losses = self.op_graph.ancestors([job.loss.op for job in jobs.values()])
+        self._check_initialised(in_steps | losses)
+
+    @property
+    def steps(self) -> Mapping[StepName, Context]:
+        """A context of each step, by name; that of the first, or of the only one, is this one."""
+        return {self._name: self, **self._others}
+
+    def of(self, job: TrainingJob) -> Context:
+        """A context of another job in the same graph, which has one step."""
+        other = copy.copy(self)
+        other.job, other._name, other._others = job, 0, {}
+        return other
+
+    def joined(self, job: TrainingJob, ops: Sequence[str]) -> Context:
+        """A context of one step, in which a train op of its own waits for several ops.
+
+        Args:
+            job: what is trained by them together; its train op does not count.
+            ops: what the train op waits for.
+        """
+        name, number = JOINED_STEP, 0
+        while name in self.op_graph:
+            number += 1
+            name = f"{JOINED_STEP}_{number}"
+        other = self.of(dataclasses.replace(job, train_op=name))
+        other.graph_def = tf1.GraphDef()
+        other.graph_def.CopyFrom(self.graph_def)
+        controls = [control_string(op) for op in ops]
+        other.graph_def.node.add(name=name, op="NoOp", input=controls)
+        node = Op(name, "NoOp", "", (), tuple(ops))
+        other.op_graph = dataclasses.replace(self.op_graph, ops={**self.op_graph.ops, name: node})
+        return other
 
     def operation(self, given: Any, what: str) -> str:
         """The name of an operation of the captured graph, given as an object or a name.
@@ -283,6 +336,30 @@ def _scalar_loss(names: GraphNames, loss: Any) -> TensorRef:
             f"shape {tensor.shape}; reduce it over the examples with tf.reduce_mean"
         )
     return parse_tensor(tensor.name)
+
+
+def _gradients_by_step(
+    names: GraphNames, gradients: Any, variables: Sequence[Variable], steps: Iterable[StepName]
+) -> dict[StepName, tuple[RawGradient, ...]]:
+    """The raw gradients that the user named; those that are given for no step for each of them."""
+    if isinstance(gradients, Mapping):
+        unknown = [name for name in gradients if name not in steps]
+        if unknown:
+            raise UnknownNameError(
+                f"gradients: there is no step {unknown[0]!r}; the steps are {told(steps)}"
+            )
+        return {
+            name: tuple(_given_gradients(names, gradients.get(name, ()), variables))
+            for name in steps
+        }
+    return dict.fromkeys(steps, tuple(_given_gradients(names, gradients, variables)))
+
+
+def _with_own_gradients(job: TrainingJob, graph: OpGraph) -> TrainingJob:
+    """A step of several, with those of the given gradients that it is computed from."""
+    step = graph.ancestors([job.train_op])
+    own = [each for each in job.given_gradients if each.values.op in step]
+    return dataclasses.replace(job, given_gradients=tuple(own))
 
 
 def _given_gradients(

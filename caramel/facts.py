@@ -91,11 +91,16 @@ class TrainingJob:
     Attributes:
         train_op: the op that a step runs.
         loss: the tensor that is minimised.
+        other_losses: further tensors that the step minimises, of train ops joined into `train_op`.
         reduction: whether `loss` is the mean or the sum over the examples.
         variables: all variables of the graph.
         given_gradients: raw gradients that the user named; empty if they are to be found.
         replicated_feeds: ops whose fed value goes to every worker unsplit.
         table_initializers: ops that fill lookup tables.
+        differing: variables and tables (by their handle's op) that other steps over the same state
+            make differ between workers.
+        equal: names of variables that this step must leave equal on all workers although they are
+            no parameters, since other steps rely on it.
     """
 
     train_op: str
@@ -105,6 +110,14 @@ class TrainingJob:
     given_gradients: tuple[RawGradient, ...] = ()
     replicated_feeds: frozenset[str] = frozenset()
     table_initializers: tuple[str, ...] = ()
+    other_losses: tuple[TensorRef, ...] = ()
+    differing: frozenset[str] = frozenset()
+    equal: frozenset[str] = frozenset()
+
+    @property
+    def losses(self) -> tuple[TensorRef, ...]:
+        """Everything that the step minimises."""
+        return (self.loss, *self.other_losses)
 
     def variable(self, name: str) -> Variable:
         """The variable of that name."""
@@ -213,6 +226,7 @@ class ReplicaState:
         constant: variables whose initial value only hands out constants; it is the same wherever
             it is made.
         summed: those of the local ones whose values are added up; those of others are averaged.
+        tables: tables, by the op of their handle, into which the step puts values that differ.
     """
 
     parameters: tuple[str, ...]
@@ -223,6 +237,7 @@ class ReplicaState:
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     summed: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ EVALUATION = "evaluation"
 _CARAMEL = "caramel"
 READY = f"{_CARAMEL}/ready"
 """An op that does nothing: running it makes TensorFlow place what was added to a graph."""
+JOINED_STEP = "caramel_joined_step"
+"""In a single-device graph: an op that waits for a train op and for what is fetched with it."""
 _VARIANT = "caramel_variant_"
 _IN_VARIANT = re.compile(rf"^(_recv_)?{_VARIANT}\d+/")
 

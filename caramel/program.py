@@ -237,7 +237,7 @@ class Program:
             is_batch=tensor.op in self._job.state.worker_dependent
             and tensor not in self._aggregated[0]
             and spec.shape != (),
-            add_up=job.reduction == "sum" and tensor == job.loss,
+            add_up=job.reduction == "sum" and tensor in job.losses,
         )
 
     def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:

@@ -28,6 +28,7 @@ from caramel.exchangeable import check_fed, check_fetched
 from caramel.facts import Variable
 from caramel.feeds import Feed, SplitFeeds, check_whole, split_feeds, to_array
 from caramel.initial_values import check_initial_feeds
+from caramel.job import Job
 from caramel.metrics import Metrics
 from caramel.modifiers import synchronise as programs
 from caramel.names import TensorRef
@@ -36,10 +37,11 @@ from caramel.runner import Runner
 from caramel.state import SharedState
 from caramel.step_trace import timeline_of
 from caramel.stepper import Stepper, StepStart
+from caramel.steppers import Join, Steppers
+from caramel.steps import StepName
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
 from caramel.turns import Turns, in_turn, last_turn
-from caramel.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +58,8 @@ class Session:
     `metrics` and `close` can be called, and `close` does nothing there.
 
     Args:
-        start: the job and its plans, and how to do its step.
+        starts: for each step of the job its plans, and how to do it, by name.
+        join: how to do a step together with what is fetched, if the step alone cannot.
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
         step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
@@ -72,7 +75,8 @@ class Session:
 
     def __init__(
         self,
-        start: StepStart,
+        starts: Mapping[StepName, StepStart],
+        join: Join,
         cluster: Cluster,
         *,
         start_timeout_s: float = 60.0,
@@ -81,7 +85,7 @@ class Session:
         report: Callable[[str], Any] | None = None,
         initial_feeds: Mapping[Any, Any] | None = None,
     ) -> None:
-        job = self._job = start.job
+        job = self._job = next(iter(starts.values())).job
         self._turns = Turns()
         self._closed = False
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
@@ -99,25 +103,38 @@ class Session:
         )
         note("connect")
         self._state = SharedState(job, self._runner)
-        graph, stalls = job.context.op_graph, start.stalls
-        watchdog = Watchdog(self._runner, cluster, graph, stalls) if stalls else None
-        self._stepper = Stepper(job, self._runner, start.plan, start.planning, watchdog)
+        self._steppers = Steppers(starts, join, self._runner, cluster)
         try:
             self._runner.extend()
             note("place")
-            self._state.initialise(initial, besides=self._stepper.preparation)
+            self._state.initialise(initial, besides=self._steppers.preparation)
         except BaseException:
             self.close()
             raise
-        if start.trials is not None:
-            self.try_plans(start.trials, plans=start.tried)
         note("initialise")
+
+    @property
+    def _stepper(self) -> Stepper:
+        """What did the last step."""
+        return self._steppers.active
 
     # Training
 
     @in_turn
-    def step(self, feed_dict: Mapping[Any, Any] | None = None, fetches: Any = None) -> Any:
+    def step(
+        self,
+        feed_dict: Mapping[Any, Any] | None = None,
+        fetches: Any = None,
+        *,
+        step: StepName | None = None,
+    ) -> Any:
         """One synchronous training step.
+
+        What fetches write belongs to the step: the same is proved of it as of the train op, so
+        replicas cannot drift apart. Local state (the totals of a metric) each worker has for
+        itself. All else that a fetch writes (another train op, an assignment) is done by a *joint*
+        step, which has a plan of its own and is made in the first call with such fetches: gradients
+        are aggregated, and what workers would not write alike is refused.
 
         Args:
             feed_dict: values by tensor or name. Batches are split over the workers on their first
@@ -125,6 +142,7 @@ class Session:
             fetches: tensors, operations or names, or a structure of them; the loss by default. If
                 one is computed from gradients or variables, or waits for the update, the step is
                 done by a plan that defers nothing.
+            step: which of the job's steps, where it has several.
 
         Returns:
             What `fetches` asks for, in the same structure: floating scalars averaged over the
@@ -132,39 +150,49 @@ class Session:
             else a list with one value for each worker.
 
         Raises:
-            FeedError: something fed does not fit; nothing has run.
+            FeedError: something fed does not fit, or the job has several steps and `step` is none
+                of them; nothing has run.
+            GraphError: workers would not write alike what is fetched; nothing has run.
             WorkerLostError: a worker was lost.
             tf.errors.OutOfRangeError: an input pipeline has ended on a worker; nothing has been
                 updated.
             tf.errors.OpError: an op has failed.
         """
-        return self._step(self._stepper.step, feed_dict, fetches)
+        return self._step(Stepper.step, feed_dict, fetches, step)
 
     def _step(
         self,
-        run: Callable[[Sequence[Fetch], SplitFeeds], StepResult],
+        run: Callable[[Stepper, Sequence[Fetch], SplitFeeds], StepResult],
         feed_dict: Mapping[Any, Any] | None,
         fetches: Any = None,
+        step: StepName | None = None,
     ) -> Any:
-        """One step: what the user gave is checked, `run` runs it."""
+        """One step: what the user gave is checked, `run` lets a stepper run it."""
         self._check_open()
-        wanted = self._job.context.job.loss if fetches is None else fetches
+        wanted = self._steppers.own(step).job.context.job.loss if fetches is None else fetches
         structure = str(wanted) if isinstance(wanted, TensorRef) else wanted
         flat = self._fetches(structure)
-        feeds = split_feeds(self._feeds(feed_dict), self._job.plan.workers)
-        self._check_fed(flat, feeds.values[0])
+        stepper = self._steppers.serving(step, [fetch.op for fetch in flat])
+        job = stepper.job
+        feeds = split_feeds(self._feeds(job, feed_dict), job.plan.workers)
+        self._check_fed(job, flat, feeds.values[0])
         self._state.mend()
         self._state.may_change()
         with self._state.torn_by_failures():
-            result = run(flat, feeds)
+            self._steppers.take_over(stepper)
+            result = run(stepper, flat, feeds)
             if result.unlike is not None:
-                self._stepper.leave_factors(result.unlike)
+                stepper.leave_factors(result.unlike)
                 self._state.tear()
         return tf.nest.pack_sequence_as(structure, result.values)
 
     @in_turn
     def trace(
-        self, steps: int = 3, feed_dict: Mapping[Any, Any] | None = None
+        self,
+        steps: int = 3,
+        feed_dict: Mapping[Any, Any] | None = None,
+        *,
+        step: StepName | None = None,
     ) -> tuple[Timeline, ...]:
         """What every worker does when, in each of some training steps.
 
@@ -177,6 +205,7 @@ class Session:
         Args:
             steps: how many, at least 1.
             feed_dict: as for `step`, for each of them.
+            step: which of the job's steps, where it has several.
 
         Raises:
             FeedError: as `step`, or `steps` is no such number.
@@ -192,16 +221,16 @@ class Session:
         timelines = []
         plan = ""
 
-        def run(fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+        def run(stepper: Stepper, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
             nonlocal plan
-            result = self._stepper.step_as_before(fetches, feeds)
-            plan = self._stepper.program.name
+            result = stepper.step_as_before(fetches, feeds)
+            plan = stepper.program.name
             return result
 
         clock_offsets_s = self._runner.clock_offsets_s()
         for _ in range(steps):
             with self._runner.traced() as traces:
-                self._step(run, feed_dict)
+                self._step(run, feed_dict, step=step)
             stats = [metadata.step_stats for metadata in traces]
             timeline = timeline_of(stats, self._job.plan.devices, clock_offsets_s)
             timelines.append(dataclasses.replace(timeline, plan=plan))
@@ -210,7 +239,7 @@ class Session:
     # Plans
 
     @in_turn
-    def use(self, plan: str) -> None:
+    def use(self, plan: str, *, step: StepName | None = None) -> None:
         """Let another plan of the model do all following steps. Trials and planning end.
 
         Plans differ in when they transfer what. With the patterns "shuffle" and "exchange", and by
@@ -220,43 +249,57 @@ class Session:
 
         Args:
             plan: its name, one of `ARModel.variants`, also one that was added since.
+            step: whose plan it is, where the job has several steps.
 
         Raises:
             PlanError: there is no such plan.
+            FeedError: the job has several steps, and `step` is none of them.
             WorkerLostError, tf.errors.OpError: what was left to do of the last step has failed.
         """
         self._check_open()
         with self._state.torn_by_failures():
-            self._stepper.use(plan)
+            self._steppers.own(step).use(plan)
 
     @in_turn
     def try_plans(
-        self, settings: TrialSettings | None = None, *, plans: Sequence[str] | None = None
+        self,
+        settings: TrialSettings | None = None,
+        *,
+        plans: Sequence[str] | None = None,
+        step: StepName | None = None,
     ) -> None:
         """Let plans of the model take turns in the next steps, and keep the fastest.
 
         Args:
             settings: how they are tried.
             plans: their names; by default all. The first one stays unless another is faster.
+            step: whose plans they are, where the job has several steps.
 
         Raises:
             PlanError: there is no such plan, or `settings` are none.
+            FeedError: the job has several steps, and `step` is none of them.
         """
         self._check_open()
         if settings is not None and not isinstance(settings, TrialSettings):
             raise PlanError(f"settings must be caramel.TrialSettings or None, not {settings!r}")
         if isinstance(plans, str):
             raise PlanError(f"plans must be a list of names, not '{plans}'")
-        self._stepper.try_plans(
-            list(self._job.variants) if plans is None else plans, settings or TrialSettings()
-        )
+        stepper = self._steppers.own(step)
+        tried = list(stepper.job.variants) if plans is None else plans
+        stepper.try_plans(tried, settings or TrialSettings())
 
-    def metrics(self) -> Metrics:
+    def metrics(self, *, step: StepName | None = None) -> Metrics:
         """How training goes: steps, the plan in use, step times, trials, stalls.
 
         Also after the end, and from another thread while a step runs.
+
+        Args:
+            step: of which step, where the job has several.
+
+        Raises:
+            FeedError: the job has several steps, and `step` is none of them.
         """
-        return self._stepper.metrics()
+        return self._steppers.metrics(step)
 
     # Anything but training
 
@@ -280,7 +323,7 @@ class Session:
         feeds = self._whole_feeds(feed_dict)
         if not flat:
             return fetches
-        self._check_fed(flat, feeds, training=False)
+        self._check_fed(self._job, flat, feeds, training=False)
         closure = self._job.context.op_graph.ancestors(
             [fetch.op for fetch in flat], stop=frozenset(tensor.op for tensor in feeds)
         )
@@ -300,11 +343,12 @@ class Session:
 
     def _refuse_training(self, flat: Sequence[Fetch], closure: set[str]) -> None:
         """Raise if a fetch belongs to training: it would be that of one worker, or of none."""
-        if self._job.context.job.train_op in closure:
-            raise FeedError(
-                f"session.run would run the train op '{self._job.context.job.train_op}' on one "
-                "worker only; use session.step"
-            )
+        for each in self._job.context.steps.values():
+            if each.job.train_op in closure:
+                raise FeedError(
+                    f"session.run would run the train op '{each.job.train_op}' on one worker only; "
+                    "use session.step"
+                )
         consumers = {name for g in self._job.plan.gradients for name in g.consumers}
         for fetch in flat:
             name = names.in_copy(programs.source_prefix(self._job.plan), fetch.op)
@@ -460,9 +504,9 @@ class Session:
             check_fetched(self._job.context.op_graph, tensor)
         return Fetch(op, tensor)
 
-    def _feeds(self, feed_dict: Mapping[Any, Any] | None) -> list[Feed]:
+    def _feeds(self, job: Job, feed_dict: Mapping[Any, Any] | None) -> list[Feed]:
         """What the user feeds, with what is known of each tensor."""
-        context, state = self._job.context, self._job.state
+        context, state = job.context, job.state
         if feed_dict is not None and not isinstance(feed_dict, Mapping):
             raise FeedError(
                 f"feed_dict maps tensors or names to values; it is a {type(feed_dict).__name__}"
@@ -493,21 +537,26 @@ class Session:
     def _whole_feeds(self, feed_dict: Mapping[Any, Any] | None) -> dict[TensorRef, np.ndarray]:
         """What the user feeds, none of it split."""
         arrays = {}
-        for feed in self._feeds(feed_dict):
+        for feed in self._feeds(self._job, feed_dict):
             arrays[feed.tensor] = to_array(feed)
             check_whole(feed, arrays[feed.tensor])
         return arrays
 
     def _check_fed(
-        self, flat: Sequence[Fetch], fed: Mapping[TensorRef, Any], *, training: bool = True
+        self,
+        job: Job,
+        flat: Sequence[Fetch],
+        fed: Mapping[TensorRef, Any],
+        *,
+        training: bool = True,
     ) -> None:
         """Raise unless every placeholder that is needed is fed."""
-        context = self._job.context
+        context = job.context
         roots = [fetch.op for fetch in flat]
         if training:
             roots += [context.job.train_op, context.job.loss.op]
         given = frozenset(tensor.op for tensor in fed)
-        key = (tuple(roots), given)
+        key = (id(context), tuple(roots), given)
         if key not in self._checked:
             needed = context.op_graph.ancestors(roots, stop=given) - given
             missing = [
@@ -545,7 +594,7 @@ class Session:
         if self._closed:
             return
         self._closed = True
-        self._stepper.close()
+        self._steppers.close()
         self._runner.close()
 
     def __enter__(self) -> Session:

@@ -23,11 +23,14 @@ from caramel.facts import (
     LoopFrames,
     ReplicaState,
     StateAccess,
+    TrainingJob,
     WorkerInputs,
 )
 from caramel.fingerprint import this_machine
+from caramel.graph import OpGraph
 from caramel.job import Job
 from caramel.model_plans import OWN, ModelPlans
+from caramel.over_steps import StepFacts
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.complete import complete
@@ -74,9 +77,9 @@ class Common:
     assembly: Assembly
     watch: Stopwatch
 
-    def analysis(self, context: Context, facts: Sequence[Any] = ()) -> Analysis:
+    def analysis(self, graph: OpGraph, job: TrainingJob, facts: Sequence[Any] = ()) -> Analysis:
         """What follows from a job and some facts."""
-        return Analysis([context.op_graph, context.job, *facts], self.analyzers)
+        return Analysis([graph, job, *facts], self.analyzers)
 
 
 class StepModel:
@@ -84,13 +87,20 @@ class StepModel:
 
     Args:
         context: the job whose step it is.
+        facts: what is known of it.
         common: what the steps of the model have in common.
-        measured: what was measured of it.
         plan: the plan to carry out in place of a new one.
         cache_key: under which the plan is kept that proves the fastest; None to keep none.
 
     Attributes:
+        context: the job whose step it is.
+        facts: what is known of it.
+        state: which variables differ between workers, whichever step is done.
+        pipelines: the input pipelines of all steps.
         plan: everything that will happen, as pure data.
+        is_given: whether the user gave it.
+        plain: the plan that plans nothing.
+        plans: which plans are tried.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         variants: by name, the plans that a session can change between.
         traffic: bytes that a step of `plan` sends between each pair of tasks.
@@ -102,17 +112,17 @@ class StepModel:
     def __init__(
         self,
         context: Context,
+        facts: StepFacts,
         common: Common,
         *,
-        measured: Sequence[Any] = (),
         plan: Plan | None = None,
         cache_key: str | None = None,
     ) -> None:
-        self._context, self._common = context, common
-        self._is_given = plan is not None
-        analysis = self.analysis(measured)
-        self._state = analysis.get(ReplicaState)
-        self._pipelines = analysis.get(InputPipelines)
+        self.context, self.facts, self._common = context, facts, common
+        self.is_given = plan is not None
+        analysis = facts.analysis
+        self.state = facts.get(ReplicaState)
+        self.pipelines = facts.get(InputPipelines)
         self._access = analysis.get(StateAccess)
         self._frames = analysis.get(LoopFrames)
         self._fusions = analysis.get(Fusions)
@@ -142,7 +152,7 @@ class StepModel:
             context.op_graph,
             self.analysis,
             common.options,
-            is_given=self._is_given,
+            is_given=self.is_given,
             again=common.again,
             cache_key=cache_key,
             cores=_cores(common.cluster),
@@ -155,7 +165,9 @@ class StepModel:
 
     def analysis(self, facts: Sequence[Any] = ()) -> Analysis:
         """What follows from the job and some facts."""
-        return self._common.analysis(self._context, facts)
+        return self._common.analysis(
+            self.context.op_graph, self.facts.job, [*self.facts.known, *facts]
+        )
 
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same step, for sessions to change to: see `ARModel`."""
@@ -178,8 +190,8 @@ class StepModel:
         explanation = explain(
             self._plan_of(measured),
             self.decision.outlook,
-            job=self._context.job.train_op,
-            planner="none, the plan was given" if self._is_given else planner,
+            job=self.context.job.train_op,
+            planner="none, the plan was given" if self.is_given else planner,
             deferrable=self.decision.deferrable,
             measured=measured,
             measured_step_s=measured_step_s,
@@ -209,12 +221,12 @@ class StepModel:
 
     def _job(self) -> Job:
         return Job(
-            self._context,
+            self.context,
             self._common.assembly.graph,
             self.variants,
-            self._state,
+            self.state,
             self._access,
-            self._pipelines,
+            self.pipelines,
             self.variants.undeferred,
             self.variants.plan,
             self.plans.leave_factors,
@@ -222,7 +234,7 @@ class StepModel:
         )
 
     def _plain_plan(self, analysis: Analysis) -> Plan:
-        context, common = self._context, self._common
+        context, common = self.context, self._common
         frontier = analysis.get(GradientFrontier)
         if len(common.devices) > 1:
             self._tell_deviations(analysis.get(WorkerInputs))
@@ -232,8 +244,8 @@ class StepModel:
             context.job,
             frontier,
             analysis.get(GradientFactors),
-            self._state,
-            self._pipelines,
+            self.state,
+            self.pipelines,
             devices=common.devices,
             pattern=common.options.pattern,
             sparse=common.sparse,
@@ -242,7 +254,7 @@ class StepModel:
 
     def _tell_deviations(self, inputs: WorkerInputs) -> None:
         """Warn where the mean over the workers is not what one device computes."""
-        for each in deviations(self._context.op_graph, self._context.job, inputs):
+        for each in deviations(self.context.op_graph, self.context.job, inputs):
             _log.warning("%s", each)
 
     def _kept_plan(self, key: str | None) -> Plan | None:
@@ -258,7 +270,7 @@ class StepModel:
 
     def _completed(self, given: Plan | None, own: Plan) -> Plan:
         """The step's own plan, with what the given one decides and all that follows from it."""
-        job, graph = self._context.job, self._context.op_graph
+        job, graph = self.context.job, self.context.op_graph
         completed = complete(_decided(given, own), graph, job, self._access, self._frames)
         if given is not None:
             check_fit(given, completed)

@@ -118,9 +118,18 @@ class Stepper:
         self._programs = {plan: self._program}
 
     @property
+    def job(self) -> Job:
+        """The distributed graph with the plans of the step."""
+        return self._job
+
+    @property
     def preparation(self) -> list[str]:
-        """Ops to run before the first step."""
+        """Ops to run before the first step, unless `begin` is called."""
         return self._program.preparation
+
+    def begin(self) -> None:
+        """Prepare the first step of a plan whose graph was added to a session's."""
+        self._program.begin()
 
     @property
     def program(self) -> Program:

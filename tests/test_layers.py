@@ -38,6 +38,7 @@ LAYERS = {
         "onednn",
         "quiet",
         "receiving",
+        "steps",
         "stopwatch",
         "turns",
         "version",
@@ -49,7 +50,7 @@ LAYERS = {
         *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
         *("traffic", "trials", "workload"),
     },
-    2: {"analysis", "analyzers.", "checks", "network", "planning.", "simulation."},
+    2: {"analysis", "analyzers.", "checks", "network", "over_steps", "planning.", "simulation."},
     3: {
         *(
             "c_api",
@@ -74,7 +75,7 @@ LAYERS = {
             "state",
             "step_trace",
         ),
-        *("stepper", "traces", "variables", "watchdog"),
+        *("stepper", "steppers", "traces", "variables", "watchdog"),
     },
     4: {
         *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure"),
@@ -85,6 +86,7 @@ LAYERS = {
             "profiling",
             "report.",
             "simulating",
+            "joint_steps",
             "step_model",
             "tracing",
             "user_job",

@@ -81,9 +81,10 @@ def test_aggregations_and_pairs_are_measured(workers):
 def test_nothing_is_planned_while_it_is_measured(monkeypatch):
     planning = []
 
-    def session(start, *given, **options):
+    def session(starts, *given, **options):
+        (start,) = starts.values()
         planning.append((start.planning, start.trials))
-        return Session(start, *given, **options)
+        return Session(starts, *given, **options)
 
     monkeypatch.setattr("caramel.builder.Session", session)
     measure_network(2, patterns=["ring"], sizes=(4, 8), repeats=1, pairs=False)

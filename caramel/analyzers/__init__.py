@@ -9,6 +9,7 @@
 `seeds`               from which constants does differentiation start?
 `frontier`            where does differentiation end and post-processing begin?
 `factors`             from which smaller tensors can a gradient be computed again?
+`beside`              what do fetches write beside a step, and may each worker do that?
 `merging`             how is one value made of what each worker has gathered?
 `replicas`            which variables stay equal, and can replicas drift apart?
 `pipelines`           where are input pipelines split into shards?

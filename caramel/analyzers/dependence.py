@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from caramel import kinds
-from caramel.access import handle_of
+from caramel.access import fills_table, handle_of
 from caramel.facts import StateAccess
 from caramel.graph import Op, OpGraph
 from caramel.names import TensorRef
@@ -77,7 +77,7 @@ def spread(
         if op.kind == kinds.STACK_PUSH:
             for pop in pops.get(handle_of(graph, op.inputs[0]), ()):
                 reach(pop, op.name)
-        if op.kind.startswith(kinds.TABLE_PREFIX) and op.kind not in kinds.TABLE_READS:
+        if fills_table(op):
             for read in tables.get(handle_of(graph, op.inputs[0]), ()):
                 reach(read, op.name)
         for variable in access.writes.get(op.name, ()) if access is not None else ():

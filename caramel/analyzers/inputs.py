@@ -7,11 +7,12 @@ What these values reach is the question of `caramel.analyzers.dependence`.
 from __future__ import annotations
 
 from caramel import kinds
-from caramel.facts import TrainingJob, WorkerInputs
+from caramel.access import handle_of
+from caramel.facts import StateAccess, TrainingJob, WorkerInputs
 from caramel.graph import Op, OpGraph
 
 
-def worker_inputs(graph: OpGraph, job: TrainingJob) -> WorkerInputs:
+def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> WorkerInputs:
     """The ops whose values differ between workers by themselves, with the reason.
 
     Fed scalars and `replicated_feeds` are equal on all workers. A placeholder of unknown rank may
@@ -34,7 +35,16 @@ def worker_inputs(graph: OpGraph, job: TrainingJob) -> WorkerInputs:
             reasons[op.name] = "a random draw"
         elif _is(op, kinds.INPUTS, input_functions):
             reasons[op.name] = "an input of each worker's own"
+        elif job.differing and _reads_differing(graph, job, access, op):
+            reasons[op.name] = "what it reads is of each worker's own examples by another step"
     return WorkerInputs(reasons, frozenset(scalar_only))
+
+
+def _reads_differing(graph: OpGraph, job: TrainingJob, access: StateAccess, op: Op) -> bool:
+    """Whether an op reads a variable or a table that other steps make differ."""
+    if op.kind in kinds.TABLE_READS:
+        return handle_of(graph, op.inputs[0]) in job.differing
+    return not job.differing.isdisjoint(access.reads.get(op.name, ()))
 
 
 def _is(op: Op, wanted: frozenset[str], functions: frozenset[str]) -> bool:

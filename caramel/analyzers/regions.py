@@ -82,8 +82,8 @@ def served_parameters(
 
 
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
-    """What the loss is computed from, with the stacks on which v1 loops keep forward values."""
-    forward = graph.data_ancestors([job.loss.op])
+    """What losses are computed from, with the stacks on which v1 loops keep forward values."""
+    forward = graph.data_ancestors([loss.op for loss in job.losses])
     stacks = {
         handle_of(graph, graph[name].inputs[0])
         for name in step

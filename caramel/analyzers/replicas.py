@@ -8,7 +8,7 @@ are local variables, which no update reads.
 from __future__ import annotations
 
 from caramel import kinds
-from caramel.access import handle_of
+from caramel.access import fills_table, handle_of
 from caramel.analyzers.dependence import Spread, spread
 from caramel.errors import DriftError
 from caramel.facts import (
@@ -54,10 +54,12 @@ def replica_state(
 
     reached = reached_from(list(inputs.reasons))
     trainable = {variable.name for variable in job.variables if variable.trainable}
-    for variable in sorted(trainable & set(reached.variables)):
-        raise DriftError(_explain(graph, inputs, reached, variable))
+    equal = trainable | job.equal
+    for variable in sorted(equal & set(reached.variables)):
+        what = "parameter" if variable in trainable else "variable"
+        raise DriftError(_explain(graph, inputs, reached, what, variable))
     scalar_only = frozenset(
-        op for op in sorted(inputs.scalar_only) if trainable & set(reached_from([op]).variables)
+        op for op in sorted(inputs.scalar_only) if equal & set(reached_from([op]).variables)
     )
     # The other placeholders of unknown rank may be fed either way, so they count as differing.
     open_inputs = sorted(inputs.scalar_only - scalar_only)
@@ -78,7 +80,14 @@ def replica_state(
         generators=_generators(graph, job, step),
         constant=tuple(v.name for v in job.variables if _is_constant(graph, v)),
         summed=merging.summed,
+        tables=_tables(graph, reached),
     )
+
+
+def _tables(graph: OpGraph, reached: Spread) -> tuple[str, ...]:
+    """The tables into which a value that differs is put."""
+    filling = [graph[name] for name in reached.came_from if fills_table(graph[name])]
+    return tuple(dict.fromkeys(handle_of(graph, op.inputs[0]) for op in filling))
 
 
 def _is_constant(graph: OpGraph, variable: Variable) -> bool:
@@ -98,7 +107,9 @@ def _generators(graph: OpGraph, job: TrainingJob, step: set[str]) -> tuple[str, 
     return tuple(variable.name for variable in job.variables if variable.handle in handles)
 
 
-def _explain(graph: OpGraph, inputs: WorkerInputs, reached: Spread, variable: str) -> str:
+def _explain(
+    graph: OpGraph, inputs: WorkerInputs, reached: Spread, what: str, variable: str
+) -> str:
     path = reached.path_to(reached.variables[variable])
     steps = " -> ".join(f"{name} ({graph[name].kind})" for name in path)
     source = path[0]
@@ -112,6 +123,6 @@ def _explain(graph: OpGraph, inputs: WorkerInputs, reached: Spread, variable: st
         )
     return (
         f"replicas would drift apart: '{TensorRef(source)}' differs between workers "
-        f"({inputs.reasons[source]}) and reaches parameter '{variable}' without being aggregated, "
+        f"({inputs.reasons[source]}) and reaches {what} '{variable}' without being aggregated, "
         f"along {steps} -> {variable}; {advice}"
     )

@@ -1,0 +1,133 @@
+"""The steps of a model, and what they become together with fetches that write.
+
+A step whose fetches write what has to be aggregated or ordered is a step of its own, a *joint* one:
+its train op is the step's together with what is fetched. It is analysed as any other, with the same
+proof that replicas cannot drift apart, and has a plan of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from caramel.analyzers.beside import Beside
+from caramel.collector import held_back
+from caramel.errors import CaramelError, DriftError
+from caramel.facts import (
+    GradientFrontier,
+    InputPipelines,
+    Merging,
+    RawGradient,
+    ReplicaState,
+    StateAccess,
+    TrainingJob,
+    WorkerInputs,
+)
+from caramel.over_steps import StepFacts, differing_of, whole_pipelines, whole_state
+from caramel.step_model import Common, StepModel
+from caramel.steps import StepName
+
+_ADVICE = (
+    "in session.step each worker runs what is fetched on its own part of the batch; make it a step "
+    "of its own, as in Context(steps={...}), name its gradients by Context(gradients=...), or run "
+    "it by session.run, on worker 0 and with what is fed whole"
+)
+
+
+class JointSteps:
+    """Finds the step that does what is fetched; new ones are made once.
+
+    Args:
+        steps: the steps of the job by name.
+        common: what they have in common.
+    """
+
+    def __init__(self, steps: Mapping[StepName, StepModel], common: Common) -> None:
+        self._steps, self._common = steps, common
+        self._beside: dict[StepName, Beside] = {}
+        self._joint: dict[tuple[StepName, frozenset[str]], StepModel] = {}
+
+    def serving(self, name: StepName, fetched: Sequence[str]) -> StepModel:
+        """The step itself, or a joint one.
+
+        Args:
+            name: of the step.
+            fetched: the ops that are fetched.
+
+        Raises:
+            GraphError: workers would not do alike what is fetched, or it cannot be distributed.
+            FeedError: it reads an input pipeline that is no step's.
+        """
+        if len(self._common.devices) == 1:
+            return self._steps[name]
+        if name not in self._beside:
+            self._beside[name] = _beside(self._steps[name])
+        joined = self._beside[name].to_join(fetched)
+        if not joined:
+            return self._steps[name]
+        key = (name, frozenset(joined))
+        if key not in self._joint:
+            try:
+                self._joint[key] = self._joined(self._steps[name], sorted(joined))
+            except CaramelError as error:
+                told = ", ".join(f"'{op}'" for op in sorted(joined))
+                raise type(error)(f"cannot fetch {told} in a step: {error}; {_ADVICE}") from error
+        return self._joint[key]
+
+    @held_back()
+    def _joined(self, step: StepModel, fetched: Sequence[str]) -> StepModel:
+        base = step.context
+        graph, train_op = base.op_graph, base.job.train_op
+        ran = graph.ancestors([train_op, *fetched])
+        trained = [each.context.job for each in self._steps.values()]
+        trained = [job for job in trained if job.train_op in ran]
+        losses = dict.fromkeys(job.loss for job in trained if job.loss != base.job.loss)
+        differing = differing_of(step.state)
+        job = dataclasses.replace(
+            base.job,
+            other_losses=tuple(losses),
+            given_gradients=_given(trained),
+            differing=differing,
+            equal=frozenset(v.name for v in base.job.variables if v.name not in differing),
+        )
+        context = base.joined(job, [train_op, *fetched])
+        known = (step.facts.get(StateAccess), step.facts.get(Merging))
+        analysis = self._common.analysis(context.op_graph, context.job, known)
+        state = analysis.get(ReplicaState)
+        _refuse_differing_tables(state, step.state)
+        whole = (
+            whole_state(context.job, state, [state, step.state]),
+            whole_pipelines(analysis.get(InputPipelines), [step.pipelines]),
+        )
+        options = self._common.options
+        if step.is_given:
+            options = dataclasses.replace(options, planner="plain")
+        common = dataclasses.replace(self._common, options=options)
+        return StepModel(context, StepFacts(context.job, analysis, (*known, *whole)), common)
+
+
+def _beside(step: StepModel) -> Beside:
+    facts = step.facts
+    return Beside(
+        step.context.op_graph,
+        step.context.job,
+        facts.get(StateAccess),
+        facts.get(WorkerInputs),
+        facts.get(GradientFrontier),
+        step.state,
+        step.pipelines,
+    )
+
+
+def _given(jobs: Sequence[TrainingJob]) -> tuple[RawGradient, ...]:
+    """The gradients that the user named for all of the jobs."""
+    return tuple(dict.fromkeys(each for job in jobs for each in job.given_gradients))
+
+
+def _refuse_differing_tables(state: ReplicaState, known: ReplicaState) -> None:
+    for table in state.tables:
+        if table not in known.tables:
+            raise DriftError(
+                f"replicas would drift apart: values that differ between workers are put into "
+                f"table '{table}', of which each worker has its own"
+            )
