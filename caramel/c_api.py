@@ -89,6 +89,10 @@ _LONG = {
 """While one of these runs, other threads of Python do, too; the others are over at once."""
 
 
+class UnreadError(Exception):
+    """A call was done, but what it fetched cannot be brought to Python; its cause says why."""
+
+
 class GraphCall:
     """Fetches tensors and runs target ops, with values to feed.
 
@@ -124,6 +128,7 @@ class GraphCall:
 
         Raises:
             tf.errors.OpError: an op has failed, or a value does not fit what it is fed to.
+            UnreadError: everything was done, but there is no memory for the results, say.
         """
         tensorflow = _library()
         results = (c_void_p * len(self._fetched))()
@@ -141,9 +146,12 @@ class GraphCall:
                     *(self._targets, len(self._targets)),
                     *(told, status),
                 )
-            if told is not None:
-                metadata.ParseFromString(_bytes_of(told.contents.data, told.contents.length))
-            return [_value(tensor) for tensor in results if tensor]
+            try:
+                if told is not None:
+                    metadata.ParseFromString(_bytes_of(told.contents.data, told.contents.length))
+                return [_value(tensor) for tensor in results if tensor]
+            except Exception as error:
+                raise UnreadError(str(error)) from error
         finally:
             for tensor in (*inputs, *results):
                 if tensor:

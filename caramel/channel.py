@@ -168,7 +168,9 @@ class Channel:
                 self._wait(future, what, timeout_s, look)
             except KeyboardInterrupt:
                 self._fail(f"it was interrupted during {what}", function)
-            except tf.errors.OpError as error:
+            except CaramelError:
+                raise
+            except Exception as error:
                 _log.info("%s failed when it was interrupted: %s", what, error)
             raise
 

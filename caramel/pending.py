@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
-import tensorflow as tf
-
+from caramel.c_api import UnreadError
 from caramel.channel import CallThread
 from caramel.marks import StepMarks
 from caramel.modifiers.defer import kept_by, moved_ops
@@ -20,6 +21,8 @@ from caramel.runner import Call, VariantRunner
 _MEND_EVERY_S = 0.2
 _SETTLED_S = 0.1  # without a token being taken, after a call has failed
 _CLOSE_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class Pending:
@@ -41,6 +44,7 @@ class Pending:
         pairs = [(w, v) for w in range(plan.workers) for v in token_variables(plan)]
         self._counts = [token_count(*pair) for pair in pairs]
         self._fill = [token_filled(*pair) for pair in pairs]
+        self._has_begun = self._is_prepared = False
         self._is_pending = False
         self._is_kept = False  # whether variables hold anything
         self._parts_done = 0
@@ -52,9 +56,21 @@ class Pending:
         return [*self._fill, *self.marks.clears]
 
     def begin(self) -> None:
-        """Nothing is pending."""
-        if self.preparation:
-            self._runner.run([], self.preparation, {}, "preparing the first step")
+        """Prepare the first step. It can be called again after an interruption: no token is put
+        twice."""
+        if self.preparation and not self._is_prepared:
+            self._runner.call(self._prepare, "preparing the first step")
+
+    def _prepare(self) -> list[Any]:
+        if self._has_begun:  # and failed
+            self._mend()
+            if self.marks.clears:
+                self._runner.compile([], self.marks.clears, {})()
+        else:
+            self._has_begun = True
+            self._runner.compile([], self.preparation, {})()
+        self._is_prepared = True
+        return []
 
     @property
     def defers(self) -> bool:
@@ -81,6 +97,9 @@ class Pending:
                 pending. If it was one of the step before only, the step was done, but for its own
                 deferred part: that is dropped, since it was computed from what should have been
                 updated.
+            Exception: what is fed or fetched cannot be converted. If it is fed, the updates of the
+                step before are done, and the step was not; if it is fetched, the step was done, and
+                its deferred part is pending.
         """
         if not self._moved:
             with self.marks.during(step=True, moved=False):
@@ -90,9 +109,12 @@ class Pending:
 
         def both() -> list[Any]:  # keeps account itself: whoever called may have been interrupted
             self._is_pending, self._is_kept = False, True
-            results = self._together(step, moved)
-            self._parts_done += moved is not None
-            self._is_pending = True
+            try:
+                results = self._together(step, moved)
+            except UnreadError:
+                self._was_done(moved)
+                raise
+            self._was_done(moved)
             return results
 
         with self.marks.during(step=True, moved=moved is not None):
@@ -124,6 +146,11 @@ class Pending:
         if self._beside is not None:
             self._beside.end(_CLOSE_TIMEOUT_S)
 
+    def _was_done(self, moved: Call | None) -> None:
+        """A step was done, and beside it what was pending."""
+        self._parts_done += moved is not None
+        self._is_pending = True
+
     def _together(self, step: Call, moved: Call | None) -> list[Any]:
         """Both parts at the same time; if one fails the other ends, and all tokens are there.
 
@@ -137,7 +164,11 @@ class Pending:
         has_begun.wait()
         try:
             results = step()
-        except tf.errors.OpError as error:
+        except UnreadError:  # the step was done
+            is_over.set()
+            self._raise_failure_of(other)
+            raise
+        except Exception as error:
             is_over.set()
             earlier = other.exception()
             self._settle()
@@ -146,10 +177,14 @@ class Pending:
             raise
         finally:
             is_over.set()
+        self._raise_failure_of(other)
+        return results
+
+    def _raise_failure_of(self, other: Future[None]) -> None:
+        """Wait for the moved part; if it has failed, put back all tokens, and raise."""
         if failure := other.exception():
             self._settle()
             raise failure
-        return results
 
     def _beside_step(
         self, moved: Call, has_begun: threading.Event, step_is_over: threading.Event
@@ -158,7 +193,9 @@ class Pending:
         has_begun.set()
         try:
             moved()
-        except tf.errors.OpError:
+        except UnreadError:  # only its trace
+            _log.info("the trace of a deferred part cannot be read", exc_info=True)
+        except Exception:
             self._mend()
             while not step_is_over.wait(_MEND_EVERY_S):
                 self._mend()
@@ -168,7 +205,9 @@ class Pending:
         """Make a call; all tokens are there if it fails."""
         try:
             return call()
-        except tf.errors.OpError:
+        except UnreadError:
+            raise
+        except Exception:
             self._settle()
             raise
 

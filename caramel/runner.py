@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.c_api import GraphCall, GraphSession
+from caramel.c_api import GraphCall, GraphSession, UnreadError
 from caramel.channel import Channel, Look
 from caramel.clocks import clock_offsets_s
 from caramel.cluster import Cluster
@@ -179,10 +179,16 @@ class Runner:
 
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+            Exception: the results cannot be brought to Python, although everything was done.
         """
         if self._traces is not None and len(self._different_tasks) > 1:
             function = partial(self._recorded, function, self._traces)
-        return self._channel.call(function, what=what, timeout_s=self._timeout_s, look=self._look)
+        try:
+            return self._channel.call(
+                function, what=what, timeout_s=self._timeout_s, look=self._look
+            )
+        except UnreadError as error:
+            raise error.__cause__ or error from None
 
     def _recorded(self, function: Call, traces: list[Any]) -> list[Any]:
         """Make calls that are traced, while all workers record what they receive."""

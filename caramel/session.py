@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any
@@ -176,7 +177,8 @@ class Session:
         job = stepper.job
         feeds = split_feeds(self._feeds(job, feed_dict), job.plan.workers)
         self._check_fed(job, flat, feeds.values[0])
-        self._state.mend()
+        if self._state.is_torn:
+            self._settle()
         self._state.may_change()
         with self._state.torn_by_failures():
             self._steppers.take_over(stepper)
@@ -334,9 +336,11 @@ class Session:
         tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
         targets = [names.in_copy(prefix, fetch.op) for fetch in flat if fetch.tensor is None]
         fed = {names.tensor_in_copy(prefix, t): value for t, value in feeds.items()}
-        results = iter(self._runner.run(tensors, targets, fed, "session.run"))
-        self._repeat_on_workers(flat, feeds)
-        self._state.broadcast(self._written(closure))
+        written = self._written(closure)
+        with self._state.torn_by_failures() if written else nullcontext():
+            results = iter(self._runner.run(tensors, targets, fed, "session.run"))
+            self._repeat_on_workers(flat, feeds)
+            self._state.broadcast(written)
         return tf.nest.pack_sequence_as(
             fetches, [None if fetch.tensor is None else next(results) for fetch in flat]
         )
@@ -472,7 +476,8 @@ class Session:
         except tf.errors.OpError as error:  # nothing of what was to be done counts any more
             _log.info("what was left to do of the last step failed before a restore: %s", error)
             self._settle()
-        self._state.assign([v for v in saved if v.name in found.values], found.values)
+        with self._state.torn_by_failures():
+            self._state.assign([v for v in saved if v.name in found.values], found.values)
         _tell_of_difference(path, found)
         return found.missing
 

@@ -110,8 +110,13 @@ class SharedState:
         try:
             yield
         except BaseException:
-            self._torn = True
+            self._torn, self._refreshed = True, False
             raise
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether a failure may have kept updates from some workers."""
+        return self._torn
 
     def tear(self) -> None:
         """A step has left other values on some workers than on the others."""

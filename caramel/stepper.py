@@ -116,6 +116,7 @@ class Stepper:
         self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._program = self._last = Program(job.variants[plan], job, runner)
         self._programs = {plan: self._program}
+        self._beginning: dict[str, Program] = {}  # those that were interrupted may begin again
 
     @property
     def job(self) -> Job:
@@ -266,7 +267,7 @@ class Stepper:
 
     def close(self) -> None:
         """End the threads of all programs."""
-        for program in self._programs.values():
+        for program in (*self._programs.values(), *self._beginning.values()):
             program.close()
         if self._watchdog is not None:
             self._watchdog.close()
@@ -391,9 +392,11 @@ class Stepper:
     def _program_of(self, name: str) -> Program:
         """A plan's program, made when it is first asked for."""
         if name not in self._programs:
-            program = Program(self._job.variants[name], self._job, self._runner)
-            program.begin()
-            self._programs[name] = program
+            if name not in self._beginning:
+                variant = self._job.variants[name]
+                self._beginning[name] = Program(variant, self._job, self._runner)
+            self._beginning[name].begin()
+            self._programs[name] = self._beginning.pop(name)
         return self._programs[name]
 
     def _may_send(self, name: str) -> bool:

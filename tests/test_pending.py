@@ -10,6 +10,7 @@ import tensorflow as tf
 from networks import network
 
 import caramel
+from caramel.c_api import UnreadError
 from caramel.modifiers.defer import moved_ops
 from caramel.modifiers.tokens import token_variables
 from caramel.names import token_filled
@@ -22,6 +23,7 @@ class Called:
     def __init__(self, plan):
         self.parts, self._moved = [], moved_ops(plan)
         self.fails = None  # the part that does
+        self.failure = None  # how; by default an op has failed
         self.counts = []  # of each token, the next times they are counted; then all are there
 
     def run(self, tensors, targets, fed, what):
@@ -40,7 +42,9 @@ class Called:
             if part != "tokens":
                 self.parts.append(part)
             if part == self.fails:
-                raise tf.errors.InvalidArgumentError(None, None, f"the {part} part failed")
+                raise self.failure or tf.errors.InvalidArgumentError(
+                    None, None, f"the {part} part failed"
+                )
             return []
 
         return call
@@ -100,3 +104,52 @@ def test_a_token_that_is_taken_after_the_failure_was_told_is_put_back(plan):
     pending.close()
     asked = [list(call.args[1]) for call in called.compile.call_args_list]
     assert asked == [["train"], [], [], [filled], []]
+
+
+def test_a_step_whose_results_cannot_be_read_was_done(plan):
+    called = Called(plan)
+    pending = Pending(called, plan)
+    pending.step([], ["train"], {}, "a step")
+    called.fails, called.failure = "step", UnreadError("no memory")
+    with pytest.raises(UnreadError):
+        pending.step([], ["train"], {}, "a step")
+    assert pending.parts_done == 1
+    called.fails = None
+    pending.flush("the rest")
+    pending.close()
+    assert pending.parts_done == 2
+    assert called.parts[3:] == ["moved"]
+
+
+def test_who_prepares_again_after_an_interruption_puts_no_token_twice(plan):
+    """With two tokens a step would not wait for the one before."""
+    called = Called(plan)
+    called.compile = Mock(side_effect=called.compile)
+    pending = Pending(called, plan)
+
+    def interrupted(function, what):
+        function()
+        raise KeyboardInterrupt
+
+    called.call = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        pending.begin()
+    called.call = lambda function, what: function()
+    pending.begin()
+    pending.close()
+    asked = [list(call.args[1]) for call in called.compile.call_args_list]
+    assert asked == [pending.preparation]
+
+
+def test_who_prepares_again_after_a_failure_puts_what_is_missing(plan):
+    called = Called(plan)
+    called.compile = Mock(side_effect=called.compile)
+    pending = Pending(called, plan)
+    called.fails = "tokens"
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        pending.begin()
+    called.fails = None
+    pending.begin()
+    pending.close()
+    asked = [list(call.args[1]) for call in called.compile.call_args_list]
+    assert asked == [pending.preparation, [], pending.marks.clears]
