@@ -95,6 +95,7 @@ class Context:
         self._graph = weakref.ref(graph)
         self.graph_def = graph.as_graph_def(add_shapes=True)
         definitions = {op.type: op.op_def for op in graph.get_operations()}
+        definitions |= _definitions_in_functions(graph, self.graph_def, definitions)
         self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
         pairs = given_steps(train_op, loss, steps)
         train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
@@ -326,6 +327,15 @@ def _refuse_unsupported(graph: tf.Graph) -> None:
                 f"'{op.name}' is a one-shot iterator, whose pipeline is hidden in a function and "
                 "cannot be sharded; use tf1.data.make_initializable_iterator(dataset)"
             )
+
+
+def _definitions_in_functions(
+    graph: tf.Graph, graph_def: Any, known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The OpDefs of kinds that occur in functions only."""
+    functions = {function.signature.name for function in graph_def.library.function}
+    kinds_inside = {n.op for function in graph_def.library.function for n in function.node_def}
+    return {kind: graph.op_def_for_type(kind) for kind in kinds_inside - functions - set(known)}
 
 
 def _scalar_loss(names: GraphNames, loss: Any) -> TensorRef:

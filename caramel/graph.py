@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from caramel.errors import InvariantError
 from caramel.names import TensorRef, control_source, parse_input
 
@@ -91,7 +93,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op: its kind ("MatMul"), where it is placed, what it reads and what it puts out."""
+    """One op: its kind ("MatMul"), where it is placed, what it reads and what it puts out.
+
+    `attributes` has those that say which axes an op works on.
+    """
 
     name: str
     kind: str
@@ -101,6 +106,7 @@ class Op:
     outputs: tuple[TensorSpec, ...] = ()
     stateful: bool = False
     functions: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def output_bytes(self) -> tuple[int | None, ...]:
@@ -129,25 +135,30 @@ class FunctionNode:
 class Function:
     """A library function's body, as far as it matters what the function does to its arguments.
 
-    `constants` has the values of constants that are single integers.
+    `constants` has the values of constants that are single integers. `body` is the function as a
+    graph, in which arguments are ops of the kind `ARGUMENT`, and `results` what it returns.
     """
 
     name: str
     arguments: tuple[str, ...]
     nodes: tuple[FunctionNode, ...]
     constants: Mapping[str, int] = field(default_factory=dict)
+    body: OpGraph | None = None
+    results: tuple[TensorRef, ...] = ()
 
 
 @dataclass(frozen=True)
 class OpGraph:
     """All ops of a graph by name, in the order of their definition.
 
-    `constants` has the values of constants that are single integers.
+    `constants` has the values of constants that are single integers, `numbers` the elements of
+    small numeric constants, flattened.
     """
 
     ops: Mapping[str, Op]
     functions: Mapping[str, Function] = field(default_factory=dict)
     constants: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
     def from_graph_def(cls, graph_def: Any, op_definitions: Mapping[str, Any]) -> OpGraph:
@@ -169,10 +180,11 @@ class OpGraph:
 
         ops = {op.name: op for op in map(read, graph_def.node)}
         functions = {
-            function.signature.name: _read_function(function)
+            function.signature.name: _read_function(function, op_definitions)
             for function in graph_def.library.function
         }
-        return cls(ops, functions, _integer_constants(graph_def.node))
+        nodes = graph_def.node
+        return cls(ops, functions, _integer_constants(nodes), _small_constants(nodes))
 
     def __getitem__(self, name: str) -> Op:
         return self.ops[name]
@@ -271,6 +283,31 @@ class OpGraph:
         return [name, *reversed(names[names.index(name) :])]
 
 
+ARGUMENT = "_Arg"
+"""The kind of op that stands for an argument in the body of a function."""
+
+_FEW = 64
+_NUMERIC = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64}  # by DataType
+_SLICES = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+_BATCHES = ("adj_x", "adj_y")
+_AXES: Mapping[str, tuple[str, ...]] = {
+    "BatchMatMul": _BATCHES,
+    "BatchMatMulV2": _BATCHES,
+    "BatchMatMulV3": _BATCHES,
+    "Einsum": ("equation",),
+    "GatherV2": ("batch_dims",),
+    "MatMul": ("transpose_a", "transpose_b"),
+    "OneHot": ("axis",),
+    "Pack": ("axis",),
+    "ResourceGather": ("batch_dims",),
+    "ReverseSequence": ("batch_dim", "seq_dim"),
+    "Squeeze": ("squeeze_dims",),
+    "StridedSlice": _SLICES,
+    "StridedSliceGrad": _SLICES,
+    "Unpack": ("axis",),
+    **dict.fromkeys(("Sum", "Mean", "Prod", "Max", "Min", "All", "Any"), ("keep_dims",)),
+}
+
 # Reading protos ---------------------------------------------------------------------------------
 
 
@@ -300,6 +337,7 @@ def _read_node(node: Any, definition: Any, *, may_call: bool) -> Op:
         outputs=() if definition is None else read_outputs(node, definition),
         stateful=bool(definition is not None and definition.is_stateful),
         functions=tuple(called_functions(node)) if may_call else (),
+        attributes=_axes_of(node) if node.op in _AXES else {},
     )
 
 
@@ -340,6 +378,48 @@ def _read_shape(shape: Any) -> tuple[int | None, ...] | None:
     return tuple(dimension.size if dimension.size >= 0 else None for dimension in shape.dim)
 
 
+def _axes_of(node: Any) -> dict[str, Any]:
+    """The attributes of a node that say which axes it works on, where they are set."""
+    found: dict[str, Any] = {}
+    for key in _AXES[node.op]:
+        if key in node.attr:
+            value = node.attr[key]
+            match value.WhichOneof("value"):
+                case "b":
+                    found[key] = value.b
+                case "i":
+                    found[key] = value.i
+                case "s":
+                    found[key] = value.s.decode()
+                case "list":
+                    found[key] = tuple(value.list.i)
+    return found
+
+
+def _small_constants(nodes: Iterable[Any]) -> dict[str, tuple[float, ...]]:
+    """The elements of numeric constants that have few, by name."""
+    found = {}
+    for node in nodes:
+        if node.op == "Const":
+            elements = _few_elements(node.attr["value"].tensor)
+            if elements is not None:
+                found[node.name] = elements
+    return found
+
+
+def _few_elements(tensor: Any) -> tuple[float, ...] | None:
+    """The elements of a numeric TensorProto; None if they are many, or of another dtype."""
+    size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
+    dtype = _NUMERIC.get(tensor.dtype)
+    if size > _FEW or dtype is None:
+        return None
+    if tensor.tensor_content:
+        return tuple(np.frombuffer(tensor.tensor_content, dtype).tolist())
+    given = tensor.int_val or tensor.int64_val or tensor.float_val or tensor.double_val
+    values = tuple(given) or (0,)
+    return (values + (values[-1],) * (size - len(values)))[:size]
+
+
 def _integer_constants(nodes: Iterable[Any]) -> dict[str, int]:
     """The constants among `nodes` that are single integers, by name."""
     return {
@@ -369,7 +449,58 @@ def called_functions(node: Any) -> Iterator[str]:
             yield from (function.name for function in value.list.func)
 
 
-def _read_function(function: Any) -> Function:
+def _read_body(
+    function: Any, op_definitions: Mapping[str, Any]
+) -> tuple[OpGraph, tuple[TensorRef, ...]]:
+    """A function's body as a graph, and what it returns."""
+    ops: dict[str, Op] = {}
+    arguments = {argument.name: argument for argument in function.signature.input_arg}
+    for name, argument in arguments.items():
+        spec = TensorSpec(dtype_name(argument.type), None)
+        ops[name] = Op(name, ARGUMENT, "", (), (), (spec,))
+    firsts: dict[str, dict[str, int]] = {}  # of each op: the first number of each named output
+    for node in function.node_def:
+        firsts[node.name] = _first_outputs(node, op_definitions.get(node.op))
+
+    def tensor(text: str) -> TensorRef:
+        name, _, rest = text.partition(":")
+        output, _, index = rest.partition(":")
+        first = firsts.get(name, {}).get(output, 0) if index else 0
+        return TensorRef(name, first + int(index or output or 0))
+
+    for node in function.node_def:
+        definition = op_definitions.get(node.op)
+        ops[node.name] = Op(
+            name=node.name,
+            kind=node.op,
+            device="",
+            inputs=tuple(tensor(text) for text in node.input if text[:1] != "^"),
+            control_inputs=tuple(text[1:] for text in node.input if text[:1] == "^"),
+            outputs=() if definition is None else read_outputs(node, definition),
+            functions=tuple(called_functions(node)),
+            attributes=_axes_of(node) if node.op in _AXES else {},
+        )
+    results = tuple(tensor(function.ret[a.name]) for a in function.signature.output_arg)
+    nodes = function.node_def
+    return OpGraph(ops, {}, _integer_constants(nodes), _small_constants(nodes)), results
+
+
+def _first_outputs(node: Any, definition: Any) -> dict[str, int]:
+    """The number of the first tensor of each output that an op's definition names."""
+    firsts: dict[str, int] = {}
+    number = 0
+    for output in definition.output_arg if definition is not None else ():
+        firsts[output.name] = number
+        if output.type_list_attr:
+            number += len(_attribute(node, definition, output.type_list_attr).list.type)
+        elif output.number_attr:
+            number += _attribute(node, definition, output.number_attr).i
+        else:
+            number += 1
+    return firsts
+
+
+def _read_function(function: Any, op_definitions: Mapping[str, Any]) -> Function:
     nodes = tuple(
         FunctionNode(
             name=node.name,
@@ -381,4 +512,5 @@ def _read_function(function: Any) -> Function:
     )
     arguments = tuple(argument.name for argument in function.signature.input_arg)
     constants = _integer_constants(function.node_def)
-    return Function(function.signature.name, arguments, nodes, constants)
+    body, results = _read_body(function, op_definitions)
+    return Function(function.signature.name, arguments, nodes, constants, body, results)

@@ -7,6 +7,11 @@
 `branches`            in which branches of conditionals is each op?
 `regions`             which ops compute the loss, differentiate, and come behind that?
 `seeds`               from which constants does differentiation start?
+`examples`            how does each tensor go with the examples of a batch?
+`courses`             the answers to that, as values to reckon with
+`course_rules`        what each kind of op does to them
+`shape_rules`         the same of ops that move, cut, join and make axes
+`row_rules`           the same of ops that work on each example by itself
 `frontier`            where does differentiation end and post-processing begin?
 `factors`             from which smaller tensors can a gradient be computed again?
 `beside`              what do fetches write beside a step, and may each worker do that?
@@ -25,6 +30,7 @@ layer because the capture of a graph asks the same.
 
 from caramel.access import state_access
 from caramel.analyzers.activation import activation_order
+from caramel.analyzers.examples import examples
 from caramel.analyzers.factors import gradient_factors
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
@@ -40,6 +46,7 @@ ANALYZERS = (
     loop_frames,
     fused_ops,
     worker_inputs,
+    examples,
     gradient_frontier,
     gradient_factors,
     merging,
