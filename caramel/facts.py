@@ -177,10 +177,13 @@ class WorkerInputs:
         reasons: op to the reason ("a fed batch", "a random draw", ...).
         scalar_only: placeholders of unknown rank. They are taken to be scalars where a batch would
             be an error; feeding anything else is then refused.
+        taken_for_batches: other placeholders of unknown rank, which `reasons` has because nothing
+            else makes a gradient differ. A scalar may be fed to them as well.
     """
 
     reasons: Mapping[str, str]
     scalar_only: frozenset[str] = frozenset()
+    taken_for_batches: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +224,8 @@ class ReplicaState:
         local: variables updated from data without a gradient, such as moving averages, in the step
             or by what can be fetched beside it.
         scalar_only: placeholders of unknown rank for which equality depends on scalar feeds.
+        undeclared: those of them that the loss is computed from; with a declared shape they would
+            be batches.
         worker_dependent: ops of the whole graph whose values differ between workers.
         generators: variables that hold a random generator's state.
         constant: variables whose initial value only hands out constants; it is the same wherever
@@ -233,6 +238,7 @@ class ReplicaState:
     shared: tuple[str, ...]
     local: tuple[str, ...]
     scalar_only: frozenset[str] = frozenset()
+    undeclared: frozenset[str] = frozenset()
     worker_dependent: frozenset[str] = frozenset()
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()

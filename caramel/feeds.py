@@ -23,6 +23,7 @@ class Feed:
     value: Any
     whole: bool = False
     must_be_scalar: bool = False
+    undeclared: bool = False  # whether it would be a batch if its shape were declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,16 @@ def _castable(array: np.ndarray, dtype: Any) -> bool:
 
 def _check_rank(feed: Feed, array: np.ndarray) -> None:
     if feed.must_be_scalar and array.ndim and not feed.whole:
+        shape = ", None" * (array.ndim - 1)
+        advice = (
+            f"declare its shape, as tf.compat.v1.placeholder(dtype, [None{shape}]), if it is a "
+            "batch that is to be split; "
+        )
         raise FeedError(
             f"'{feed.tensor}' has no declared shape and reaches the update of a parameter, so it "
-            f"must be a scalar, the same for all workers, but got shape {array.shape}; pass "
-            f"replicated_feeds=['{feed.tensor.op}'] to the Context if every worker is to get it"
+            f"must be a scalar, the same for all workers, but got shape {array.shape}; "
+            f"{advice if feed.undeclared else ''}pass replicated_feeds=['{feed.tensor.op}'] to "
+            "the Context if every worker is to get all of it"
         )
 
 

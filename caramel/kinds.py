@@ -268,6 +268,36 @@ NOT_LINEAR_IN: dict[str, tuple[int, ...]] = {
     "TanhGrad": (0,),
     "Xdivy": (1,),
 }
+# Ops whose output has the rank of each of their inputs at least.
+BROADCASTING = frozenset(
+    {
+        "Abs",
+        "Add",
+        "AddN",
+        "AddV2",
+        "Cast",
+        "DivNoNan",
+        "Exp",
+        "Identity",
+        "Log",
+        "Log1p",
+        "Maximum",
+        "Minimum",
+        "Mul",
+        "MulNoNan",
+        "Neg",
+        "Pow",
+        "RealDiv",
+        "Sigmoid",
+        "Softplus",
+        "Sqrt",
+        "Square",
+        "SquaredDifference",
+        "StopGradient",
+        "Sub",
+        "Tanh",
+    }
+)
 ELEMENTWISE_PRODUCTS = frozenset({"Mul", "RealDiv", "DivNoNan", "MulNoNan"})
 
 # Products of two tensors that each have a row for each example, or several: which inputs these are.

@@ -530,6 +530,7 @@ class Session:
                     tf.as_dtype(spec.dtype).as_numpy_dtype,
                     value,
                     whole=tensor.op in context.job.replicated_feeds,
+                    undeclared=tensor.op in state.undeclared,
                     must_be_scalar=tensor.op in state.scalar_only or not (is_input or differs),
                 )
             )

@@ -413,11 +413,8 @@ def renamed(graph: OpGraph, job: TrainingJob) -> tuple[OpGraph, TrainingJob, dic
 
 
 def frontier_without_names(graph: OpGraph, job: TrainingJob) -> dict[str, RawGradient]:
-    access, frames, given_inputs = (
-        state_access(graph, job),
-        loop_frames(graph),
-        worker_inputs(graph, job),
-    )
+    access, frames = state_access(graph, job), loop_frames(graph)
+    given_inputs = worker_inputs(graph, job, access)
     frontier = gradient_frontier(graph, job, access, given_inputs, frames)
     return {cut.gradient.parameter: (cut.gradient.tensors, cut.consumers) for cut in frontier.cuts}
 

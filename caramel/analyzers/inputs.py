@@ -6,17 +6,22 @@ What these values reach is the question of `caramel.analyzers.dependence`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from caramel import kinds
 from caramel.access import handle_of
+from caramel.analyzers.dependence import spread
 from caramel.facts import StateAccess, TrainingJob, WorkerInputs
 from caramel.graph import Op, OpGraph
+from caramel.names import TensorRef
 
 
 def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> WorkerInputs:
     """The ops whose values differ between workers by themselves, with the reason.
 
     Fed scalars and `replicated_feeds` are equal on all workers. A placeholder of unknown rank may
-    be either: it is listed in `scalar_only` and not taken to differ.
+    be either. It is taken to be a batch if there is a parameter whose update depends on examples by
+    way of such placeholders only; else it is listed in `scalar_only`, and not taken to differ.
     """
     random_functions = _functions_with(graph, kinds.RANDOM)
     input_functions = _functions_with(graph, kinds.INPUTS)
@@ -37,7 +42,47 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
             reasons[op.name] = "an input of each worker's own"
         elif job.differing and _reads_differing(graph, job, access, op):
             reasons[op.name] = "what it reads is of each worker's own examples by another step"
-    return WorkerInputs(reasons, frozenset(scalar_only))
+    batches = _batches_among(graph, job, access, reasons, scalar_only)
+    reasons |= dict.fromkeys(batches, "a fed batch")
+    return WorkerInputs(reasons, frozenset(scalar_only - batches), batches)
+
+
+def _batches_among(
+    graph: OpGraph,
+    job: TrainingJob,
+    access: StateAccess,
+    reasons: Iterable[str],
+    unknown: set[str],
+) -> frozenset[str]:
+    """Placeholders of unknown rank without which no example would reach some parameter."""
+    candidates = unknown & graph.data_ancestors([job.loss.op])
+    candidates -= _scalars_of(graph, job.loss)
+    if not candidates:
+        return frozenset()
+    step = graph.ancestors([job.train_op, job.loss.op])
+    trainable = {variable.name for variable in job.variables if variable.trainable}
+
+    def updated_by(sources: Iterable[str]) -> set[str]:
+        reached = spread(graph, sources, within=step).came_from
+        return {name for op in reached for name in access.writes.get(op, ())} & trainable
+
+    missing = updated_by([*reasons, *candidates]) - updated_by(reasons)
+    if not missing:
+        return frozenset()
+    return frozenset(op for op in candidates if updated_by([op]) & missing)
+
+
+def _scalars_of(graph: OpGraph, loss: TensorRef) -> set[str]:
+    """What must be a scalar because the loss, which is one, has its rank at least."""
+    found: set[str] = set()
+    waiting = [loss.op]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            if graph[name].kind in kinds.BROADCASTING:
+                waiting += [tensor.op for tensor in graph[name].inputs]
+    return found
 
 
 def _reads_differing(graph: OpGraph, job: TrainingJob, access: StateAccess, op: Op) -> bool:

@@ -52,30 +52,33 @@ def replica_state(
     def reached_from(sources: list[str]) -> Spread:
         return spread(graph, sources, access, within=step, is_cut=is_cut)
 
-    reached = reached_from(list(inputs.reasons))
+    unknown = inputs.scalar_only | inputs.taken_for_batches
+    certain = [op for op in inputs.reasons if op not in unknown]
+    reached = reached_from(certain)
     trainable = {variable.name for variable in job.variables if variable.trainable}
     equal = trainable | job.equal
     for variable in sorted(equal & set(reached.variables)):
         what = "parameter" if variable in trainable else "variable"
         raise DriftError(_explain(graph, inputs, reached, what, variable))
     scalar_only = frozenset(
-        op for op in sorted(inputs.scalar_only) if equal & set(reached_from([op]).variables)
+        op for op in sorted(unknown) if equal & set(reached_from([op]).variables)
     )
     # The other placeholders of unknown rank may be fed either way, so they count as differing.
-    open_inputs = sorted(inputs.scalar_only - scalar_only)
-    reached = reached_from([*inputs.reasons, *open_inputs])
+    open_inputs = sorted(unknown - scalar_only)
+    reached = reached_from([*certain, *open_inputs])
     written = {name for op in step for name in access.writes.get(op, ())}
     others = [v.name for v in job.variables if v.name not in trainable]
     gathering = {*merging.summed, *merging.averaged}
     local = tuple(name for name in others if name in reached.variables or name in gathering)
     differing = {*reached.variables, *local}
     readers = [op for op, read in access.reads.items() if read & differing]
-    everywhere = spread(graph, [*inputs.reasons, *open_inputs, *readers], is_cut=is_cut)
+    everywhere = spread(graph, [*certain, *open_inputs, *readers], is_cut=is_cut)
     return ReplicaState(
         parameters=tuple(v.name for v in job.variables if v.name in trainable & written),
         shared=tuple(name for name in others if name not in local),
         local=local,
         scalar_only=scalar_only,
+        undeclared=scalar_only & graph.data_ancestors([job.loss.op]),
         worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),
         constant=tuple(v.name for v in job.variables if _is_constant(graph, v)),
