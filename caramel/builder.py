@@ -80,7 +80,8 @@ class ARModel:
         sparse: how sparse gradients are: "gather" brings the rows of all workers to each, "dense"
             adds up whole matrices.
         device_list: a device for each replica, in place of one replica on each worker; several
-            may be on one task.
+            may be on one task. Opening a session fails if the workers do not have them. Ops without
+            a kernel for such a device run on the CPU of its worker; how many, the log tells.
         plan: a plan to carry out in place of a new one, as `ARModel.plan` or `Plan.from_json` gave
             it, perhaps with other groups, edges or gates; nothing is decided by the options above
             then, and facts serve only to explain it. If the job has several steps, a mapping by
@@ -285,12 +286,17 @@ class ARModel:
 
         Raises:
             FeedError: such a placeholder is not fed; names the variable.
+            ClusterError: a device that `device_list` or the graph (by `tf.device`) asks for is not
+                there; lists those that the workers have. For ops of the graph, a config with
+                `allow_soft_placement` lets the CPU take its place.
             WorkerStartError: a worker cannot be reached; names its address.
             PlanError: an argument cannot be.
         """
         _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
         if trials != "auto":
             _check_settings("trials", trials, TrialSettings, "'auto' or None")
+        if config is not None and not isinstance(config, tf.compat.v1.ConfigProto):
+            raise PlanError(f"config must be a tf.compat.v1.ConfigProto, or None, not {config!r}")
         _check_settings("replanning", replanning, ReplanSettings)
         _check_settings("stalls", stalls, StallSettings)
 

@@ -60,6 +60,10 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "TF_NewSession": (c_void_p, (c_void_p, c_void_p, c_void_p)),
     "TF_CloseSession": (None, (c_void_p, c_void_p)),
     "TF_DeleteSession": (None, (c_void_p, c_void_p)),
+    "TF_SessionListDevices": (c_void_p, (c_void_p, c_void_p)),
+    "TF_DeviceListCount": (c_int, (c_void_p,)),
+    "TF_DeviceListName": (c_char_p, (c_void_p, c_int, c_void_p)),
+    "TF_DeleteDeviceList": (None, (c_void_p,)),
     "TF_SessionRun": (
         None,
         (
@@ -84,7 +88,7 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 _LONG = {
     *("TF_NewSession", "TF_CloseSession", "TF_DeleteSession", "TF_SessionRun"),
-    *("TF_GraphImportGraphDef", "TF_DeleteGraph"),
+    *("TF_GraphImportGraphDef", "TF_DeleteGraph", "TF_SessionListDevices"),
 }
 """While one of these runs, other threads of Python do, too; the others are over at once."""
 
@@ -223,6 +227,23 @@ class GraphSession:
             tf.errors.OpError: an op cannot be placed, or a worker cannot be reached.
         """
         GraphCall(self, [], [READY], [])()
+
+    def devices(self) -> tuple[str, ...]:
+        """Full names of all devices of all workers.
+
+        Raises:
+            tf.errors.OpError: a worker cannot be reached.
+        """
+        tensorflow = _library()
+        with _status() as status:
+            found = tensorflow.TF_SessionListDevices(self.pointer, status)
+        try:
+            with _status() as status:
+                numbers = range(tensorflow.TF_DeviceListCount(found))
+                listed = [tensorflow.TF_DeviceListName(found, each, status) for each in numbers]
+        finally:
+            tensorflow.TF_DeleteDeviceList(found)
+        return tuple(name.decode() for name in listed)
 
     def op(self, name: str) -> int:
         """An op's pointer.

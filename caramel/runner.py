@@ -68,6 +68,19 @@ class Runner:
         self._greet(start_timeout_s)
         self._session = GraphSession(self._target, _config(config), self._tasks[0])
 
+    def available_devices(self, timeout_s: float) -> tuple[str, ...]:
+        """Full names of all devices of all workers.
+
+        Args:
+            timeout_s: how long the workers may take to tell, in seconds.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        return self._channel.call(
+            self._session.devices, what="listing the workers' devices", timeout_s=timeout_s
+        )
+
     def extend(self) -> None:
         """Send what the graph has got since the last time; it can be run then.
 

@@ -33,6 +33,7 @@ from caramel.job import Job
 from caramel.metrics import Metrics
 from caramel.modifiers import synchronise as programs
 from caramel.names import TensorRef
+from caramel.placement import check_devices
 from caramel.program import Fetch, StepResult
 from caramel.runner import Runner
 from caramel.state import SharedState
@@ -72,6 +73,7 @@ class Session:
     Raises:
         FeedError: an initial value depends on a placeholder that is not fed.
         WorkerStartError: a worker cannot be reached, or is none of this cluster.
+        ClusterError: a device that is asked for does not exist.
     """
 
     def __init__(
@@ -102,6 +104,13 @@ class Session:
             call_timeout_s=step_timeout_s,
             config=config,
         )
+        try:
+            available = self._runner.available_devices(start_timeout_s)
+            is_soft = config is not None and config.allow_soft_placement
+            check_devices(job.context, job.plan.devices, available, is_soft=is_soft)
+        except BaseException:
+            self._runner.close()
+            raise
         note("connect")
         self._state = SharedState(job, self._runner)
         self._steppers = Steppers(starts, join, self._runner, cluster)

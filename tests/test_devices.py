@@ -16,6 +16,7 @@ from caramel.traffic import planned_traffic
 
 WORKER = "/job:worker/task:{}"
 GPUS = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
+SOFT = tf1.ConfigProto(allow_soft_placement=True)
 TWO_CPUS = tf1.ConfigProto(device_count={"CPU": 2})
 
 
@@ -88,7 +89,8 @@ def test_pinned_ops_keep_their_type_and_move_with_the_replica(device, kind):
         expected = f"/job:worker/task:{worker}/device:{kind}:0"
         op = model.graph.get_operation_by_name(f"worker_{worker}/matmul_1")
         assert Device.parse(op.device) == Device.parse(expected)
-    with model.session() as running:  # a GPU that is not there is replaced by the task's CPU
+    config = None if kind == "CPU" else SOFT
+    with model.session(config=config) as running:
         initial = running.variables()
         losses = [running.step(job.feed) for _ in range(3)]
     if kind == "CPU":
@@ -96,10 +98,34 @@ def test_pinned_ops_keep_their_type_and_move_with_the_replica(device, kind):
         np.testing.assert_allclose(losses, expected_losses, rtol=1e-12)
 
 
+def test_an_op_on_a_device_that_its_worker_lacks_is_an_error_unless_placement_is_soft(caplog):
+    model = built(network(model=pinned("/gpu:0")), 2)
+    message = "placed on '/device:GPU:0' by tf.device, which replica 0 lacks.*task:1 has CPU:0: "
+    with pytest.raises(ClusterError, match=message):
+        model.session()
+    model.session(config=SOFT).close()
+    assert "which replica 0 lacks; there they run on the CPU" in caplog.text
+
+
+def test_devices_that_functions_name_are_looked_at_too():
+    def model(x):
+        w = networks.parameter("w", [networks.FEATURES, networks.CLASSES])
+
+        @tf.function
+        def product(x):
+            with tf.device("/gpu:3"):
+                return tf.matmul(x, w)
+
+        return product(x)
+
+    with pytest.raises(ClusterError, match="'/device:GPU:3' by tf.device"):
+        built(network(model=model), 2).session()
+
+
 # device_list ------------------------------------------------------------------------------------
 
 
-def test_replicas_on_gpus_are_built_and_run_without_a_gpu():
+def test_replicas_on_gpus_are_built_and_do_not_run_without_a_gpu():
     job = network("adam")
     model = built(job, 2, device_list=GPUS)
     for op in model.graph.get_operations():
@@ -107,10 +133,20 @@ def test_replicas_on_gpus_are_built_and_run_without_a_gpu():
         kind = "CPU" if "/marks/" in op.name else "GPU"  # what the client reads is on the processor
         assert (device.task, device.kind, device.index) == (worker_of(op.name), kind, 0), op.name
     assert model.traffic == planned_traffic(model.plan)
-    with model.session() as running:
-        initial = running.variables()
-        losses = [running.step(job.feed) for _ in range(3)]
-    np.testing.assert_allclose(losses, run_on_one_device(job, initial, steps=3).losses, rtol=1e-12)
+    message = "replica 0 is to be on '/job:worker/task:0/device:GPU:0', which does not exist"
+    for config in (None, SOFT):
+        with pytest.raises(ClusterError, match=f"{message}.*task:0 has CPU:0; .*task:1 has CPU:0"):
+            model.session(config=config)
+
+
+@pytest.mark.parametrize("cluster", [1, 2])
+def test_a_device_that_some_worker_lacks_is_told(cluster):
+    devices = [f"/job:worker/task:{cluster - 1}/cpu:{number}" for number in range(3)]
+    model = built(network(number=24), cluster, device_list=devices)
+    with pytest.raises(
+        ClusterError, match=r"replica 2 .*CPU:2', which does not .*has CPU:0, CPU:1"
+    ):
+        model.session(config=TWO_CPUS)
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

@@ -60,10 +60,12 @@ LAYERS = {
             "distributed_graph",
             "exchangeable",
             "job",
+            "kernels",
             "late",
             "marks",
             "modifiers.",
             "pending",
+            "placement",
         ),
         *(
             "profiler",
