@@ -19,16 +19,10 @@ ONLY_READ_VARIABLES = frozenset(
     {"ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VarIsInitializedOp", "VariableShape"}
 )
 ONLY_WRITE_VARIABLES = frozenset({"AssignVariableOp"})
-ADDING_TO_VARIABLES = frozenset(
-    {
-        "AssignAddVariableOp",
-        "AssignSubVariableOp",
-        "ResourceScatterAdd",
-        "ResourceScatterNdAdd",
-        "ResourceScatterNdSub",
-        "ResourceScatterSub",
-    }
+SCATTERING = frozenset(
+    {"ResourceScatterAdd", "ResourceScatterNdAdd", "ResourceScatterNdSub", "ResourceScatterSub"}
 )
+ADDING_TO_VARIABLES = frozenset({"AssignAddVariableOp", "AssignSubVariableOp", *SCATTERING})
 """Ops that add something to a variable, or take it away."""
 NO_VALUE_OF_VARIABLES = frozenset({"VarIsInitializedOp", "VariableShape", "DestroyResourceOp"})
 SPARSE_UPDATES = frozenset({"ResourceScatterSub", "ResourceScatterAdd"})

@@ -62,6 +62,11 @@ def mean_of_a_mean(x, y, guess):
     return tf1.metrics.mean(tf.reduce_mean(x))
 
 
+def total_of_means(x, y, guess):
+    total = tf1.get_variable("seen", [], tf.float64, tf1.zeros_initializer(), trainable=False)
+    return total, total.assign_add(tf.reduce_mean(x))
+
+
 def moving_average(x, y, guess):
     mean = tf1.get_variable("seen", [CLASSES], tf.float64, tf1.ones_initializer(), trainable=False)
     return mean, mean.assign_sub(0.1 * (mean - tf.reduce_mean(x, axis=0)))
@@ -83,9 +88,14 @@ EXACT_WHATEVER_THE_PARTS = {
     "auc": lambda x, y, guess: tf1.metrics.auc(y > 0, tf.sigmoid(x[:, 0])),
     "false_negatives": lambda x, y, guess: tf1.metrics.false_negatives(y > 0, guess > 0),
     "rmse": lambda x, y, guess: tf1.metrics.root_mean_squared_error(x, x**2),
+    "mean_tensor": lambda x, y, guess: tf1.metrics.mean_tensor(tf.reduce_sum(x, axis=0)),
     "recall_at_k": lambda x, y, guess: tf1.metrics.recall_at_k(y, tf.cast(x, tf.float32), 2),
 }
-EXACT_FOR_EQUAL_PARTS = {"mean_of_a_mean": mean_of_a_mean, "moving_average": moving_average}
+EXACT_FOR_EQUAL_PARTS = {
+    "mean_of_a_mean": mean_of_a_mean,
+    "total_of_means": total_of_means,
+    "moving_average": moving_average,
+}
 ALL = EXACT_WHATEVER_THE_PARTS | EXACT_FOR_EQUAL_PARTS
 
 
@@ -160,6 +170,21 @@ def test_a_checkpoint_has_what_all_have_gathered_and_training_goes_on_from_it(
         values = session.variables()["seen"], session.run(job.value)
     for value in values:
         np.testing.assert_allclose(value, job.on_one_device(BATCHES), rtol=1e-12)
+
+
+def test_a_fixed_batch_counts_alike_on_all_workers():
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float64, [4, CLASSES], name="x")
+        w = tf1.get_variable("w", [CLASSES], tf.float64, tf1.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(w - x))
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        mean, update = tf1.metrics.mean(x)
+    x = BATCHES[0]["x:0"]
+    model = caramel.ARModel(caramel.Context(graph, train_op=train_op, loss=loss), workers=2)
+    with model.session() as session:
+        for _ in range(2):
+            session.step({"x:0": x}, [loss, update])
+        assert session.run(mean) == pytest.approx(x.mean(), rel=1e-6)
 
 
 def test_what_run_gathers_and_resets_counts_once():

@@ -2,20 +2,23 @@
 
 Each worker counts its own examples only. A variable to which something is added (a counter, a
 total, a confusion matrix) has seen what all workers have seen together: its values are added up.
-One that moves towards something (a moving average) is averaged. Unless a value is divided by a
-count of steps, which is the same on all workers: then it is a sum over steps of what is a mean over
-the workers, and is averaged, too.
+One that moves towards something (a moving average) is averaged, and so is one to which a mean over
+the examples is added in each step. Where it is not known which of these is added, or the size of a
+batch is fixed, so that one number of examples is as good as another: it is a mean if it is divided
+by a count that is the same on all workers.
 
 Anything in the graph can be fetched beside a step, so all of it is looked at, not only the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from caramel import kinds
 from caramel.access import handle_of, uses_of
+from caramel.analyzers.courses import Course, Kind, as_sum
 from caramel.analyzers.dependence import spread
+from caramel.analyzers.examples import Examples
 from caramel.analyzers.regions import served_parameters
 from caramel.facts import Merging, StateAccess, TrainingJob, WorkerInputs
 from caramel.graph import Function, OpGraph
@@ -26,13 +29,19 @@ _DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan", "TruncateDiv", "FloorDiv"}
 _NUMBERS = ("float", "bfloat", "complex", "int", "uint")
 
 
-def merging(graph: OpGraph, job: TrainingJob, access: StateAccess, inputs: WorkerInputs) -> Merging:
+def merging(
+    graph: OpGraph,
+    job: TrainingJob,
+    access: StateAccess,
+    inputs: WorkerInputs,
+    examples: Examples,
+) -> Merging:
     """How the workers' values of each variable that gathers something become one.
 
     Parameters, and what updates of parameters read (slots, accumulated gradients), are left out:
     these must stay equal.
     """
-    adds = _Gathering(graph, job, access, inputs).adds
+    adds = _Gathering(graph, job, access, inputs, examples).adds
     names = [variable.name for variable in job.variables if variable.name in adds]
     return Merging(
         summed=tuple(name for name in names if adds[name]),
@@ -47,9 +56,14 @@ class _Gathering:
     """
 
     def __init__(
-        self, graph: OpGraph, job: TrainingJob, access: StateAccess, inputs: WorkerInputs
+        self,
+        graph: OpGraph,
+        job: TrainingJob,
+        access: StateAccess,
+        inputs: WorkerInputs,
+        examples: Examples,
     ) -> None:
-        self._graph, self._access = graph, access
+        self._graph, self._access, self._examples = graph, access, examples
         self._variables = {variable.name: variable for variable in job.variables}
         self._writers = _writers(graph, job, access)
         self._readers = _readers(access)
@@ -60,7 +74,10 @@ class _Gathering:
             gathering = {name: ops for name, ops in gathering.items() if name not in serving}
         self.adds = {name: self._are_added(name, ops) for name, ops in gathering.items()}
         for name in [name for name, adds in self.adds.items() if adds]:
-            self.adds[name] = not self._is_counted_by_steps(name)
+            adds_sums = self._adds_sums(name, gathering[name])
+            if adds_sums is None:
+                adds_sums = not self._is_counted_by_steps(name)
+            self.adds[name] = adds_sums
 
     def _gathering(self, inputs: WorkerInputs) -> dict[str, list[str]]:
         """For each variable the ops that write into it what comes from examples, if some keep what
@@ -95,23 +112,39 @@ class _Gathering:
         return op.kind not in kinds.ONLY_WRITE_VARIABLES or self._depend_on(name, op.inputs[1:])
 
     def _are_added(self, name: str, ops: Iterable[str]) -> bool:
+        """Whether all that is written is added to what was there, and does not depend on it."""
         is_number = self._variables[name].spec.dtype.startswith(_NUMBERS)
-        return is_number and all(self._adds_to(name, op) for op in ops)
+        return is_number and all(
+            self._bodies_add(name, op)
+            if self._graph[op].functions
+            else self._added(name, op) is not None
+            for op in ops
+        )
 
-    def _adds_to(self, name: str, op_name: str) -> bool:
-        """Whether an op adds to a variable what does not depend on what was there."""
+    def _added(self, name: str, op_name: str) -> Sequence[TensorRef] | None:
+        """What an op adds to a variable, if it does that and nothing else."""
         op, graph = self._graph[op_name], self._graph
-        if op.functions:
-            return self._bodies_add(name, op_name)
         if op.kind in kinds.ADDING_TO_VARIABLES:
-            return not self._depend_on(name, op.inputs[1:])
+            return None if self._depend_on(name, op.inputs[1:]) else op.inputs[1:]
         if op.kind != "AssignVariableOp":
-            return False
+            return None
         total = graph[self._behind_identities(op.inputs[1]).op]
         own = [position for position, t in enumerate(total.inputs) if self._is_value(name, t)]
         added = [t for position, t in enumerate(total.inputs) if position not in own]
         is_sum = total.kind in _SUMS or (total.kind == "Sub" and own == [0])
-        return is_sum and len(own) == 1 and not self._depend_on(name, added)
+        return added if is_sum and len(own) == 1 and not self._depend_on(name, added) else None
+
+    def _adds_sums(self, name: str, ops: Iterable[str]) -> bool | None:
+        """Whether what is added to a variable is a sum over examples; None if that is not known."""
+        found: set[bool | None] = set()
+        for op in ops:
+            if self._graph[op].functions or self._examples.batch is not None:
+                return None
+            courses = [self._examples.of(tensor) for tensor in self._added(name, op) or ()]
+            if self._graph[op].kind in kinds.SCATTERING:  # by which row each is added, then what
+                courses = [courses[1] if courses[1].kind is not Kind.SHARED else courses[0]]
+            found |= {_is_sum(course) for course in courses}
+        return found.pop() if len(found) == 1 else None
 
     def _bodies_add(self, name: str, op_name: str) -> bool:
         """The same of an op that calls functions with the variable as an argument."""
@@ -160,6 +193,17 @@ class _Gathering:
             if graph[op].kind in _DIVISIONS
             for other in counted
         )
+
+
+def _is_sum(course: Course) -> bool | None:
+    """Whether something that is added is a sum over examples, not a mean; None if not known."""
+    course = as_sum(course)
+    if course.kind not in (Kind.SUM, Kind.ROWS):
+        return None
+    exponents = [exponent for _, exponent in course.powers]
+    if not exponents:
+        return True
+    return False if all(exponent < 0 for exponent in exponents) else None
 
 
 def _writers(graph: OpGraph, job: TrainingJob, access: StateAccess) -> dict[str, list[str]]:
