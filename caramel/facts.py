@@ -150,6 +150,44 @@ class Merging:
 
 
 @dataclass(frozen=True, slots=True)
+class UnorderedPair:
+    """Two ops of a step that touch a variable, one writing, of which neither waits for the other.
+
+    Attributes:
+        variable: its name.
+        first: the one that is to run first.
+        second: the other one.
+        edges: the control edges that see to it: pairs of ops of which the second is to wait.
+        obstacle: why no edges can; empty if they do.
+    """
+
+    variable: str
+    first: str
+    second: str
+    edges: tuple[tuple[str, str], ...] = ()
+    obstacle: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateOrder:
+    """In which order does a step read and write its variables where its edges leave that open?
+
+    Attributes:
+        pairs: ops that are to be ordered. What follows from others is not among them.
+        draws_in_writes: whether an op waits for a write only because of the edges: run by itself,
+            outside of the step, it must go without them.
+    """
+
+    pairs: tuple[UnorderedPair, ...] = ()
+    draws_in_writes: bool = False
+
+    @property
+    def edges(self) -> tuple[tuple[str, str], ...]:
+        """All control edges that are to be added, each once."""
+        return tuple(dict.fromkeys(edge for pair in self.pairs for edge in pair.edges))
+
+
+@dataclass(frozen=True, slots=True)
 class LoopFrames:
     """In which v1 loop frame is each op? The root frame is the empty string."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -197,6 +197,20 @@ class OpGraph:
 
     def __len__(self) -> int:
         return len(self.ops)
+
+    def with_edges(self, edges: Iterable[tuple[str, str]]) -> OpGraph:
+        """The graph in which the second op of each pair waits for the first one, too."""
+        added: dict[str, list[str]] = {}
+        for before, after in edges:
+            if before not in self.ops[after].control_inputs:
+                added.setdefault(after, []).append(before)
+        if not added:
+            return self
+        ops = dict(self.ops)
+        for name, controls in added.items():
+            waits = (*ops[name].control_inputs, *dict.fromkeys(controls))
+            ops[name] = replace(ops[name], control_inputs=waits)
+        return OpGraph(ops, self.functions, self.constants)
 
     def spec(self, tensor: TensorRef) -> TensorSpec:
         """What is known of a tensor; nothing is known of outputs that no definition names."""

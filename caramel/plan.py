@@ -226,6 +226,8 @@ class Plan:
             multiple of 64 bytes, so that cutting the gradient copies at most the last one.
         groups: how; every gradient is in exactly one group, or if it is split every part of it.
         edges: control edges that are added to every replica.
+        orders: further ones, which order what a step reads and writes of variables where the user's
+            graph does not. They follow from the job (`caramel.analyzers.state_order`).
         gates: in which order transfers go, and how many at a time.
         deferral: what moves into the next step with the deferred groups.
         input_reads: ops that read the input pipelines of a step.
@@ -250,6 +252,7 @@ class Plan:
     groups: tuple[Group, ...]
     parts: tuple[Part, ...] = ()
     edges: tuple[Edge, ...] = ()
+    orders: tuple[Edge, ...] = ()
     gates: tuple[Gate, ...] = ()
     deferral: Deferral = Deferral()
     input_reads: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import numpy as np
 
 from caramel import names
 from caramel.feeds import SplitFeeds
+from caramel.graph import OpGraph
 from caramel.job import Job, Variant
 from caramel.late import LateFetches
 from caramel.marks import StepMarks
@@ -19,6 +20,7 @@ from caramel.modifiers.defer import step_ops
 from caramel.modifiers.weigh import counts, share, uneven
 from caramel.names import TensorRef
 from caramel.pending import Pending
+from caramel.plan import Plan
 from caramel.results import combine
 from caramel.runner import Runner, VariantRunner
 
@@ -62,6 +64,11 @@ COMPARED_EVERY = 1000
 _UNSURE_STEPS = 64  # in which gradients that are 0 are compared again
 
 
+def _ordered(graph: OpGraph, plan: Plan) -> OpGraph:
+    """The graph with the edges by which the plan orders what a step reads and writes."""
+    return graph.with_edges((edge.before, edge.after) for edge in plan.orders)
+
+
 class Program:
     """Runs the training steps of one variant.
 
@@ -81,7 +88,7 @@ class Program:
         self._job, self._plan = job, plan
         self._runner = VariantRunner(runner, variant.number)
         self._pending = Pending(self._runner, plan)
-        self._late = LateFetches(job.context.op_graph, plan, job.access)
+        self._late = LateFetches(_ordered(job.context.op_graph, plan), plan, job.access)
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
         self._by_handle = {variable.handle: variable for variable in plan.variables}
         self._targets = step_ops(plan)

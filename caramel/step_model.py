@@ -23,6 +23,7 @@ from caramel.facts import (
     LoopFrames,
     ReplicaState,
     StateAccess,
+    StateOrder,
     TrainingJob,
     WorkerInputs,
 )
@@ -30,6 +31,7 @@ from caramel.fingerprint import this_machine
 from caramel.graph import OpGraph
 from caramel.job import Job
 from caramel.model_plans import OWN, ModelPlans
+from caramel.ordering import ordered_analysis, tell_lost_overlap, tell_order
 from caramel.over_steps import StepFacts
 from caramel.plan import Plan, SparseMethod
 from caramel.planning.choose import Decision, choose, known_windows
@@ -79,7 +81,7 @@ class Common:
 
     def analysis(self, graph: OpGraph, job: TrainingJob, facts: Sequence[Any] = ()) -> Analysis:
         """What follows from a job and some facts."""
-        return Analysis([graph, job, *facts], self.analyzers)
+        return ordered_analysis(graph, job, facts, self.analyzers)
 
 
 class StepModel:
@@ -126,6 +128,8 @@ class StepModel:
         self._access = analysis.get(StateAccess)
         self._frames = analysis.get(LoopFrames)
         self._fusions = analysis.get(Fusions)
+        self._graph = analysis.get(OpGraph)
+        tell_order(context.op_graph, analysis.get(StateOrder))
         plain = self._plain_plan(analysis)
         self.windows = known_windows(analysis)
         self.plain = plain
@@ -138,6 +142,8 @@ class StepModel:
             unplanned = dataclasses.replace(common.options, planner="plain")
             decision = choose(plain, analysis, unplanned)  # what is known of the job
             decision = dataclasses.replace(decision, plan=self.plan, source="given")
+        if common.options.plans and common.options.scheduling and plain.workers > 1:
+            tell_lost_overlap(context.op_graph, context.job, analysis, plain.gradients)
         common.watch.tell(f"the plan is {decision.source}")
         common.watch.note("plan")
         own = self.plan
@@ -149,7 +155,7 @@ class StepModel:
             self.variants,
             decision,
             plain,
-            context.op_graph,
+            self._graph,
             self.analysis,
             common.options,
             is_given=self.is_given,
@@ -246,6 +252,7 @@ class StepModel:
             analysis.get(GradientFactors),
             self.state,
             self.pipelines,
+            analysis.get(StateOrder),
             devices=common.devices,
             pattern=common.options.pattern,
             sparse=common.sparse,
@@ -270,7 +277,7 @@ class StepModel:
 
     def _completed(self, given: Plan | None, own: Plan) -> Plan:
         """The step's own plan, with what the given one decides and all that follows from it."""
-        job, graph = self.context.job, self.context.op_graph
+        job, graph = self.context.job, self._graph
         completed = complete(_decided(given, own), graph, job, self._access, self._frames)
         if given is not None:
             check_fit(given, completed)

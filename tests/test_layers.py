@@ -50,7 +50,10 @@ LAYERS = {
         *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
         *("traffic", "trials", "workload"),
     },
-    2: {"analysis", "analyzers.", "checks", "network", "over_steps", "planning.", "simulation."},
+    2: {
+        *("analysis", "analyzers.", "checks", "network", "ordering", "over_steps", "planning."),
+        "simulation.",
+    },
     3: {
         *(
             "c_api",

@@ -5,6 +5,7 @@
 `dependence`          what do such values reach?
 `frames`              in which loop frame is each op?
 `branches`            in which branches of conditionals is each op?
+`state_order`         in which order are variables read and written where edges leave that open?
 `regions`             which ops compute the loss, differentiate, and come behind that?
 `seeds`               from which constants does differentiation start?
 `examples`            how does each tensor go with the examples of a batch?
@@ -39,6 +40,7 @@ from caramel.analyzers.inputs import worker_inputs
 from caramel.analyzers.merging import merging
 from caramel.analyzers.pipelines import input_pipelines
 from caramel.analyzers.replicas import replica_state
+from caramel.analyzers.state_order import state_order
 from caramel.analyzers.windows import transfer_windows
 
 ANALYZERS = (
@@ -47,6 +49,7 @@ ANALYZERS = (
     fused_ops,
     worker_inputs,
     examples,
+    state_order,
     gradient_frontier,
     gradient_factors,
     merging,

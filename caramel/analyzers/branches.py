@@ -13,7 +13,13 @@ from caramel.names import TensorRef
 
 
 def predicates_around(graph: OpGraph) -> Mapping[str, frozenset[str]]:
-    """For each op, the ops that put out the predicates of the conditionals it is inside.
+    """For each op, the ops that put out the predicates of the conditionals it is inside."""
+    around = branches_around(graph)
+    return {name: frozenset(op for op, _ in branches) for name, branches in around.items()}
+
+
+def branches_around(graph: OpGraph) -> Mapping[str, frozenset[tuple[str, int]]]:
+    """For each op, the branches it is inside: the op of the predicate, and 1 where that is true.
 
     Loops are not conditionals here; `loop_frames` says what is inside them.
     """
@@ -33,4 +39,4 @@ def predicates_around(graph: OpGraph) -> Mapping[str, frozenset[str]]:
             continue
         found += [around[source] for source in op.control_inputs if source in around]
         around[name] = frozenset().union(*found)
-    return {name: frozenset(op for op, _ in branches) for name, branches in around.items()}
+    return around

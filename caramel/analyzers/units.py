@@ -75,7 +75,7 @@ def units_of_step(graph: OpGraph, job: TrainingJob, frames: LoopFrames) -> Units
     Ops that TensorFlow may compute as one are apart if a loop as a whole lies between them.
     """
     step = graph.ancestors([job.train_op, job.loss.op])
-    loops = _loops(graph, frames, step)
+    loops = loops_of(graph, frames, step)
     fusions = opened(graph, fusions_among(graph, step), among=step).groups
     groups = [group for group in fusions if not any(name in loops for name in group)]
     units = _units(graph, step, loops, groups)
@@ -136,7 +136,7 @@ def targets_in_order(
     return {name: targets[name] for name in order.parameters}
 
 
-def _loops(graph: OpGraph, frames: LoopFrames, step: set[str]) -> dict[str, str]:
+def loops_of(graph: OpGraph, frames: LoopFrames, step: set[str]) -> dict[str, str]:
     """One op of the outermost loop around each op that is in a loop."""
     inside = {name for name in step if frames.frame[name] != ROOT}
     loop: dict[str, str] = {}

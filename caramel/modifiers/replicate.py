@@ -107,8 +107,11 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
     if plan.evaluation:
         home = names.replica_prefix(0)
         shared = {v.handle: home for v in plan.variables if v.name not in plan.local}
-        training = wiring.only_for(wiring.behind_forward(plan.loss, plan.train_op))
-        needed = handles | wiring.ancestors([plan.loss])
+        behind_forward = wiring.behind_forward(plan.loss, plan.train_op)
+        training = wiring.only_for(behind_forward)
+        # What only the added edges let wait for training can be run without.
+        ordered = {name for edge in plan.orders for name in (edge.before, edge.after)}
+        needed = handles | wiring.ancestors([plan.loss, *(ordered - behind_forward)])
         yield _Copy(
             names.EVALUATION, plan.devices[0], 0, shared, frozenset(idle | training - needed)
         )

@@ -1,4 +1,7 @@
-"""Adds the plan's control edges to every replica. Caramel paper, section 4.1, stage 2."""
+"""Adds the plan's control edges to every replica. Caramel paper, section 4.1, stage 2.
+
+Also those that order what a step reads and writes of variables. The evaluation copy goes without.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,13 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
     Raises:
         PlanError: an edge names an op that a replica does not have, or the edges close a cycle.
     """
-    if not plan.edges:
+    edges = [*plan.orders, *plan.edges]
+    if not edges:
         return graph_def
     serialized = copy_of(graph_def)
     nodes = {node.name: node for node in serialized.node}
     for worker in range(plan.workers):
-        for edge in plan.edges:
+        for edge in edges:
             before, after = in_replica(worker, edge.before), in_replica(worker, edge.after)
             for name in (before, after):
                 if name not in nodes:

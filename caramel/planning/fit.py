@@ -16,7 +16,7 @@ DECIDED = ("parts", "groups", "edges", "gates")
 """What a plan decides; everything else follows from that and from the job."""
 
 # Follow from what is decided and need not be given.
-_DERIVED = ("deferral", "input_reads", "held", "evaluation", "marks", "summed")
+_DERIVED = ("orders", "deferral", "input_reads", "held", "evaluation", "marks", "summed")
 
 
 def decides_alike(plan: Plan, other: Plan) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
 from caramel.facts import (
     Factors,
@@ -21,6 +20,7 @@ from caramel.facts import (
 )
 from caramel.graph import OpGraph, TensorSpec
 from caramel.names import TensorRef
+from caramel.ordering import ordered_analysis
 from caramel.plan import AggregatedGradient, Plan
 from caramel.planning.candidate import Outlook
 from caramel.planning.choose import edges_of
@@ -39,7 +39,8 @@ def outline_of(graph: OpGraph, job: TrainingJob, timing: TimingTable) -> JobOutl
     Raises:
         GraphError: the raw gradients cannot be told.
     """
-    analysis = Analysis([graph, job, timing], ANALYZERS)
+    analysis = ordered_analysis(graph, job, [timing], ANALYZERS)
+    graph = analysis.get(OpGraph)
     frames, access = analysis.get(LoopFrames), analysis.get(StateAccess)
     factors = analysis.get(GradientFactors).of
     gradients = [

@@ -14,10 +14,11 @@ from caramel.facts import (
     GradientFrontier,
     InputPipelines,
     ReplicaState,
+    StateOrder,
     TrainingJob,
 )
 from caramel.graph import OpGraph, dtype_bytes
-from caramel.plan import ALL_GATHER, AggregatedGradient, Group, Plan, SparseMethod
+from caramel.plan import ALL_GATHER, AggregatedGradient, Edge, Group, Plan, SparseMethod
 from caramel.planning.pattern import AUTO, usual_pattern
 
 # A message costs more processor time than the wire needs for this much.
@@ -31,6 +32,7 @@ def plain_plan(
     factors: GradientFactors,
     state: ReplicaState,
     pipelines: InputPipelines,
+    order: StateOrder,
     *,
     devices: Sequence[str],
     pattern: str,
@@ -43,6 +45,8 @@ def plain_plan(
     only ones of a tiny tensor, fall to another worker for each group.
 
     Args:
+        order: how what the step reads and writes is ordered. Where that draws writes in, evaluation
+            needs a copy without its edges.
         devices: where the replica of each worker is.
         pattern: one of `caramel.patterns.PATTERNS`, or "auto" for `usual_pattern`.
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
@@ -66,7 +70,9 @@ def plain_plan(
         constant=tuple(name for name in state.constant if name not in made_for_each),
         pipelines=pipelines.pipelines,
         examples=pipelines.examples,
-        evaluation=workers > 1 and bool(state.local or pipelines.iterators),
+        orders=tuple(Edge(*edge) for edge in order.edges),
+        evaluation=order.draws_in_writes
+        or (workers > 1 and bool(state.local or pipelines.iterators)),
         train_op=job.train_op,
         loss=job.loss.op,
         marks=marks,

@@ -1,0 +1,161 @@
+"""Reads and writes of a variable in one step that nothing orders happen as on one device.
+
+Plain TensorFlow runs the same job with that order drawn in.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from deferring import EVERY, deferred
+from networks import (
+    OPTIMIZERS,
+    PROCESSES,
+    control_flow_version,
+    in_turns,
+    network,
+    relative_error,
+    replicas_of,
+    run_on_one_device,
+    tf,
+    tf1,
+)
+from unordered import (
+    TRAIN_OPS,
+    average_after_the_updates,
+    biased,
+    descent,
+    job,
+    one,
+    read_first,
+    two_writes,
+)
+
+import caramel
+from caramel.facts import StateOrder, UnorderedPair
+from caramel.ordering import tell_order
+
+STEPS = 5
+DEFERRED = "deferred"
+
+
+def model_of(own, workers):
+    context = own.context()
+    if workers != DEFERRED:
+        return caramel.ARModel(context, workers, pattern="shuffle", check=True)
+    plan = deferred(caramel.ARModel(context, 2, pattern="shuffle"), EVERY)
+    return caramel.ARModel(context, 2, plan=plan, check=True)
+
+
+def assert_as_drawn(make, workers, **options):
+    own, drawn = job(make, **options), job(make, drawn=True, **options)
+    model = model_of(own, workers)
+    assert model.plan.orders
+    with model.session(trials=None) as session:
+        initial = session.variables()
+        losses = [session.step(own.feed) for _ in range(STEPS)]
+        values, replicas = session.variables(), replicas_of(session)
+    expected = run_on_one_device(drawn, initial, steps=STEPS)
+    assert relative_error(values, expected.values) < 1e-12
+    np.testing.assert_allclose(losses, expected.losses, rtol=1e-12)
+    for replica in replicas:
+        for name, value in replica.items():
+            np.testing.assert_array_equal(value, replicas[0][name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "version"),
+    in_turns([n for n in TRAIN_OPS for _ in range(2)], [1, 2, 3, DEFERRED, 2], ["v1", "v2"]),
+)
+def test_each_worker_reads_what_one_device_reads(name, workers, version):
+    with control_flow_version(version):
+        assert_as_drawn(TRAIN_OPS[name], workers)
+
+
+@pytest.mark.parametrize("workers", [1, 2, DEFERRED])
+def test_a_loss_reads_a_parameter_before_its_update_though_no_gradient_does(workers):
+    assert_as_drawn(
+        lambda loss, order: tf1.train.GradientDescentOptimizer(0.3).minimize(loss),
+        workers,
+        of_loss=biased,
+    )
+
+
+def test_what_a_step_draws_in_is_not_drawn_into_other_programs():
+    own = job(two_writes)
+    add = own.graph.get_operation_by_name("AssignAddVariableOp")
+    for workers in (1, 2):
+        with caramel.ARModel(own.context(), workers).session() as session:
+            session.run(add)
+            session.run(add)
+            assert session.variables()["counter"] == 2.0
+            session.step(own.feed)
+            assert session.variables()["counter"] == 3.0
+
+
+def test_a_variable_can_still_be_fetched_with_its_step():
+    own = job(read_first)
+    with caramel.ARModel(own.context(), 2).session() as session:
+        loss, count = session.step(own.feed, [own.loss, "counter:0"])
+        assert np.shape(loss) == ()
+        assert session.variables()["counter"] == 1.0
+        assert np.all(np.isin(count, [0.0, 1.0]))
+
+
+# What is told ------------------------------------------------------------------------------------
+
+
+def test_the_order_is_told_with_the_variable_and_both_ops(caplog):
+    with caplog.at_level(logging.INFO, "caramel"):
+        caramel.ARModel(job(read_first).context(), 2)
+    assert (
+        "no edge orders 'Read/ReadVariableOp' (ReadVariableOp) and 'AssignAddVariableOp' "
+        "(AssignAddVariableOp), which touch variable 'counter': the first runs before the second"
+    ) in caplog.text
+
+
+def clipped_in_function(loss, order):
+    """Parameters are updated, and clipped in a function behind the loss."""
+    update = descent(loss, 0.1)
+    variables = tf1.trainable_variables()
+
+    def clipped():
+        return [v.assign(tf.clip_by_value(v, -1.0, 1.0)) for v in variables]
+
+    with tf1.control_dependencies([loss]):
+        clips = tf.cond(one() < 2.0, clipped, lambda: [tf.identity(v) for v in variables])
+    return tf.group(update, clips)
+
+
+def test_a_lost_overlap_is_told(caplog):
+    with control_flow_version("v2"):
+        own = job(clipped_in_function)
+    caramel.ARModel(own.context(), 2)
+    assert "'w1': the first" not in caplog.text
+    assert "costs an overlap: gradients of 'w1' cannot be deferred" in caplog.text
+    assert "'cond' (If), which touch variable 'w1'" in caplog.text
+
+
+def test_what_cannot_be_ordered_is_told(caplog):
+    graph = job(read_first).context().op_graph
+    pair = UnorderedPair("counter", "counter", "group_deps", (), "the graph would have a cycle")
+    tell_order(graph, StateOrder((pair,)))
+    assert "which touch variable 'counter', and none can be added: the graph would" in caplog.text
+
+
+# Ordinary jobs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "process", "decayed"), in_turns(OPTIMIZERS, PROCESSES, [False, True])
+)
+def test_ordinary_jobs_get_no_edges(optimizer, process, decayed):
+    own = network(optimizer, process, decayed_loss=decayed)
+    assert caramel.ARModel(own.context(), 1).plan.orders == ()
+
+
+def test_average_of_weights_in_order_gets_no_edges():
+    own = job(average_after_the_updates, drawn=True)
+    assert caramel.ARModel(own.context(), 1).plan.orders == ()
