@@ -93,6 +93,18 @@ _LONG = {
 """While one of these runs, other threads of Python do, too; the others are over at once."""
 
 
+class NoSuchOpError(SessionError):
+    """The graph of a session has no op of a name.
+
+    Attributes:
+        op: the name.
+    """
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"the graph of the session has no op '{op}'")
+        self.op = op
+
+
 class UnreadError(Exception):
     """A call was done, but what it fetched cannot be brought to Python; its cause says why."""
 
@@ -249,11 +261,11 @@ class GraphSession:
         """An op's pointer.
 
         Raises:
-            SessionError: there is none of this name.
+            NoSuchOpError: there is none of this name.
         """
         found: int | None = _library().TF_GraphOperationByName(self._graph, name.encode())
         if found is None:
-            raise SessionError(f"the graph of the session has no op '{name}'")
+            raise NoSuchOpError(name)
         return found
 
     def output(self, tensor: TensorRef) -> _Output:

@@ -66,6 +66,8 @@ class Context:
         graph_def: the captured graph.
         job: what is trained, by names; if there are several steps, by the first.
         op_graph: the graph as plain data.
+        unfetchable: ops of which TensorFlow says that nothing can be fetched: those inside v1
+            loops and branches.
 
     Raises:
         GraphError: the graph cannot be distributed; the subclass and the message say why and what
@@ -94,6 +96,9 @@ class Context:
         names = GraphNames(graph)
         self._graph = weakref.ref(graph)
         self.graph_def = graph.as_graph_def(add_shapes=True)
+        self.unfetchable = frozenset(
+            op.name for op in graph.get_operations() if not graph.is_fetchable(op)
+        )
         definitions = {op.type: op.op_def for op in graph.get_operations()}
         definitions |= _definitions_in_functions(graph, self.graph_def, definitions)
         self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)

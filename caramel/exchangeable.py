@@ -8,9 +8,8 @@ import tensorflow as tf
 
 from caramel import kinds
 from caramel.access import handle_of
-from caramel.context import Context
 from caramel.errors import FeedError
-from caramel.graph import OpGraph
+from caramel.job import Job
 from caramel.names import TensorRef
 
 _HANDLES = ("resource", "variant")
@@ -31,12 +30,25 @@ _INSTEAD = (
 )
 
 
-def check_fetched(graph: OpGraph, tensor: TensorRef) -> None:
-    """Raise unless the value of a tensor can be brought to the user's program.
+def check_fetched(job: Job, op: str, tensor: TensorRef | None) -> None:
+    """Raise unless an op can be run, or the value of its output can be brought to the user.
+
+    Args:
+        job: whose graph has them.
+        op: what is fetched.
+        tensor: its output; None if it is only to be run, or read in its place.
 
     Raises:
         FeedError: it cannot; says what to fetch in its place.
     """
+    if _is_inside(job, op):
+        raise FeedError(
+            f"'{tensor or op}' cannot be fetched: it is inside a loop or a branch, which may run "
+            "many times or not at all; fetch what the loop or the branch returns"
+        )
+    graph = job.context.op_graph
+    if tensor is None:
+        return
     dtype = graph.spec(tensor).dtype
     if dtype not in _HANDLES:
         return
@@ -48,23 +60,25 @@ def check_fetched(graph: OpGraph, tensor: TensorRef) -> None:
     )
 
 
-def check_fed(context: Context, tensor: TensorRef, value: Any) -> None:
+def check_fed(job: Job, tensor: TensorRef, value: Any) -> None:
     """Raise unless a tensor may be fed, and a value can be fed.
 
     Raises:
         FeedError: the tensor is a handle, or not feedable, or the value is a tensor of a graph.
     """
-    handle = tensor.op
-    if any(variable.handle == handle for variable in context.job.variables):
-        raise FeedError(
-            f"'{tensor}' is a variable and cannot be fed; give it a value by "
-            "session.run(variable.assign(...)), or feed a placeholder that is read in its place"
-        )
+    context = job.context
     dtype = context.op_graph.spec(tensor).dtype
     if dtype in _HANDLES:
+        if any(variable.handle == tensor.op for variable in context.job.variables):
+            raise FeedError(
+                f"'{tensor}' is a variable and cannot be fed; give it a value by "
+                "session.run(variable.assign(...)), or feed a placeholder that is read in its place"
+            )
         raise FeedError(
             f"'{tensor}' cannot be fed: it is a {dtype} handle of something that lives on a worker"
         )
+    if _is_inside(job, tensor.op):
+        raise FeedError(f"'{tensor}' cannot be fed: it is inside a loop or a branch")
     if not context.is_feedable(tensor):
         raise FeedError(f"'{tensor}' may not be fed, as TensorFlow's graph says")
     if isinstance(value, tf.Tensor | tf.Variable) and hasattr(value, "graph"):
@@ -72,3 +86,8 @@ def check_fed(context: Context, tensor: TensorRef, value: Any) -> None:
             f"cannot feed '{tensor}' with the tensor '{value.name}' of a graph; feed its value, "
             "which session.run returns"
         )
+
+
+def _is_inside(job: Job, op: str) -> bool:
+    """Whether an op is inside a v1 loop or branch: steps with such fetches would never end."""
+    return op in job.context.unfetchable or bool(job.frames.frame.get(op))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from caramel.context import Context
 from caramel.distributed_graph import DistributedGraph
-from caramel.facts import InputPipelines, ReplicaState, StateAccess
+from caramel.facts import InputPipelines, LoopFrames, ReplicaState, StateAccess
 from caramel.plan import Plan
 from caramel.traffic import Traffic
 
@@ -44,6 +44,7 @@ class Job:
         state: which values differ between workers.
         access: which variables each op touches.
         pipelines: the input pipelines of the step.
+        frames: the v1 loop that each op is in.
         undeferred: the name of a plan that defers nothing, and, if asked, sends no factors; it is
             added if there is none.
         plan_of: the plan of a variant; nothing is made for that.
@@ -59,6 +60,7 @@ class Job:
     state: ReplicaState
     access: StateAccess
     pipelines: InputPipelines
+    frames: LoopFrames
     undeferred: Callable[..., str]
     plan_of: Callable[[str], Plan]
     leave_factors: Callable[[str], list[str]]

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from caramel import names
+from caramel.c_api import NoSuchOpError
+from caramel.errors import CaramelError, FeedError
 from caramel.feeds import SplitFeeds
 from caramel.graph import OpGraph
 from caramel.job import Job, Variant
@@ -200,7 +202,10 @@ class Program:
         ]
         if is_compared:
             tensors += [names.factor_checksums(worker) for worker in workers]
-        results = self._pending.step(tensors, targets, fed, "a training step")
+        try:
+            results = self._pending.step(tensors, targets, fed, "a training step")
+        except NoSuchOpError as error:  # nothing has run
+            raise self._no_part_of_a_step(error) from None
         checksums = [results.pop() for _ in workers][::-1] if is_compared else []
         examples: Sequence[int] | None = feeds.examples
         if self._counted:
@@ -212,6 +217,16 @@ class Program:
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
         return values, examples, checksums
+
+    def _no_part_of_a_step(self, error: NoSuchOpError) -> CaramelError:
+        """What to tell of an op that not all replicas have."""
+        op = names.without_prefix(names.without_variant(error.op))
+        if op not in self._job.context.op_graph:
+            return error
+        return FeedError(
+            f"'{op}' is no part of a training step: it belongs to initial values, which one worker "
+            "computes for all; use session.run"
+        )
 
     def _first_unlike(self, checksums: Sequence[np.ndarray]) -> Unlike | None:
         """The first worker with other checksums than worker 0."""

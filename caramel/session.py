@@ -293,10 +293,10 @@ class Session:
         self._check_open()
         if settings is not None and not isinstance(settings, TrialSettings):
             raise PlanError(f"settings must be caramel.TrialSettings or None, not {settings!r}")
-        if isinstance(plans, str):
-            raise PlanError(f"plans must be a list of names, not '{plans}'")
+        if isinstance(plans, str) or not isinstance(plans, Iterable | None):
+            raise PlanError(f"plans must be a list of names, not {plans!r}")
         stepper = self._steppers.own(step)
-        tried = list(stepper.job.variants) if plans is None else plans
+        tried = list(stepper.job.variants) if plans is None else list(plans)
         stepper.try_plans(tried, settings or TrialSettings())
 
     def metrics(self, *, step: StepName | None = None) -> Metrics:
@@ -443,6 +443,7 @@ class Session:
             CheckpointError: it cannot be written.
         """
         self._check_open()
+        _check_path(path)
         if global_step is not None and not isinstance(global_step, Integral):
             raise CheckpointError(
                 f"global_step must be a whole number, not {global_step!r}; "
@@ -476,6 +477,7 @@ class Session:
             CheckpointError: it does not exist or does not fit; the variables are untouched.
         """
         self._check_open()
+        _check_path(path)
         saved = [variable for variable in self._job.plan.variables if variable.saved]
         if not saved:
             raise CheckpointError("the graph has no global variables to restore")
@@ -511,11 +513,9 @@ class Session:
         is_operation = isinstance(given, tf.Operation) or (
             index is None and not self._job.context.op_graph[op].outputs
         )
-        if is_operation or (index is None and isinstance(given, str)):
-            return Fetch(op, None)
-        tensor = TensorRef(op, index or 0)
-        if op not in self._by_handle:
-            check_fetched(self._job.context.op_graph, tensor)
+        is_run = is_operation or (index is None and isinstance(given, str))
+        tensor = None if is_run else TensorRef(op, index or 0)
+        check_fetched(self._job, op, None if op in self._by_handle else tensor)
         return Fetch(op, tensor)
 
     def _feeds(self, job: Job, feed_dict: Mapping[Any, Any] | None) -> list[Feed]:
@@ -528,7 +528,7 @@ class Session:
         feeds = []
         for given, value in (feed_dict or {}).items():
             tensor = context.tensor(given, "feed_dict")
-            check_fed(context, tensor, value)
+            check_fed(job, tensor, value)
             spec = context.op_graph.spec(tensor)
             is_input = context.op_graph[tensor.op].kind.startswith("Placeholder")
             differs = tensor.op in state.worker_dependent
@@ -622,6 +622,12 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_path(path: Any) -> None:
+    """Raise unless a path of a checkpoint was given."""
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"the path of a checkpoint must be a string or a path, not {path!r}")
 
 
 def _tell_of_difference(path: str | os.PathLike[str], found: Restored) -> None:

@@ -233,6 +233,7 @@ class StepModel:
             self.state,
             self._access,
             self.pipelines,
+            self._frames,
             self.variants.undeferred,
             self.variants.plan,
             self.plans.leave_factors,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 from deferring import EVERY, deferred
@@ -11,6 +13,13 @@ import caramel
 from caramel.errors import CaramelError, FeedError, GraphError
 
 PLAIN = {"planner": "plain", "pattern": "shuffle"}
+
+
+@contextmanager
+def control_flow_v1():
+    tf1.disable_control_flow_v2()
+    yield
+    tf1.enable_control_flow_v2()
 
 
 @pytest.fixture(scope="module", name="job")
@@ -35,6 +44,9 @@ def fixture_job():
         tf1.placeholder(tf.int32, [], "number")
         tf1.placeholder(tf.string, [None], "text")
         graph.prevent_feeding(tf.ones([2], name="fixed"))
+        with control_flow_v1():
+            tf1.cond(y[0] > 0, lambda: tf.identity(x, "taken"), lambda: tf.identity(-x, "other"))
+            tf1.while_loop(lambda n: n < 9, lambda n: tf.identity(n + 1, "next"), [tf.size(y)])
     return Network(graph, train_op, loss, feed)
 
 
@@ -68,6 +80,33 @@ def test_the_handle_of_what_stays_on_a_worker_is_refused_with_what_to_fetch(
         with pytest.raises(FeedError, match=instead):
             fetch()
     assert session.metrics().steps == 0
+
+
+@pytest.mark.parametrize("name", ["cond/taken", "cond/other", "while/next", "cond/taken:0"])
+def test_what_is_inside_a_loop_or_a_branch_is_refused(name, job, session):
+    """A step with such a fetch would never end, or fail when everything was done."""
+    for call in (lambda: session.step(job.feed, [name]), lambda: session.run(name, job.feed)):
+        with pytest.raises(FeedError, match="fetch what the loop or the branch returns"):
+            call()
+    with pytest.raises(FeedError, match="cannot be fed: it is inside a loop or a branch"):
+        session.step({**job.feed, name: 1})
+
+
+def test_loops_of_a_graph_that_was_imported_are_known_too(job):
+    with tf.Graph().as_default() as graph:
+        tf1.train.import_meta_graph(tf1.train.export_meta_graph(graph=job.graph))
+    context = caramel.Context(graph, train_op="Momentum", loss=job.loss.name)
+    with (
+        caramel.ARModel(context, 2, **PLAIN).session() as session,
+        pytest.raises(FeedError, match="'while/next:0' cannot be fetched: it is inside a loop"),
+    ):
+        session.step(job.feed, "while/next:0")
+
+
+def test_what_initial_values_are_computed_from_is_no_part_of_a_step(job, session):
+    with pytest.raises(FeedError, match="'w1/Initializer/.*' is no part of a training step"):
+        session.step(job.feed, "w1/Initializer/random_uniform:0")
+    assert session.run("w1/Initializer/random_uniform:0").shape == (6, 5)
 
 
 def test_a_refused_fetch_drops_nothing_that_is_deferred(job, plain):
@@ -159,6 +198,9 @@ def test_who_fetches_nothing_gets_nothing(nothing, job, session):
         lambda session: session.variables("0"),
         lambda session: session.try_plans("own"),
         lambda session: session.try_plans(plans="own"),
+        lambda session: session.try_plans(plans=5),
+        lambda session: session.save(None),
+        lambda session: session.restore(3),
         lambda session: session.save("m", global_step=float("nan")),
         lambda session: session.run({1: "x:0", "b": "y:0"}),
         lambda session: session.run(None),
