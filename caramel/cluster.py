@@ -29,7 +29,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from caramel import processes
 from caramel.devices import Device
 from caramel.errors import ClusterError, WorkerStartError
-from caramel.launchers import read_environment
+from caramel.launchers import MOST_WORKERS, read_environment
 
 Kind = Literal["embedded", "local", "remote"]
 
@@ -38,6 +38,7 @@ BASE_PORT = 12321
 
 _JOBS = ("chief", "worker")
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]):(?P<port>[0-9]+)")
+_MOST_DIGITS = 18  # of what may be a port
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
 _PROBE_S = 2.0  # how long one attempt to connect may take
 
@@ -371,6 +372,8 @@ def _worker_count(n: Any) -> int:
         raise ClusterError(f"the number of workers is {n!r}; expected a whole number of at least 1")
     if n < 1:
         raise ClusterError(f"the number of workers is {n}; expected at least 1")
+    if int(n) > MOST_WORKERS:
+        raise ClusterError(f"the number of workers is more than {MOST_WORKERS}")
     return int(n)
 
 
@@ -427,10 +430,12 @@ def _host_and_port(address: Any) -> tuple[str, int]:
             f"{address!r} is not an address; expected host:port, such as 'node1:4321', "
             "'192.168.0.7:4321' or '[::1]:4321'"
         )
-    port = int(match["port"])
-    if not 1 <= port <= 65535:
+    port = match["port"]
+    if len(port) > _MOST_DIGITS:
+        raise ClusterError(f"the port of '{match['host']}' has {len(port)} digits")
+    if not 1 <= int(port) <= 65535:
         raise ClusterError(f"the port of address '{address}' is {port}; expected 1 to 65535")
-    return match["host"].strip("[]"), port
+    return match["host"].strip("[]"), int(port)
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:

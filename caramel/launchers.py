@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import socket
 import sys
@@ -13,6 +14,12 @@ from itertools import product
 from typing import Any
 
 from caramel.errors import ClusterError
+
+MOST_WORKERS = 65_536
+"""What describes more is taken for a mistake."""
+
+_MOST_DIGITS = 18  # of a number in a description
+_SHOWN = 200  # characters of a description in a message
 
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
 
@@ -56,19 +63,22 @@ def read_environment(environ: Mapping[str, str], base_port: int) -> Launch:
 def _from_tf_config(text: str) -> Launch:
     try:
         config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ClusterError(f"TF_CONFIG is not valid JSON ({error}): {text}") from None
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"TF_CONFIG is not valid JSON ({error}): {_short(text)}") from None
     if not isinstance(config, dict) or not isinstance(config.get("cluster"), dict):
-        raise ClusterError(f"TF_CONFIG describes no cluster; expected a 'cluster' entry: {text}")
+        raise ClusterError(
+            f"TF_CONFIG describes no cluster; expected a 'cluster' entry: {_short(text)}"
+        )
     task = config.get("task") or {}
     if not isinstance(task, dict):
-        raise ClusterError(f"TF_CONFIG: 'task' is {task!r}; expected a 'type' and an 'index'")
+        raise ClusterError(
+            f"TF_CONFIG: 'task' is {_short(repr(task))}; expected a 'type' and an 'index'"
+        )
     job, index = task.get("type"), str(task.get("index"))
     if not isinstance(job, str) or job not in config["cluster"]:
         return Launch("TF_CONFIG", config["cluster"])
-    if not index.isdecimal():
-        raise ClusterError(f"TF_CONFIG: the index of the task is {index}; expected a number")
-    return Launch("TF_CONFIG", config["cluster"], (job, int(index)))
+    own = _number(index, f"TF_CONFIG: the index of the task is {_short(index)}")
+    return Launch("TF_CONFIG", config["cluster"], (job, own))
 
 
 def _slurm_nodes(environ: Mapping[str, str]) -> str:
@@ -97,9 +107,23 @@ def _from_slurm(environ: Mapping[str, str], base_port: int) -> Launch:
 
 
 def _slurm_number(environ: Mapping[str, str], name: str) -> int:
-    if not environ[name].isdecimal():
-        raise ClusterError(f"{name} is '{environ[name]}'; expected a number")
-    return int(environ[name])
+    return _number(environ[name], f"{name} is '{_short(environ[name])}'")
+
+
+def _number(text: str, what: str) -> int:
+    """A number that is not negative.
+
+    Raises:
+        ClusterError: it is none, or has too many digits to mean anything; begins with `what`.
+    """
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise ClusterError(f"{what}; expected a number")
+    return int(text)
+
+
+def _short(text: str) -> str:
+    """The begin of a text that may be long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]:
@@ -119,19 +143,26 @@ def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]
     if len(counts) != node_count or total not in (None, sum(counts)):
         raise ClusterError(
             f"Slurm's variables contradict each other: {node_count} nodes, "
-            f"{'any number of' if total is None else total} tasks, '{given}' tasks per node"
+            f"{'any number of' if total is None else total} tasks, '{_short(str(given))}' tasks "
+            "per node"
         )
+    if sum(counts) > MOST_WORKERS:
+        raise ClusterError(f"Slurm runs {sum(counts)} tasks; Caramel takes {MOST_WORKERS} at most")
     return counts
 
 
 def _expand_counts(text: str) -> list[int]:
     """Slurm's short form of a list of numbers: ``2(x3),1`` gives 2, 2, 2, 1."""
+    wrong = f"SLURM_TASKS_PER_NODE is '{_short(text)}'"
     counts: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
         if match is None:
-            raise ClusterError(f"SLURM_TASKS_PER_NODE is '{text}'; expected a form like '2(x3),1'")
-        counts += [int(match[1])] * int(match[2] or 1)
+            raise ClusterError(f"{wrong}; expected a form like '2(x3),1'")
+        times = _number(match[2] or "1", wrong)
+        if len(counts) + times > MOST_WORKERS:
+            raise ClusterError(f"{wrong}: there are more than {MOST_WORKERS} nodes")
+        counts += [_number(match[1], wrong)] * times
     return counts
 
 
@@ -144,21 +175,34 @@ def _expand_nodes(node_list: str) -> list[str]:
             _expand_ranges(piece, node_list) if number % 2 else [piece]
             for number, piece in enumerate(pieces)
         ]
+        if len(nodes) + math.prod(map(len, choices)) > MOST_WORKERS:
+            raise _too_many(node_list)
         nodes += ["".join(choice) for choice in product(*choices)]
+    if not nodes:
+        raise ClusterError(f"Slurm's node list is '{_short(node_list)}', which names no node")
     return nodes
 
 
 def _expand_ranges(ranges: str, node_list: str) -> list[str]:
+    wrong = f"Slurm's node list is '{_short(node_list)}'"
     texts: list[str] = []
     for part in ranges.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part.strip())
         if match is None:
-            raise ClusterError(
-                f"Slurm's node list is '{node_list}'; expected a form like 'node[01-03,07],gpu5'"
-            )
-        first, last = match[1], match[2] or match[1]
-        texts += [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
+            raise ClusterError(f"{wrong}; expected a form like 'node[01-03,07],gpu5'")
+        first, last = _number(match[1], wrong), _number(match[2] or match[1], wrong)
+        if last < first:
+            raise ClusterError(f"{wrong}, where the range '{part.strip()}' ends before it begins")
+        if len(texts) + last - first >= MOST_WORKERS:
+            raise _too_many(node_list)
+        texts += [str(n).zfill(len(match[1])) for n in range(first, last + 1)]
     return texts
+
+
+def _too_many(node_list: str) -> ClusterError:
+    return ClusterError(
+        f"Slurm's node list is '{_short(node_list)}', of more than {MOST_WORKERS} nodes"
+    )
 
 
 def _from_mpi(environ: Mapping[str, str]) -> Launch:

@@ -189,6 +189,17 @@ def test_a_process_that_is_no_worker_in_tf_config_is_a_client():
             '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}',
             "this process is task 1 of job worker, which the cluster does not have",
         ),
+        ("[" * 100_000, "not valid JSON .*recursion depth"),
+        ("9" * 5000, "not valid JSON"),
+        (
+            '{"cluster": {"worker": ["a:%s"]}}' % ("9" * 5000),
+            "TF_CONFIG: the port of 'a' has 5000 digits",
+        ),
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "%s"}}'
+            % ("9" * 5000),
+            "the index of the task is 9*...; expected a number",
+        ),
     ],
 )
 def test_a_wrong_tf_config_is_a_clear_error(text, message):
@@ -247,6 +258,15 @@ def test_a_slurm_step_goes_before_its_job():
             slurm(JOB_NODELIST="n[1-2]", PROCID=2),
             "SLURM_PROCID is 2, but there are 2 tasks",
         ),
+        (slurm(JOB_NODELIST="n[2-1]", PROCID=0), "the range '2-1' ends before it begins"),
+        (slurm(JOB_NODELIST=",", PROCID=0), "node list is ',', which names no node"),
+        (slurm(JOB_NODELIST="n[1-99999999]", PROCID=0), "of more than 65536 nodes"),
+        (slurm(JOB_NODELIST="n[0-999][0-999]", PROCID=0), "of more than 65536 nodes"),
+        (slurm(JOB_NODELIST=f"n[1-{'9' * 5000}]", PROCID=0), "expected a number"),
+        (slurm(JOB_NODELIST="n1", NTASKS="9" * 5000, PROCID=0), "SLURM_NTASKS is '9*...'"),
+        (slurm(JOB_NODELIST="n1", NTASKS=10**15, PROCID=0), "Slurm runs 10* tasks; Caramel takes"),
+        (slurm(JOB_NODELIST="n1", TASKS_PER_NODE="9" * 5000, PROCID=0), "expected a number"),
+        (slurm(JOB_NODELIST="n1", TASKS_PER_NODE=f"1(x{10**15})", PROCID=0), "more than 65536"),
         (
             {**slurm(JOB_NODELIST="n[1-2]", NTASKS=4, PROCID=1), "SLURMD_NODENAME": "n2"},
             "runs task 1 on n2, where n1 was expected; .* --distribution=block",
