@@ -32,6 +32,7 @@ from caramel.facts import RawGradient, Reduction, TrainingJob, Variable
 from caramel.graph import Op, OpGraph
 from caramel.names import JOINED_STEP, TensorRef, control_string, parse_tensor
 from caramel.steps import StepName, given_steps, told
+from caramel.structures import tensors_of
 from caramel.variables import variables_of
 
 tf1 = tf.compat.v1
@@ -124,7 +125,9 @@ class Context:
                 variables=variables,
                 given_gradients=given[name],
                 replicated_feeds=frozenset(
-                    names.operation(feed, "replicated_feeds") for feed in replicated_feeds
+                    names.operation(tensor, "replicated_feeds")
+                    for feed in replicated_feeds
+                    for tensor in tensors_of(feed)
                 ),
                 table_initializers=tuple(
                     op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)

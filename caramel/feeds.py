@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from caramel import rows
 from caramel.errors import FeedError
 from caramel.graph import TensorSpec
 from caramel.names import TensorRef
@@ -27,6 +29,14 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Tensors that are fed together and have rows together: the parts of a composite value."""
+
+    kind: rows.Kind
+    feeds: tuple[Feed, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SplitFeeds:
     """The values of each worker, and how many examples each has (None if no batch was fed)."""
 
@@ -34,29 +44,80 @@ class SplitFeeds:
     examples: tuple[int, ...] | None
 
 
-def split_feeds(feeds: list[Feed], workers: int) -> SplitFeeds:
+def split_feeds(feeds: Sequence[Feed | Rows], workers: int) -> SplitFeeds:
     """Split batches on their first dimension, as evenly as possible; the first get one more.
+
+    Of sparse and ragged values that is the first dimension of what they stand for.
 
     Raises:
         FeedError: a value does not fit its tensor, batches have different sizes, or there are
             fewer examples than workers.
     """
-    arrays = {feed.tensor: to_array(feed) for feed in feeds}
-    split = [feed for feed in feeds if arrays[feed.tensor].ndim and not feed.whole]
-    for feed in feeds:
-        _check_rank(feed, arrays[feed.tensor])
-    examples = _examples_per_worker({f.tensor: arrays[f.tensor] for f in split}, workers)
-    bounds = np.cumsum([0, *(examples or ())])
-    values: list[dict[TensorRef, np.ndarray]] = []
-    for worker in range(workers):
-        own = dict(arrays)
-        for feed in split:
-            own[feed.tensor] = arrays[feed.tensor][bounds[worker] : bounds[worker + 1]]
-        values.append(own)
-    for feed in feeds:
-        for own in values:
-            _check_shape(feed, own[feed.tensor].shape, arrays[feed.tensor].shape, workers)
+    given = [_Given.of(feed) for feed in feeds]
+    split = [each for each in given if each.is_split]
+    for each in given:
+        for feed, part in zip(each.feeds, each.parts, strict=True):
+            _check_rank(feed, part)
+    examples = _examples_per_worker({e.feeds[0].tensor: e.examples for e in split}, workers)
+    bounds = [0, *itertools.accumulate(examples or ())]
+    values: list[dict[TensorRef, np.ndarray]] = [{} for _ in range(workers)]
+    for each in given:
+        for worker, own in enumerate(values):
+            parts = each.parts
+            if each.is_split:
+                parts = each.take(bounds[worker], bounds[worker + 1])
+            for feed, part, whole in zip(each.feeds, parts, each.parts, strict=True):
+                _check_shape(feed, part.shape, whole.shape, workers)
+                own[feed.tensor] = part
     return SplitFeeds(tuple(values), examples)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A feed with its arrays: one, or those of a composite."""
+
+    kind: rows.Kind | None
+    feeds: tuple[Feed, ...]
+    parts: rows.Parts
+
+    @classmethod
+    def of(cls, feed: Feed | Rows) -> _Given:
+        if isinstance(feed, Feed):
+            return cls(None, (feed,), (to_array(feed),))
+        return cls(feed.kind, feed.feeds, to_parts(feed))
+
+    @property
+    def is_split(self) -> bool:
+        return bool(self.parts[0].ndim) and not any(feed.whole for feed in self.feeds)
+
+    @property
+    def examples(self) -> int:
+        return len(self.parts[0]) if self.kind is None else rows.number(self.kind, self.parts)
+
+    def take(self, begin: int, end: int) -> rows.Parts:
+        """The examples from `begin` up to `end`."""
+        if self.kind is None:
+            return (self.parts[0][begin:end],)
+        return rows.take(self.kind, self.parts, begin, end)
+
+
+def single_feeds(feed: Feed | Rows) -> tuple[Feed, ...]:
+    """The tensors that are fed."""
+    return (feed,) if isinstance(feed, Feed) else feed.feeds
+
+
+def to_parts(feed: Rows) -> rows.Parts:
+    """The fed arrays of a composite value.
+
+    Raises:
+        FeedError: one cannot be converted, or they do not fit each other.
+    """
+    parts = tuple(to_array(each) for each in feed.feeds)
+    try:
+        rows.check(feed.kind, parts)
+    except FeedError as error:
+        raise FeedError(f"'{feed.feeds[0].tensor}': {error}") from None
+    return parts
 
 
 def to_array(feed: Feed) -> np.ndarray:
@@ -140,12 +201,9 @@ def _check_rank(feed: Feed, array: np.ndarray) -> None:
         )
 
 
-def _examples_per_worker(
-    arrays: Mapping[TensorRef, np.ndarray], workers: int
-) -> tuple[int, ...] | None:
-    if not arrays:
+def _examples_per_worker(sizes: Mapping[TensorRef, int], workers: int) -> tuple[int, ...] | None:
+    if not sizes:
         return None
-    sizes = {tensor: len(array) for tensor, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         listed = ", ".join(f"'{tensor}': {size}" for tensor, size in sizes.items())
         raise FeedError(

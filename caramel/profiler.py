@@ -26,6 +26,7 @@ from caramel.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.graph import dtype_bytes
 from caramel.initial_values import first_missing_feed, in_order
 from caramel.names import TensorRef
+from caramel.structures import single_pairs
 from caramel.traces import factor_bytes, op_seconds, timing_table
 
 tf1 = tf.compat.v1
@@ -169,7 +170,8 @@ def _feeds(context: Context, feed: Feed | None) -> Callable[[int], Mapping[Tenso
     def feeds(step: int) -> Mapping[TensorRef, Any]:
         if not last or (callable(feed) and last[0][0] != step):
             given = feed(step) if callable(feed) else feed or {}
-            named = {context.tensor(tensor, "feed"): value for tensor, value in given.items()}
+            pairs = single_pairs(given)
+            named = {context.tensor(tensor, "feed"): value for tensor, value in pairs}
             last[:] = [(step, named)]
         return last[0][1]
 

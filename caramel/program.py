@@ -29,10 +29,14 @@ from caramel.runner import Runner, VariantRunner
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None)."""
+    """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None).
+
+    If it is `apart`, its result is a list with one value for each worker in any case.
+    """
 
     op: str
     tensor: TensorRef | None
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,13 @@ class StepResult:
             and did the deferred part of exactly one step, if the plan defers anything.
         unlike: a worker that was found to compute other bits than the others; the variables are not
             the same on all workers then.
+        examples: the workers' numbers of examples, None if unknown.
     """
 
     values: list[Any]
     is_usual: bool
     unlike: Unlike | None = None
+    examples: Sequence[int] | None = None
 
 
 COMPARED_EVERY = 1000
@@ -151,12 +157,16 @@ class Program:
         values, examples, checksums = self._run_step(fetches, feeds, is_compared)
         self._steps += 1
         results = [
-            None if fetch.tensor is None else self._combine(fetch.tensor, column, examples)
+            column
+            if fetch.apart
+            else None
+            if fetch.tensor is None
+            else self._combine(fetch.tensor, column, examples)
             for fetch, column in zip(fetches, values, strict=True)
         ]
         did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
         is_usual = did_one_part and self._runner.compiled == compiled and not is_compared
-        return StepResult(results, is_usual, self._first_unlike(checksums))
+        return StepResult(results, is_usual, self._first_unlike(checksums), examples)
 
     def _compares(self, feeds: SplitFeeds) -> bool:
         """Whether this step compares the bits of what every worker computes by itself.

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from caramel.c_api import GraphCall, GraphSession, UnreadError
@@ -136,10 +137,18 @@ class Runner:
     ) -> Call:
         """A function that fetches tensors and runs target ops.
 
+        What is fed may be fetched, too, which TensorFlow itself refuses.
+
         Args:
             variant: the number of the variant to which all of them belong.
             traced: whether it is traced while calls are.
         """
+        if any(tensor in fed for tensor in tensors):
+            others = [tensor for tensor in tensors if tensor not in fed]
+            if not others and not targets:
+                return lambda: _with_fed(tensors, fed, [])
+            call = self.compile(others, targets, fed, variant=variant, traced=traced)
+            return lambda: _with_fed(tensors, fed, call())
         traces = self._traces if traced else None
         key = (variant, tuple(tensors), tuple(targets), tuple(fed), traces is None)
         if key not in self._calls:
@@ -149,12 +158,12 @@ class Runner:
                 [in_variant(variant, name) for name in targets],
                 [tensor_in_variant(variant, tensor) for tensor in fed],
             )
-        call, values = self._calls[key], list(fed.values())
+        compiled, values = self._calls[key], list(fed.values())
         if traces is None:
-            return lambda: call(values)
+            return lambda: compiled(values)
         metadata = tf1.RunMetadata()
         traces.append(metadata)
-        return lambda: call(values, metadata)
+        return lambda: compiled(values, metadata)
 
     @property
     def compiled(self) -> int:
@@ -322,6 +331,14 @@ class VariantRunner:
     def compiled(self) -> int:
         """As `Runner.compiled`."""
         return self._runner.compiled
+
+
+def _with_fed(
+    tensors: Sequence[TensorRef], fed: Mapping[TensorRef, Any], results: Sequence[Any]
+) -> list[Any]:
+    """The values of tensors, of which those that are fed are not among the results."""
+    remaining = iter(results)
+    return [np.asarray(fed[t])[()] if t in fed else next(remaining) for t in tensors]
 
 
 def _compared_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:

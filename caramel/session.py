@@ -27,7 +27,16 @@ from caramel.cluster import Cluster
 from caramel.errors import CheckpointError, FeedError, PlanError, SessionError
 from caramel.exchangeable import check_fed, check_fetched
 from caramel.facts import Variable
-from caramel.feeds import Feed, SplitFeeds, check_whole, split_feeds, to_array
+from caramel.feeds import (
+    Feed,
+    Rows,
+    SplitFeeds,
+    check_whole,
+    single_feeds,
+    split_feeds,
+    to_array,
+    to_parts,
+)
 from caramel.initial_values import check_initial_feeds
 from caramel.job import Job
 from caramel.metrics import Metrics
@@ -41,6 +50,15 @@ from caramel.step_trace import timeline_of
 from caramel.stepper import Stepper, StepStart
 from caramel.steppers import Join, Steppers
 from caramel.steps import StepName
+from caramel.structures import (
+    Fetched,
+    fed_pairs,
+    kind_of,
+    parts_of,
+    tensors_of,
+    value_of,
+    value_of_workers,
+)
 from caramel.timeline import Timeline
 from caramel.trials import TrialSettings
 from caramel.turns import Turns, in_turn, last_turn
@@ -149,6 +167,7 @@ class Session:
         Args:
             feed_dict: values by tensor or name. Batches are split over the workers on their first
                 dimension, as evenly as possible; scalars and `replicated_feeds` go to every one.
+                Sparse and ragged values are split by their rows.
             fetches: tensors, operations or names, or a structure of them; the loss by default. If
                 one is computed from gradients or variables, or waits for the update, the step is
                 done by a plan that defers nothing.
@@ -181,7 +200,7 @@ class Session:
         self._check_open()
         wanted = self._steppers.own(step).job.context.job.loss if fetches is None else fetches
         structure = str(wanted) if isinstance(wanted, TensorRef) else wanted
-        flat = self._fetches(structure)
+        fetched, flat = self._fetches(structure)
         stepper = self._steppers.serving(step, [fetch.op for fetch in flat])
         job = stepper.job
         feeds = split_feeds(self._feeds(job, feed_dict), job.plan.workers)
@@ -195,7 +214,7 @@ class Session:
             if result.unlike is not None:
                 stepper.leave_factors(result.unlike)
                 self._state.tear()
-        return tf.nest.pack_sequence_as(structure, result.values)
+        return self._packed(fetched, result.values, result.examples, job)
 
     @in_turn
     def trace(
@@ -330,7 +349,7 @@ class Session:
             FeedError: the train op is among what would run, or something fed does not fit.
         """
         self._check_open()
-        flat = self._fetches(fetches)
+        fetched, flat = self._fetches(fetches)
         feeds = self._whole_feeds(feed_dict)
         if not flat:
             return fetches
@@ -350,8 +369,12 @@ class Session:
             results = iter(self._runner.run(tensors, targets, fed, "session.run"))
             self._repeat_on_workers(flat, feeds)
             self._state.broadcast(written)
-        return tf.nest.pack_sequence_as(
-            fetches, [None if fetch.tensor is None else next(results) for fetch in flat]
+        values = [None if fetch.tensor is None else next(results) for fetch in flat]
+        return fetched.pack(
+            [
+                value_of(kind, own) if (kind := kind_of(leaf)) else own[0]
+                for leaf, own in fetched.by_leaf(values)
+            ]
         )
 
     def _refuse_training(self, flat: Sequence[Fetch], closure: set[str]) -> None:
@@ -500,13 +523,30 @@ class Session:
 
     # Names
 
-    def _fetches(self, structure: Any) -> list[Fetch]:
-        """What the user fetches, in the order of the structure."""
-        try:
-            flat = tf.nest.flatten(structure)
-        except (TypeError, ValueError) as error:  # keys that cannot be sorted, say
-            raise FeedError(f"fetches have a structure that TensorFlow refuses: {error}") from error
-        return [self._fetch(item) for item in flat]
+    def _fetches(self, structure: Any) -> tuple[Fetched, list[Fetch]]:
+        """What the user fetches: as a structure, and each tensor of it in order."""
+        fetched = Fetched.of(structure)
+        flat = []
+        for leaf in fetched.leaves:
+            apart = kind_of(leaf) is not None
+            own = [self._fetch(tensor) for tensor in tensors_of(leaf)]
+            flat += [dataclasses.replace(fetch, apart=apart) for fetch in own]
+        return fetched, flat
+
+    def _packed(
+        self, fetched: Fetched, values: Sequence[Any], examples: Sequence[int] | None, job: Job
+    ) -> Any:
+        """What a step returns: of composites the rows of all workers, if each is an example."""
+        results = []
+        for leaf, own in fetched.by_leaf(values):
+            kind = kind_of(leaf)
+            if kind is None:
+                results.append(own[0])
+                continue
+            ops = [job.context.tensor(tensor, "fetches").op for tensor in tensors_of(leaf)]
+            has_rows = not job.state.worker_dependent.isdisjoint(ops)
+            results.append(value_of_workers(kind, own, examples if has_rows else None))
+        return fetched.pack(results)
 
     def _fetch(self, given: Any) -> Fetch:
         op, index = self._job.context.tensor_or_operation(given, "fetches")
@@ -518,43 +558,60 @@ class Session:
         check_fetched(self._job, op, None if op in self._by_handle else tensor)
         return Fetch(op, tensor)
 
-    def _feeds(self, job: Job, feed_dict: Mapping[Any, Any] | None) -> list[Feed]:
+    def _feeds(self, job: Job, feed_dict: Mapping[Any, Any] | None) -> list[Feed | Rows]:
         """What the user feeds, with what is known of each tensor."""
-        context, state = job.context, job.state
         if feed_dict is not None and not isinstance(feed_dict, Mapping):
             raise FeedError(
                 f"feed_dict maps tensors or names to values; it is a {type(feed_dict).__name__}"
             )
-        feeds = []
-        for given, value in (feed_dict or {}).items():
-            tensor = context.tensor(given, "feed_dict")
-            check_fed(job, tensor, value)
-            spec = context.op_graph.spec(tensor)
-            is_input = context.op_graph[tensor.op].kind.startswith("Placeholder")
-            differs = tensor.op in state.worker_dependent
-            feeds.append(
-                Feed(
-                    tensor,
-                    spec,
-                    tf.as_dtype(spec.dtype).as_numpy_dtype,
-                    value,
-                    whole=tensor.op in context.job.replicated_feeds,
-                    undeclared=tensor.op in state.undeclared,
-                    must_be_scalar=tensor.op in state.scalar_only or not (is_input or differs),
-                )
-            )
-        tensors = [feed.tensor for feed in feeds]
+        feeds = [
+            self._composite(job, given, value)
+            if kind_of(given) is not None
+            else [self._one_feed(job, given, value)]
+            for given, value in fed_pairs(feed_dict or {})
+        ]
+        flat = [feed for each in feeds for feed in each]
+        tensors = [feed.tensor for each in flat for feed in single_feeds(each)]
         if len(set(tensors)) < len(tensors):
             twice = next(tensor for tensor in tensors if tensors.count(tensor) > 1)
             raise FeedError(f"feed_dict has two values for '{twice}'")
-        return feeds
+        return flat
+
+    def _composite(self, job: Job, given: Any, value: Any) -> list[Feed | Rows]:
+        """What is fed for a sparse or ragged tensor, or for slices, whose rows are no examples."""
+        tensors, parts = tensors_of(given), parts_of(given, value)
+        feeds = [self._one_feed(job, *pair) for pair in zip(tensors, parts, strict=True)]
+        kind = kind_of(given)
+        if kind == "sparse" or kind == "ragged":
+            return [Rows(kind, tuple(feeds))]
+        return [dataclasses.replace(feed, whole=True) for feed in feeds]
+
+    def _one_feed(self, job: Job, given: Any, value: Any) -> Feed:
+        """A tensor that is fed."""
+        context, state = job.context, job.state
+        tensor = context.tensor(given, "feed_dict")
+        check_fed(job, tensor, value)
+        spec = context.op_graph.spec(tensor)
+        is_input = context.op_graph[tensor.op].kind.startswith("Placeholder")
+        differs = tensor.op in state.worker_dependent
+        return Feed(
+            tensor,
+            spec,
+            tf.as_dtype(spec.dtype).as_numpy_dtype,
+            value,
+            whole=tensor.op in context.job.replicated_feeds,
+            undeclared=tensor.op in state.undeclared,
+            must_be_scalar=tensor.op in state.scalar_only or not (is_input or differs),
+        )
 
     def _whole_feeds(self, feed_dict: Mapping[Any, Any] | None) -> dict[TensorRef, np.ndarray]:
         """What the user feeds, none of it split."""
         arrays = {}
-        for feed in self._feeds(self._job, feed_dict):
-            arrays[feed.tensor] = to_array(feed)
-            check_whole(feed, arrays[feed.tensor])
+        for given in self._feeds(self._job, feed_dict):
+            parts = to_parts(given) if isinstance(given, Rows) else (to_array(given),)
+            for feed, part in zip(single_feeds(given), parts, strict=True):
+                check_whole(feed, part)
+                arrays[feed.tensor] = part
         return arrays
 
     def _check_fed(

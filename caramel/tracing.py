@@ -14,6 +14,7 @@ import tensorflow as tf
 from rich.console import Console
 from rich.table import Table
 
+from caramel import rows
 from caramel.builder import ARModel
 from caramel.cluster import Cluster
 from caramel.errors import PlanError, ProfileError
@@ -24,6 +25,14 @@ from caramel.profiler import WARM_UP_STEPS, pipeline_starters
 from caramel.report.layout import RESOURCES
 from caramel.session import Session
 from caramel.simulation.simulate import simulate
+from caramel.structures import (
+    fed_pairs,
+    kind_of,
+    parts_of,
+    single_pairs,
+    tensors_of,
+    value_of,
+)
 from caramel.timeline import Timeline
 from caramel.user_job import UserJob
 
@@ -97,7 +106,7 @@ def _initial_feeds(job: UserJob) -> dict[str, Any]:
     if not any(graph[name].kind in PLACEHOLDERS for name in initial):
         return {}
     given = job.feed(0) if callable(job.feed) else job.feed or {}
-    named = {job.context.tensor(tensor, "feed"): value for tensor, value in given.items()}
+    named = {job.context.tensor(tensor, "feed"): value for tensor, value in single_pairs(given)}
     return {str(tensor): value for tensor, value in named.items() if tensor.op in initial}
 
 
@@ -149,7 +158,7 @@ class _Run:
             fed = {t: value for t, value in self._fed().items() if t.op in self._of_start}
             self._session.run(list(self._starters), {str(t): value for t, value in fed.items()})
 
-    def step(self, run: Callable[[Mapping[str, Any]], Result]) -> Result:
+    def step(self, run: Callable[[Mapping[Any, Any]], Result]) -> Result:
         """Run one step, if need be with pipelines started again.
 
         Args:
@@ -173,19 +182,33 @@ class _Run:
 
     def _fed(self) -> dict[TensorRef, Any]:
         """What one worker is fed in this step."""
-        feed = self._job.feed
-        given = feed(self._number) if callable(feed) else feed or {}
-        return {self._job.context.tensor(tensor, "feed"): v for tensor, v in given.items()}
+        pairs = single_pairs(self._given())
+        return {self._job.context.tensor(tensor, "feed"): value for tensor, value in pairs}
 
-    def _step_feed(self) -> dict[str, Any]:
+    def _given(self) -> Mapping[Any, Any]:
+        feed = self._job.feed
+        return feed(self._number) if callable(feed) else feed or {}
+
+    def _step_feed(self) -> dict[Any, Any]:
         """What all workers together are fed: batches one after the other, the rest once."""
-        whole = self._job.context.job.replicated_feeds
-        feed: dict[str, Any] = {}
-        for tensor, value in self._fed().items():
-            if tensor.op in self._of_step:
-                is_batch = np.ndim(value) > 0 and tensor.op not in whole
-                feed[str(tensor)] = np.concatenate([value] * self._workers) if is_batch else value
+        context = self._job.context
+        feed: dict[Any, Any] = {}
+        for key, value in fed_pairs(self._given()):
+            ops = {context.tensor(tensor, "feed").op for tensor in tensors_of(key)}
+            if ops & self._of_step:
+                is_whole = bool(ops & context.job.replicated_feeds)
+                feed[key] = value if is_whole else self._of_all(key, value)
         return feed
+
+    def _of_all(self, key: Any, value: Any) -> Any:
+        """A value for each worker, one after the other."""
+        kind = kind_of(key)
+        if kind is None:
+            return np.concatenate([value] * self._workers) if np.ndim(value) else value
+        if kind == "slices":
+            return value
+        parts = tuple(np.asarray(part) for part in parts_of(key, value))
+        return value_of(kind, rows.join(kind, [parts] * self._workers))
 
 
 # What came out ----------------------------------------------------------------------------------

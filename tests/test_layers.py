@@ -47,8 +47,8 @@ LAYERS = {
         *("access", "cache", "clocks", "cluster", "crossings", "explanation", "facts", "feeds"),
         *("fingerprint", "initial_values"),
         *("graph", "grpc_server", "launchers", "measurements", "metrics", "patterns", "plan"),
-        *("processes", "profile", "records", "replanning", "results", "stalls", "timeline"),
-        *("traffic", "trials", "workload"),
+        *("processes", "profile", "records", "replanning", "results", "rows", "stalls"),
+        *("timeline", "traffic", "trials", "workload"),
     },
     2: {
         *("analysis", "analyzers.", "checks", "network", "ordering", "over_steps", "planning."),
@@ -80,7 +80,7 @@ LAYERS = {
             "state",
             "step_trace",
         ),
-        *("stepper", "steppers", "traces", "variables", "watchdog"),
+        *("stepper", "structures", "steppers", "traces", "variables", "watchdog"),
     },
     4: {
         *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure"),
