@@ -135,20 +135,26 @@ class GraphCall:
         self._input_types = [_library().TF_OperationOutputType(each) for each in inputs]
         self._targets = (c_void_p * len(targets))(*(session.op(name) for name in targets))
 
-    def __call__(self, values: Sequence[Any] = (), metadata: Any = None) -> list[Any]:
+    def __call__(
+        self, values: Sequence[Any] = (), metadata: Any = None, *, limit_s: float | None = None
+    ) -> list[Any]:
         """The values of the fetched tensors.
 
         Args:
             values: what is fed; may be changed once the call has returned.
             metadata: a `tf.compat.v1.RunMetadata` to fill with a full trace; None for no trace.
+            limit_s: after how many seconds TensorFlow cancels the call; None for never.
 
         Raises:
+            tf.errors.DeadlineExceededError: it was cancelled.
             tf.errors.OpError: an op has failed, or a value does not fit what it is fed to.
             UnreadError: everything was done, but there is no memory for the results, say.
         """
         tensorflow = _library()
         results = (c_void_p * len(self._fetched))()
-        options = None if metadata is None else _buffer(_TRACE_OPTIONS)
+        options = None
+        if metadata is not None or limit_s is not None:
+            options = _buffer(_options(is_traced=metadata is not None, limit_s=limit_s))
         told = None if metadata is None else tensorflow.TF_NewBuffer()
         inputs: list[int] = []
         try:
@@ -330,7 +336,15 @@ def _status() -> Iterator[int]:
         raise kind(None, None, error.message) from None
 
 
-_TRACE_OPTIONS = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE).SerializeToString()
+@cache
+def _options(*, is_traced: bool, limit_s: float | None) -> bytes:
+    """A serialised `RunOptions`."""
+    level = tf1.RunOptions.FULL_TRACE if is_traced else tf1.RunOptions.NO_TRACE
+    timeout_ms = 0 if limit_s is None else max(1, round(limit_s * 1000))
+    serialised: bytes = tf1.RunOptions(
+        trace_level=level, timeout_in_ms=timeout_ms
+    ).SerializeToString()
+    return serialised
 
 
 def _buffer(content: bytes) -> Any:

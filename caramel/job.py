@@ -52,6 +52,9 @@ class Job:
             returns the names of plans that send none, of which the first is to go on, and all are
             worth a trial.
         has_room_for: whether a variant is there, or leaves enough memory if it is made.
+        is_plain: whether a plan of this name does what the plain one does.
+        forecast_s: how long a step of a plan of this name is predicted to take; None if nothing is.
+        give_up: told the name of a plan whose step never ended; returns the plain one's.
     """
 
     context: Context
@@ -65,6 +68,9 @@ class Job:
     plan_of: Callable[[str], Plan]
     leave_factors: Callable[[str], list[str]]
     has_room_for: Callable[[str], bool]
+    is_plain: Callable[[str], bool]
+    forecast_s: Callable[[str], float | None]
+    give_up: Callable[[str], str]
 
     @property
     def plan(self) -> Plan:

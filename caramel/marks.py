@@ -44,6 +44,7 @@ class StepMarks:
 
     def __init__(self, runner: VariantRunner, plan: Plan) -> None:
         self._runner, self._groups = runner, plan.marked_groups
+        self._workers = plan.workers
         workers = range(plan.workers if self._groups else 0)
         self.clears = [marks_cleared(worker, kind) for worker in workers for kind in KINDS]
         self._done = Done()
@@ -87,6 +88,24 @@ class StepMarks:
                 if number > (done.parts if group.deferred else done.steps)
             ),
         )
+
+    def are_complete(self) -> bool:
+        """Whether each group was marked in every step so far; of deferred ones, in moved parts.
+
+        A step that can never end may seem to have ended where no worker waits for another one.
+
+        Raises:
+            tf.errors.OpError: a worker cannot be asked.
+        """
+        if not (self._groups and self._is_exact):
+            return True
+        tensors = [marks_read(worker, kind) for kind in KINDS for worker in range(self._workers)]
+        counts = self._runner.run(tensors, [], {}, "reading marks")
+        steps, parts = self._done.steps, self._done.parts
+        arrived = [parts if group.deferred else steps for group in self._groups]
+        wanted = {"ready": [steps] * len(self._groups), "arrived": arrived}
+        kinds = [kind for kind in KINDS for _ in range(self._workers)]
+        return all(list(own) == wanted[kind] for kind, own in zip(kinds, counts, strict=True))
 
     def _clear(self) -> None:
         if self.clears:

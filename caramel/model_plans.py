@@ -76,6 +76,7 @@ class ModelPlans:
         self._are_factors_left = False
         self._users_own: set[str] = set()  # names of variants that the user has added
         self._worth_a_trial: list[str] | None = None  # names of variants, once they are added
+        self._given_up: set[str] = set()  # likewise
 
     def add(self, plan: Plan, name: str) -> Plan:
         """Add a plan of the user's; returns it as it is carried out.
@@ -90,6 +91,15 @@ class ModelPlans:
     def forecast(self, plan: Plan) -> Forecast | None:
         """What is predicted of a plan's steps, if anything can be."""
         return forecast_of(plan, self.decision)
+
+    def forecast_s(self, name: str) -> float | None:
+        """How long a step of a variant is predicted to take, if that can be."""
+        forecast = self.forecast(self._variants.plan(name))
+        return None if forecast is None else forecast.step_s
+
+    def is_plain(self, name: str) -> bool:
+        """Whether a variant does what the plain plan does."""
+        return decides_alike(self._variants.plan(name), self.decision.plain)
 
     def planning(
         self, trials: TrialSettings, settings: ReplanSettings | None = None
@@ -136,12 +146,35 @@ class ModelPlans:
             names += self._worth_a_trial or ()
         if self._are_factors_left:
             names = [name for name in names if not self._variants.plan(name).factored]
-        return list(dict.fromkeys(names))
+        return [name for name in dict.fromkeys(names) if name not in self._given_up]
 
     @property
     def own(self) -> str:
         """The name of the model's own plan, or, where factors were left, of one like it."""
-        return self._variants.unfactored(OWN) if self._are_factors_left else OWN
+        name = self._variants.unfactored(OWN) if self._are_factors_left else OWN
+        return self._plain_name if name in self._given_up else name
+
+    @property
+    def _plain_name(self) -> str:
+        """The name of the plain plan; it is added if need be."""
+        return self._named({PLAIN: self.decision.plain})[0]
+
+    def give_up(self, name: str) -> str:
+        """A step of a plan never ended: no session is to begin with it or to try it any more.
+
+        Returns:
+            The name of the plain plan, which goes on.
+        """
+        self._given_up.add(name)
+        self._variants.avoid(name)
+        plain = self._plain_name
+        if self.first == name:
+            self.first = plain
+        if decides_alike(self.decision.plan, self._variants.plan(name)):
+            self._go_on(plain)
+            if self._cache_key is not None:
+                drop_plan(self._cache_key)
+        return plain
 
     def leave_factors(self, running: str) -> list[str]:
         """Processors compute other bits from the same factors: no plan may send any more.

@@ -346,6 +346,15 @@ def is_mark(op: str) -> bool:
     return is_added(op) and op.split("/")[2:3] == ["marks"]
 
 
+Copy = Literal["original", "copy", "taken_value", "take", "value_put_back", "put_back", "drop"]
+"""What has to do with the copy of a variable that is taken before a step."""
+
+
+def copied(worker: int, variable: str, what: Copy) -> str:
+    """A node that has to do with the copy of a worker's variable."""
+    return added(worker, "copied", what, variable)
+
+
 def group_of(op: str) -> str | None:
     """The group whose aggregation a node belongs to, told from its name."""
     parts = op.split("/")

@@ -78,6 +78,11 @@ class Pending:
         return bool(self._moved)
 
     @property
+    def is_pending(self) -> bool:
+        """Whether anything of the last step is left to be done."""
+        return self._is_pending
+
+    @property
     def parts_done(self) -> int:
         """How often the deferred part of a step was done so far."""
         return self._parts_done
@@ -134,6 +139,18 @@ class Pending:
 
         with self.marks.during(step=False, moved=True):
             self._runner.call(rest, what)
+
+    def abandon(self) -> None:
+        """Drop what is pending of a step that does not count; all tokens are there."""
+        self._is_pending = False
+        if not self._moved:
+            return
+
+        def settle() -> list[Any]:
+            self._settle()
+            return []
+
+        self._runner.call(settle, "giving up a step")
 
     def free(self) -> None:
         """Let go of what variables keep on the workers; nothing may be pending."""

@@ -121,9 +121,31 @@ class Program:
         """How far the call that is under way has come."""
         return self._pending.marks
 
+    @property
+    def is_pending(self) -> bool:
+        """Whether anything of the last step is left to be done."""
+        return self._pending.is_pending
+
+    def did_all(self) -> bool:
+        """Whether all that it has done left its marks.
+
+        Raises:
+            WorkerLostError, tf.errors.OpError: the workers cannot be asked.
+        """
+        return self._pending.marks.are_complete()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all that a step does has ended once, also what it leaves to be done later."""
+        return self._steps > 0 and (self._pending.parts_done > 0 or not self._pending.defers)
+
     def flush(self) -> None:
         """Do what is pending of the last step."""
         self._pending.flush("the last step's deferred updates")
+
+    def abandon(self) -> None:
+        """The last steps do not count: drop what is pending of them."""
+        self._pending.abandon()
 
     def free(self) -> None:
         """Let go of what the program keeps on the workers; it can be used again."""

@@ -25,6 +25,7 @@ tf1 = tf.compat.v1
 
 _CLOCK_TRIES = 3
 _PLACE_S, _PLACE_BYTES_PER_S = 120.0, 1e5  # a large graph may take far longer than a step
+_CANCELLING_S = 30.0  # for all workers to give up a call
 _CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
 
 Call = Callable[[], list[Any]]
@@ -64,6 +65,7 @@ class Runner:
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
         self._recording: Recording | None = None  # from the first traced calls on
         self._look: Look | None = None
+        self._limit_s: float | None = None  # of calls that are cancelled then
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
@@ -92,17 +94,41 @@ class Runner:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
         new = self._graph.parts[self._sent :]
+        self._sent += len(new)
+        self._send([(part.graph_def, part.variant) for part in new])
+
+    def add(self, graph_def: bytes, variant: int) -> None:
+        """Add nodes to a variant in this session alone; they can be run then.
+
+        Args:
+            graph_def: a serialised GraphDef.
+            variant: the variant's number.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        self._send([(graph_def, variant)])
+
+    @property
+    def limit_of_calls_s(self) -> float:
+        """How long one call may take, in seconds."""
+        return self._timeout_s
+
+    @property
+    def seconds_to_place(self) -> float:
+        """How long the first call of a function may take besides, at most, to be prepared."""
+        return sum(len(part.graph_def) for part in self._graph.parts) / _PLACE_BYTES_PER_S
+
+    def _send(self, new: Sequence[tuple[bytes, int]]) -> None:
         if not new:
             return
 
-        self._sent += len(new)
-
         def send() -> None:
-            for part in new:
-                self._session.extend(part.graph_def, variant_prefix(part.variant))
+            for graph_def, variant in new:
+                self._session.extend(graph_def, variant_prefix(variant))
             self._session.place()
 
-        size = sum(len(part.graph_def) for part in new)
+        size = sum(len(graph_def) for graph_def, _ in new)
         deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
         self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
 
@@ -160,10 +186,10 @@ class Runner:
             )
         compiled, values = self._calls[key], list(fed.values())
         if traces is None:
-            return lambda: compiled(values)
+            return lambda: compiled(values, limit_s=self._limit_s)
         metadata = tf1.RunMetadata()
         traces.append(metadata)
-        return lambda: compiled(values, metadata)
+        return lambda: compiled(values, metadata, limit_s=self._limit_s)
 
     @property
     def compiled(self) -> int:
@@ -196,6 +222,19 @@ class Runner:
         finally:
             self._look = None
 
+    @contextmanager
+    def limited(self, limit_s: float) -> Iterator[None]:
+        """Let TensorFlow cancel calls that take longer meanwhile; the session can be used on.
+
+        A call that cannot be cancelled fails a little later, as if it had taken longer than calls
+        may. The first call of a function may take much longer than later ones.
+        """
+        self._limit_s = limit_s
+        try:
+            yield
+        finally:
+            self._limit_s = None
+
     def call(self, function: Call, what: str) -> list[Any]:
         """Call what makes calls into TensorFlow, and watch the workers meanwhile.
 
@@ -205,10 +244,11 @@ class Runner:
         """
         if self._traces is not None and len(self._different_tasks) > 1:
             function = partial(self._recorded, function, self._traces)
+        timeout_s = self._timeout_s
+        if self._limit_s is not None:
+            timeout_s = max(timeout_s, self._limit_s + _CANCELLING_S)
         try:
-            return self._channel.call(
-                function, what=what, timeout_s=self._timeout_s, look=self._look
-            )
+            return self._channel.call(function, what=what, timeout_s=timeout_s, look=self._look)
         except UnreadError as error:
             raise error.__cause__ or error from None
 

@@ -238,6 +238,9 @@ class StepModel:
             self.variants.plan,
             self.plans.leave_factors,
             self.variants.has_room_for,
+            self.plans.is_plain,
+            self.plans.forecast_s,
+            self.plans.give_up,
         )
 
     def _plain_plan(self, analysis: Analysis) -> Plan:

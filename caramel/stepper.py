@@ -21,6 +21,7 @@ from caramel.errors import CaramelError, PlanError
 from caramel.feeds import SplitFeeds
 from caramel.job import Job
 from caramel.metrics import Metrics
+from caramel.probation import GivenUpError, Probation
 from caramel.program import Fetch, Program, StepResult, Unlike
 from caramel.replanning import ReplanSettings, Watch
 from caramel.runner import Runner
@@ -114,9 +115,12 @@ class Stepper:
         self._are_made = False  # the plans that are tried
         self._steps = 0
         self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._usual_s: deque[float] = deque(maxlen=_RECENT_STEPS)  # likewise, of usual ones only
         self._program = self._last = Program(job.variants[plan], job, runner)
         self._programs = {plan: self._program}
         self._beginning: dict[str, Program] = {}  # those that were interrupted may begin again
+        self._probation = Probation(job, runner)
+        self._given_up = 0  # how many plans
 
     @property
     def job(self) -> Job:
@@ -147,10 +151,14 @@ class Stepper:
         self._take_turn()
         if self._watch is not None and not self._is_trying and self._watch.wants_trace:
             return self._traced(fetches, feeds)
-        begin_s = time.perf_counter()
+        begin_s, given_up = time.perf_counter(), self._given_up
         result = self.step_as_before(fetches, feeds)
+        if self._given_up > given_up:  # its time says nothing
+            return result
         step_s = time.perf_counter() - begin_s
         self._recent_s.append(step_s)
+        if result.is_usual:
+            self._usual_s.append(step_s)
         if self._watchdog is not None and result.is_usual:
             self._watchdog.record(self._last.name, step_s)
         if self._is_trying and self._trials is not None:
@@ -173,9 +181,31 @@ class Stepper:
             self.flush()
             program = self._program_of(self._job.undeferred(factored=self._may_factor))
         self._last = program
-        with self._watched(program, self._steps + 1):
-            result = program.step(fetches, feeds)
+        try:
+            with self._watched(program, self._steps + 1):
+                result = self._probation.step(program, fetches, feeds, self._usual_s)
+        except GivenUpError as given_up:
+            result = self._by_plain(given_up, self._steps + 1)
         self._steps += 1
+        return result
+
+    def _by_plain(self, given_up: GivenUpError, last: int) -> StepResult:
+        """Do steps of a plan that was given up by the plain one, which goes on in its place.
+
+        Args:
+            last: the number of the last of them.
+        """
+        self._given_up += 1
+        program = self._program_of(self._job.give_up(given_up.plan))
+        if self._trials is not None:
+            self._trials.leave_out(given_up.plan)
+        if self._program.name == given_up.plan:
+            self._program = program
+        self._last = program
+        first = last + 1 - len(given_up.steps)
+        for number, (fetches, feeds) in enumerate(given_up.steps, first):
+            with self._watched(program, number):
+                result = program.step(fetches, feeds)
         return result
 
     def leave_factors(self, unlike: Unlike) -> None:
@@ -247,8 +277,11 @@ class Stepper:
 
     def flush(self) -> None:
         """Do what is pending of the last step."""
-        with self._watched(self._program, self._steps):
-            self._program.flush()
+        try:
+            with self._watched(self._program, self._steps):
+                self._probation.flush(self._program, self._usual_s)
+        except GivenUpError as given_up:
+            self._by_plain(given_up, self._steps)
 
     def metrics(self) -> Metrics:
         """How training goes; another thread may do a step meanwhile."""

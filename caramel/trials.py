@@ -137,6 +137,22 @@ class Trials:
                 self._done = 0
                 self._end_turn()
 
+    def leave_out(self, name: str) -> None:
+        """Try a plan no more."""
+        with self._lock:
+            if self.is_over or name not in self._order:
+                return
+            position = self._order.index(name)
+            self._order.remove(name)
+            if position < self._position:
+                self._position -= 1
+            elif position == self._position:
+                self._done = 0
+                self._position -= 1
+                self._end_turn()
+            if len(self._order) == 1:
+                self._chosen = self._order[0]
+
     def state(self) -> TrialState:
         """How far the trials are."""
         with self._lock:
@@ -163,7 +179,9 @@ class Trials:
         """The first plan, unless another is faster by the margin or the first was never timed."""
         first = next(iter(self._times_s))
         if fastest is None:
-            return first
+            return first if first in self._order else self._order[0]
+        if first not in self._order:
+            return fastest
         own_s, best_s = self._median_s(first), self._median_s(fastest)
         if own_s is None or best_s is None:
             return fastest

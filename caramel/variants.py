@@ -42,6 +42,7 @@ class Variants(Mapping[str, Variant]):
         self._assembly, self._context, self._completed = assembly, context, completed
         self._plans = {name: plan}
         self._made: dict[str, Variant] = {}
+        self._avoided: set[str] = set()
         self._make(name)
 
     def __getitem__(self, name: str) -> Variant:
@@ -99,6 +100,10 @@ class Variants(Mapping[str, Variant]):
         self._promise(plan, new)
         return new
 
+    def avoid(self, name: str) -> None:
+        """Take a plan no more for others that do the same; it stays."""
+        self._avoided.add(name)
+
     def undeferred(self, *, factored: bool = True) -> str:
         """The name of a plan that defers nothing.
 
@@ -109,7 +114,8 @@ class Variants(Mapping[str, Variant]):
             factored: whether it may send factors.
         """
         for known, own in self._plans.items():
-            if not own.deferral.moved and (factored or not own.factored):
+            may_be = known not in self._avoided and (factored or not own.factored)
+            if may_be and not own.deferral.moved:
                 return known
         first = next(iter(self._plans.values()))
         plain = first if factored else _without_factors(first)

@@ -71,9 +71,11 @@ LAYERS = {
             "placement",
         ),
         *(
+            "probation",
             "profiler",
             "program",
             "recording",
+            "remembered",
             "runner",
             "servers",
             "session",
