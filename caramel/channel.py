@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
@@ -34,6 +34,9 @@ _WATCH_EVERY_S = 1.0
 _LEAST_LOOK_S = 0.02
 _PROBE_TIMEOUT_S = 1.5
 _FAILED_PROBES = 2  # in a row, before a worker counts as lost
+_SILENT_AFTER_S = 10.0  # how long a call takes until workers are asked to say something
+_SILENT_EVERY_S = 5.0
+_MOST_SILENT = 10  # times in a row, before a worker counts as lost
 _ENDING_S = 1.0  # for a process whose sockets are closed to be gone
 _DIAGNOSIS_S = 3.0  # how long to look for the lost worker once TensorFlow has reported a failure
 
@@ -45,6 +48,11 @@ _LOST = (
     tf.errors.InternalError,
     tf.errors.UnknownError,
     tf.errors.NotFoundError,
+)
+
+_SILENT = (
+    "connections are accepted, but nothing answers (was the process stopped, or does a proxy "
+    "accept in its place?)"
 )
 
 _log = logging.getLogger(__name__)
@@ -209,6 +217,7 @@ class Channel:
     ) -> Result:
         begin = time.monotonic()
         failed: dict[Task, int] = {}
+        silence = _Silence(self._cluster)
         look_s = math.inf if look is None else max(look.after_s, _LEAST_LOOK_S)
         wait_s = min(_WATCH_AFTER_S, timeout_s, look_s)
         while True:
@@ -219,7 +228,7 @@ class Channel:
             elapsed_s = time.monotonic() - begin
             if elapsed_s >= timeout_s:
                 raise StepTimeoutError(
-                    f"{what} did not end within {timeout_s:g} s; every worker can be reached"
+                    f"{what} did not end within {timeout_s:g} s; {self._state()}"
                 )
             missing: tuple[Task, ...] = ()
             if elapsed_s >= _WATCH_AFTER_S:
@@ -228,6 +237,9 @@ class Channel:
             lost = [task for task, count in failed.items() if count >= _FAILED_PROBES]
             if lost:
                 raise WorkerLostError(self._describe(lost, what))
+            silence.look(elapsed_s)
+            if silence.lost:
+                raise WorkerLostError(self._describe(silence.lost, what, f": {_SILENT}"))
             if look is not None:
                 look.tell(time.monotonic() - begin, missing)
             left_s = max(0.0, timeout_s - elapsed_s)
@@ -255,9 +267,38 @@ class Channel:
             )
         return None
 
-    def _describe(self, lost: list[Task], what: str) -> str:
+    def _describe(self, lost: Sequence[Task], what: str, how: str = "") -> str:
         names = " and ".join(self._cluster.describe(task, wait_s=_ENDING_S) for task in lost)
         return (
-            f"lost {names} during {what}; the workers' variables are gone: start the workers "
+            f"lost {names} during {what}{how}; the workers' variables are gone: start the workers "
             "again, open a new session and restore the last checkpoint"
         )
+
+    def _state(self) -> str:
+        """Whether workers can be reached, and answer."""
+        silent = self._cluster.silent(_PROBE_TIMEOUT_S)
+        if not silent:
+            return "every worker can be reached"
+        names = " and ".join(self._cluster.describe(task) for task in silent)
+        return f"at {names} {_SILENT}"
+
+
+class _Silence:
+    """Which workers accept connections and say nothing, for how long?"""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._next_s = _SILENT_AFTER_S
+        self._times: dict[Task, int] = {}
+
+    def look(self, elapsed_s: float) -> None:
+        """Ask all workers, if it is time; a call has taken so long."""
+        if elapsed_s >= self._next_s:
+            silent = self._cluster.silent(_PROBE_TIMEOUT_S)
+            self._times = {task: self._times.get(task, 0) + 1 for task in silent}
+            self._next_s = elapsed_s + _SILENT_EVERY_S
+
+    @property
+    def lost(self) -> list[Task]:
+        """Those that have been silent for too long."""
+        return [task for task, times in self._times.items() if times >= _MOST_SILENT]

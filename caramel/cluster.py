@@ -286,6 +286,23 @@ class Cluster:
             if not answer or self._exit_code(number) is not None
         )
 
+    def silent(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
+        """The workers that accept a TCP connection and then say nothing, tried all at once.
+
+        A server of TensorFlow begins by itself to talk HTTP/2. What does not is a proxy or port
+        forwarding in its place; or the worker's process was stopped, or has no time at all.
+
+        Args:
+            timeout_s: how long they may take, in seconds.
+        """
+        accepted = _answers(self.tasks, timeout_s)
+        talked = _answers(self.tasks, timeout_s, talk=True)
+        return tuple(
+            task
+            for task, accepts, talks in zip(self.tasks, accepted, talked, strict=True)
+            if accepts and not talks
+        )
+
     def wait_until_reachable(self, timeout_s: float) -> None:
         """Wait until every worker accepts TCP connections. Embedded workers always do.
 
@@ -452,15 +469,19 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
 # Who answers ------------------------------------------------------------------------------------
 
 
-def _answers(tasks: Sequence[Task], timeout_s: float) -> list[bool]:
-    """For each task whether it accepts a TCP connection within `timeout_s`, tried all at once."""
+def _answers(tasks: Sequence[Task], timeout_s: float, *, talk: bool = False) -> list[bool]:
+    """For each task whether it accepts a TCP connection within `timeout_s`, tried all at once.
+
+    Args:
+        talk: whether it has to say something, too.
+    """
     answers = [task.address is None for task in tasks]
     deadline = time.monotonic() + timeout_s
 
     def probe(number: int, host: str, port: int) -> None:
         try:
-            socket.create_connection((host, port), timeout_s).close()
-            answers[number] = True
+            with socket.create_connection((host, port), timeout_s) as connection:
+                answers[number] = not talk or bool(connection.recv(1))
         except (OSError, UnicodeError):  # the latter from host names that cannot be encoded
             pass
 

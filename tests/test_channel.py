@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from caramel.channel import Channel, Look
 from caramel.cluster import Cluster
-from caramel.errors import WorkerLostError
+from caramel.errors import StepTimeoutError, WorkerLostError
 
 
 def test_the_thread_of_a_closed_channel_is_gone():
@@ -54,6 +55,23 @@ def test_who_asks_for_it_looks_early_and_workers_are_not_probed_for_that(monkeyp
     for elapsed_s, unreachable, probed in looks:
         assert unreachable == ()
         assert elapsed_s >= 1.0 or not probed
+
+
+def test_a_worker_that_accepts_connections_and_says_nothing_is_lost_in_the_end(monkeypatch):
+    """Its process was stopped, or something else accepts in its place."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        cluster = Cluster.of([f"127.0.0.1:{mute.getsockname()[1]}"])
+        monkeypatch.setattr("caramel.channel._PROBE_TIMEOUT_S", 0.1)
+        for name, number in (("AFTER_S", 1.0), ("EVERY_S", 0.0)):
+            monkeypatch.setattr(f"caramel.channel._SILENT_{name}", number)
+        channel, goes_on = Channel(cluster), threading.Event()
+        with pytest.raises(StepTimeoutError, match=r"within 2 s; at worker 0 .* nothing answers"):
+            channel.call(goes_on.wait, what="a step", timeout_s=2)
+        monkeypatch.setattr("caramel.channel._MOST_SILENT", 2)
+        channel = Channel(cluster)
+        with pytest.raises(WorkerLostError, match=r"lost worker 0 .*a step: connections are acc.*"):
+            channel.call(goes_on.wait, what="a step", timeout_s=60)
+        goes_on.set()
 
 
 def test_a_connection_that_was_interrupted_for_a_moment_is_told_with_what_to_do(monkeypatch):

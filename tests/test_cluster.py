@@ -7,6 +7,7 @@ import json
 import re
 import socket
 import sys
+import threading
 import types
 from pathlib import Path
 
@@ -354,9 +355,25 @@ def test_workers_that_do_not_answer_are_unreachable(listener):
     assert cluster.unreachable(timeout_s=1.0) == (cluster.tasks[1],)
 
 
+def test_workers_that_accept_connections_and_say_nothing_are_silent(listener):
+    with socket.create_server(("127.0.0.1", 0)) as talking:
+        cluster = Cluster.of([listener, nobody(), f"127.0.0.1:{talking.getsockname()[1]}"])
+
+        def talk():
+            for _ in range(2):
+                connection, _ = talking.accept()
+                connection.sendall(b"hello")
+                connection.close()
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        assert cluster.silent(timeout_s=1.0) == (cluster.tasks[0],)
+        thread.join()
+
+
 def test_embedded_workers_are_always_reachable():
     cluster = Cluster.embedded(2)
-    assert cluster.unreachable() == ()
+    assert cluster.unreachable() == cluster.silent() == ()
     cluster.wait_until_reachable(0.0)
 
 
@@ -380,7 +397,7 @@ def test_local_workers_listen_until_they_are_closed():
     with Cluster.local(2) as cluster:
         assert cluster.kind == "local"
         assert [task.address.split(":")[0] for task in cluster.tasks] == ["127.0.0.1"] * 2
-        assert cluster.unreachable() == ()
+        assert cluster.unreachable() == cluster.silent() == ()
         cluster.wait_until_reachable(1.0)
         assert re.fullmatch(
             r"worker 1 \(/job:worker/task:1 at 127\.0\.0\.1:\d+, pid \d+\)", cluster.describe(1)
