@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import tensorflow as tf
 
 from caramel.analysis import Analyzer
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.whole_feeds import whole_feeds
 from caramel.assembly import Assembly
 from caramel.cluster import Cluster
 from caramel.collector import held_back
@@ -42,6 +44,8 @@ from caramel.trials import TrialSettings
 from caramel.version import __version__
 
 GivenProfile = Profile | str | os.PathLike[str]
+
+_log = logging.getLogger(__name__)
 
 
 class ARModel:
@@ -155,6 +159,7 @@ class ARModel:
         if replan == "auto" and (plan is not None or not options.plans):
             why = "a plan is given" if plan is not None else "nothing is planned"
             raise PlanError(f"replan='auto' cannot plan again where {why}: leave it out")
+        context = context.feeding_whole(_told_whole_feeds(context))
         self.context = context
         self.cluster = Cluster.coerce(workers)
         self._watch = Stopwatch(verbose)
@@ -370,6 +375,15 @@ def _check_settings(name: str, value: Any, kind: type[Any], others: str = "None"
     """Raise unless an argument is of a kind of settings, or None."""
     if value is not None and not isinstance(value, kind):
         raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
+
+
+def _told_whole_feeds(context: Context) -> frozenset[str]:
+    """The placeholders that do not go with the examples, which are logged with the reason."""
+    jobs = [step.job for step in context.steps.values()]
+    found = whole_feeds(context.op_graph, jobs)
+    for name, reason in found.items():
+        _log.warning("'%s' is fed whole to every worker: %s", name, reason)
+    return frozenset(found)
 
 
 def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:

@@ -156,6 +156,18 @@ class Context:
         other.job, other._name, other._others = job, 0, {}
         return other
 
+    def feeding_whole(self, feeds: frozenset[str]) -> Context:
+        """A context of the same steps, in which every worker gets some feeds whole."""
+        if not feeds:
+            return self
+        replicated = self.job.replicated_feeds | feeds
+        other = copy.copy(self)
+        other.job = dataclasses.replace(
+            self.job, replicated_feeds=replicated, whole_feeds=self.job.whole_feeds | feeds
+        )
+        other._others = {name: each.feeding_whole(feeds) for name, each in self._others.items()}
+        return other
+
     def joined(self, job: TrainingJob, ops: Sequence[str]) -> Context:
         """A context of one step, in which a train op of its own waits for several ops.
 

@@ -96,6 +96,7 @@ class TrainingJob:
         variables: all variables of the graph.
         given_gradients: raw gradients that the user named; empty if they are to be found.
         replicated_feeds: ops whose fed value goes to every worker unsplit.
+        whole_feeds: those of them that the user did not name.
         table_initializers: ops that fill lookup tables.
         differing: variables and tables (by their handle's op) that other steps over the same state
             make differ between workers.
@@ -109,6 +110,7 @@ class TrainingJob:
     variables: tuple[Variable, ...] = ()
     given_gradients: tuple[RawGradient, ...] = ()
     replicated_feeds: frozenset[str] = frozenset()
+    whole_feeds: frozenset[str] = frozenset()
     table_initializers: tuple[str, ...] = ()
     other_losses: tuple[TensorRef, ...] = ()
     differing: frozenset[str] = frozenset()

@@ -23,6 +23,8 @@ class Metrics:
             predicted; None if nothing is known.
         drift: the usual step of late over the expected one; None before there were enough steps.
         stalls: the latest steps that waited much longer than expected, and what for.
+        whole_feeds: placeholders whose value every worker gets whole, because the graph shows that
+            they do not go with the examples; those in `replicated_feeds` are left out.
     """
 
     steps: int
@@ -32,3 +34,4 @@ class Metrics:
     expected_s: float | None = None
     drift: float | None = None
     stalls: tuple[Stall, ...] = ()
+    whole_feeds: tuple[str, ...] = ()

@@ -296,6 +296,7 @@ class Stepper:
             expected_s,
             drift,
             self._watchdog.stalls if self._watchdog else (),
+            tuple(sorted(self._job.context.job.whole_feeds)),
         )
 
     def close(self) -> None:

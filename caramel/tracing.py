@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +88,9 @@ def trace_job(
     model = ARModel(job.context, cluster, profile=profile, plan=given)
     initial = _initial_feeds(job)
     with model.session(trials=None, initial_feeds=initial) as session:  # one plan does all steps
-        run = _Run(session, job, model.plan.workers, starters)
+        # The model knows what of the feed every worker gets whole.
+        own = dataclasses.replace(job, context=model.context)
+        run = _Run(session, own, model.plan.workers, starters)
         run.start_pipelines()
         for _ in range(WARM_UP_STEPS):
             run.step(session.step)

@@ -23,6 +23,7 @@
 `units`               what can a worker compute piece by piece, and which does a gradient need?
 `activation`          in which order should raw gradients get ready?
 `windows`             when can each parameter be aggregated without blocking computation?
+`whole_feeds`         which fed tensors do not go with the examples?
 ===================== ===========================================================================
 
 `caramel.access` (which variables does each op read and write?) belongs to them, and is on a lower
