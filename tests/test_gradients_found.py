@@ -5,6 +5,9 @@ Each job is compared with plain TensorFlow on the whole batch.
 
 from __future__ import annotations
 
+import ast
+import re
+
 import numpy as np
 import pytest
 from networks import (
@@ -21,6 +24,7 @@ from networks import (
     tf1,
 )
 
+import caramel
 from caramel.errors import AmbiguousGradientError
 
 EXAMPLES = 14
@@ -339,6 +343,79 @@ def test_gradients_of_two_losses_may_be_added():
     assert_equals_one_device(Network(graph, train_op, one, feed, {"w": gradient}), 3, steps=4)
 
 
+# Sums over the examples that are no gradients ----------------------------------------------------
+
+
+def examples_clipped(x, p, w):
+    """The gradient of each example by itself, clipped, and their mean."""
+    each = tf.einsum("bi,bj->bij", x, p)
+    norm = tf.sqrt(tf.reduce_sum(tf.square(each), [1, 2], keepdims=True))
+    return tf.reduce_mean(each * tf.minimum(tf.ones([], x.dtype), 0.3 / norm), 0)
+
+
+def examples_clipped_and_divided(x, p, w):
+    each = x[:, :, None] * p[:, None, :]
+    total = tf.reduce_sum(each / tf.maximum(tf.norm(each, axis=[1, 2], keepdims=True) / 0.3, 1), 0)
+    return total / tf.cast(tf.shape(x)[0], x.dtype)
+
+
+def examples_weighed(x, p, w):
+    """By how much each one is wrong."""
+    each = x[:, :, None] * p[:, None, :]
+    return tf.reduce_mean(each * tf.reduce_max(tf.abs(p), 1)[:, None, None], 0) + 0.1 * w
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("update", [adam_by_hand, applied("momentum", "clip_by_global_norm")])
+@pytest.mark.parametrize("of", [examples_clipped, examples_clipped_and_divided, examples_weighed])
+def test_what_is_done_to_each_example_is_done_before_aggregation(of, update, workers):
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(EXAMPLES)
+        w = parameter("w", [6, 3])
+        logits = x @ w
+        gradient = of(x, tf.nn.softmax(logits) - tf.one_hot(y, 3, dtype=x.dtype), w)
+        train_op = update([gradient], [w])
+        loss = cross_entropy(logits, y)
+    assert_equals_one_device(Network(graph, train_op, loss, feed, {"w": gradient}), workers)
+
+
+def test_gradients_that_lie_side_by_side_are_clipped_together():
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(EXAMPLES)
+        w, v = parameter("w", [6, 3]), parameter("v", [3])
+        loss = cross_entropy(tf.square(x @ w) * v, y)
+        raw = tf1.gradients(loss, [w, v])
+        flat = tf.clip_by_norm(tf.concat([tf.reshape(raw[0], [-1]), raw[1]], 0), 0.1)
+        train_op = adam_by_hand([tf.reshape(flat[:18], [6, 3]), flat[18:]], [w, v])
+    found = Network(graph, train_op, loss, feed, dict(zip(("w", "v"), raw, strict=True)))
+    assert_equals_one_device(found, 3, steps=4)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_second_loss_may_have_inputs_of_its_own(workers):
+    """An actor and a critic."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(EXAMPLES)
+        returns = tf1.placeholder(x.dtype, [None], name="returns")
+        actor, critic, b = (
+            parameter("actor", [6, 3]),
+            parameter("critic", [6, 1]),
+            parameter("b", []),
+        )
+        policy_loss = cross_entropy(x @ actor, y)
+        value = tf.squeeze(tf.square(x @ critic) + b, 1)
+        value_loss = tf.reduce_mean(tf.square(value - returns))
+        raw = [*tf1.gradients(policy_loss, [actor]), *tf1.gradients(value_loss, [critic, b])]
+        train_op = adam_by_hand(raw, [actor, critic, b])
+    feed = {**feed, "returns:0": np.linspace(-1, 2, EXAMPLES)}
+    names = ("actor", "critic", "b")
+    found = Network(graph, train_op, policy_loss, feed, dict(zip(names, raw, strict=True)))
+    assert_equals_one_device(found, workers, steps=4)
+
+
 # Ambiguous ---------------------------------------------------------------------------------------
 
 
@@ -361,6 +438,11 @@ AMBIGUOUS = {
     "over the loss": lambda g, loss, x, b: 0.1 * (g / loss),
     "times the largest entry": lambda g, loss, x, b: g * tf.reduce_max(x),
     "plus the largest entry": lambda g, loss, x, b: g + tf.reduce_max(x),
+    "times its own covariance": lambda g, loss, x, b: tf.linalg.matvec(
+        tf.matmul(x[:, :3], x[:, :3], transpose_a=True), g
+    ),
+    "where the loss is large": lambda g, loss, x, b: tf.where(loss > 1, g, 0.5 * g),
+    "if the loss is large": lambda g, loss, x, b: tf.cond(loss > 1, lambda: g, lambda: 0.5 * g),
     "beside a clipped one": lambda g, loss, x, b: (
         g + tf.clip_by_norm(tf1.gradients(tf.reduce_mean(tf.abs(x[:, :3] * b)), b)[0], 0.1)
     ),
@@ -374,7 +456,7 @@ def test_the_error_names_the_parameter_its_candidates_and_the_line_to_write(chan
         frontier_of(found.context())
 
 
-def test_the_line_to_write_trains_what_the_others_are_found_for():
+def test_the_line_to_write_trains():
     """Only the gradient that cannot be told is given."""
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
@@ -382,11 +464,15 @@ def test_the_line_to_write_trains_what_the_others_are_found_for():
         loss = cross_entropy(perceptron(x), y)
         variables = tf1.trainable_variables()
         gradients = tf1.gradients(loss, variables)
-        flat = tf.concat([tf.reshape(gradients[0], [-1]), gradients[1]], 0)
-        flat *= tf.abs(flat)
-        changed = [tf.reshape(flat[:30], [6, 5]), flat[30:], *gradients[2:]]
+        changed = [gradients[0] * loss, *gradients[1:]]
         train_op = tf.group([v.assign_sub(g) for v, g in zip(variables, changed, strict=True)])
     raw = {v.op.name: g for v, g in zip(variables, gradients, strict=True)}
     found = Network(graph, train_op, loss, feed, raw)
-    given = [(gradients[0].name, "w1"), (gradients[1].name, "b1")]
-    assert_equals_one_device(found, 3, steps=4, gradients=given)
+    with pytest.raises(AmbiguousGradientError) as refused:
+        frontier_of(found.context())
+    line = re.search(r"Context\(\.\.\., gradients=(\[.*\])\)", str(refused.value))
+    given = ast.literal_eval(line[1])
+    assert given == [(changed[0].name, "w1")]
+    with caramel.ARModel(found.context(gradients=given), 2).session() as session:
+        losses = [session.step(feed) for _ in range(20)]
+    assert losses[-1] < losses[0]

@@ -13,6 +13,10 @@
 `course_rules`        what each kind of op does to them
 `shape_rules`         the same of ops that move, cut, join and make axes
 `row_rules`           the same of ops that work on each example by itself
+`search`              which tensors separate differentiation from the updates most cheaply?
+`wider`               the same where more is known of tensors than how they lie
+`proven`              the same among tensors that are proven to be sums over the examples
+`seeded`              the same among tensors that are linear in the seed of differentiation
 `frontier`            where does differentiation end and post-processing begin?
 `factors`             from which smaller tensors can a gradient be computed again?
 `beside`              what do fetches write beside a step, and may each worker do that?

@@ -586,7 +586,7 @@ _ELEMENTWISE = [
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_ELEMENTWISE, elementwise),
-    **dict.fromkeys(("Add", "AddV2", "AddN", "AccumulateNV2", "Sub"), add),
+    **dict.fromkeys(("Add", "AddV2", "AddN", "AccumulateNV2", "Complex", "Sub"), add),
     **dict.fromkeys(("Mul", "MulNoNan"), multiply),
     **dict.fromkeys(("RealDiv", "DivNoNan", "Div"), divide),
     **dict.fromkeys(("Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"), reduce_),

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from caramel import kinds
+from caramel.access import handle_of
 from caramel.analyzers.course_rules import At
 from caramel.analyzers.courses import (
     NOTHING,
@@ -116,6 +117,7 @@ class _Evaluation:
     ) -> None:
         self._graph, self._functions, self._batch, self._around = graph, functions, batch, calls
         self._given, self._shapes = given, shapes
+        self._pushed = _pushed(graph)
         self._known: dict[str, Sequence[Course]] = {}
 
     def of(self, tensor: TensorRef) -> Course:
@@ -126,7 +128,7 @@ class _Evaluation:
         return found[tensor.index] if tensor.index < len(found) else found[-1] if found else SHARED
 
     def _evaluate(self, name: str) -> None:
-        order = list(_order(self._graph, name, self._known))
+        order = list(_order(self._graph, name, self._known, self._pushed))
         loops = any(self._graph[each].kind == "NextIteration" for each in order)
         changed: list[str] = []
         for _ in range(_PASSES if loops else 1):
@@ -170,6 +172,8 @@ class _Evaluation:
             numbers = self._graph.numbers.get(op.name)
             return [ZERO if numbers and not any(numbers) else SHARED]
         at = At(self._graph, op, inputs, self._batch, self.shape)
+        if op.name in self._pushed:
+            return [joined([self._read(each) for each in self._pushed[op.name]], at.where)]
         if op.kind == "Merge" and (bad := self._passed_on(op, inputs, at.where)) is not None:
             return [bad, SHARED]
         called = self._called(op)
@@ -312,8 +316,30 @@ def is_hidden(tensor: TensorRef) -> bool:
     return tensor.op.startswith(_HIDDEN)
 
 
-def _order(graph: OpGraph, name: str, known: Mapping[str, object]) -> Iterator[str]:
+def _pushed(graph: OpGraph) -> Mapping[str, tuple[TensorRef, ...]]:
+    """What ops take from the stacks on which v1 loops keep forward values."""
+    values: dict[str, list[TensorRef]] = {}
+    for op in graph:
+        if op.kind == kinds.STACK_PUSH:
+            values.setdefault(handle_of(graph, op.inputs[0]), []).append(op.inputs[1])
+    return {
+        op.name: tuple(values.get(handle_of(graph, op.inputs[0]), ()))
+        for op in graph
+        if values and op.kind == kinds.STACK_POP
+    }
+
+
+def _order(
+    graph: OpGraph,
+    name: str,
+    known: Mapping[str, object],
+    pushed: Mapping[str, tuple[TensorRef, ...]],
+) -> Iterator[str]:
     """What an op is computed from, and the op: every op after its inputs, but for loops."""
+
+    def inputs_of(name: str) -> Iterator[TensorRef]:
+        return iter((*graph[name].inputs, *pushed.get(name, ())))
+
     roots, done, seen = [name], set(known), set(known)
     while roots:
         waiting: list[tuple[str, Iterator[TensorRef]]] = []
@@ -321,7 +347,7 @@ def _order(graph: OpGraph, name: str, known: Mapping[str, object]) -> Iterator[s
         if root in seen:
             continue
         seen.add(root)
-        waiting.append((root, iter(graph[root].inputs)))
+        waiting.append((root, inputs_of(root)))
         while waiting:
             current, inputs = waiting[-1]
             for tensor in inputs:
@@ -331,7 +357,7 @@ def _order(graph: OpGraph, name: str, known: Mapping[str, object]) -> Iterator[s
                     roots.append(tensor.op)
                     continue
                 seen.add(tensor.op)
-                waiting.append((tensor.op, iter(graph[tensor.op].inputs)))
+                waiting.append((tensor.op, inputs_of(tensor.op)))
                 break
             else:
                 waiting.pop()

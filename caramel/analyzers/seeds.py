@@ -8,7 +8,7 @@ computed from it. A seed reaches more of the backward pass than any other consta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from caramel import kinds
@@ -16,6 +16,9 @@ from caramel.analyzers.regions import Regions
 from caramel.graph import Op, OpGraph, TensorSpec
 
 _SEEDS = frozenset({"Const", "Fill", "OnesLike"})
+
+_WITHOUT_VALUE = kinds.SHAPE_ONLY | kinds.CONSTANTS
+"""Of what they read only the shape matters."""
 
 # Linear in an adjoint in no position.
 _NOT_LINEAR = frozenset(
@@ -30,15 +33,22 @@ _NOT_LINEAR = frozenset(
 # Linear in all inputs together: what is added to an adjoint must be one, or the same everywhere.
 _SUMS = frozenset({"Add", "AddN", "AddV2", "AccumulateNV2", "ConcatV2", "Pack", "Sub"})
 # Linear in each of two inputs, and not in both.
-_PRODUCTS = frozenset({*kinds.BILINEAR, *kinds.PRODUCTS, "Conv2DBackpropInput", "BatchMatMulV3"})
+_PRODUCTS = frozenset({*kinds.BILINEAR, *kinds.PRODUCTS, "Conv2DBackpropInput"}) - {
+    *("Select", "SelectV2")
+}
+_NOT_LINEAR_IN = {**kinds.NOT_LINEAR_IN, "Switch": (1,)}
 
 
 def regions_by_seeds(graph: OpGraph, regions: Regions) -> Regions:
     """The same regions, where what does not depend on a seed belongs to the forward pass."""
-    adjoint = _reached(graph, _Seeds(graph, regions).find(), regions.forward)
+
+    def depends_on_value(name: str) -> bool:
+        return name not in regions.forward and graph[name].kind not in _WITHOUT_VALUE
+
+    adjoint = _reached(graph, _Seeds(graph, regions).find(), depends_on_value)
     between = regions.core | regions.tail
     numbers = {name for name in between - adjoint if all(map(_is_number, graph[name].outputs))}
-    rows = _reached(graph, numbers & regions.by_value, frozenset(graph.ops.keys() - numbers))
+    rows = _reached(graph, numbers & regions.by_value, numbers.__contains__)
     forward = regions.forward | (between - adjoint - rows)
     backward = between - forward
     readers = [
@@ -64,7 +74,10 @@ def not_linear(graph: OpGraph, regions: Regions) -> Mapping[str, str]:
         op = graph[name]
         if op.kind in kinds.CONSTANTS or not any(map(is_real, op.outputs)):
             continue
-        adjoints = [t.op in backward and is_real(graph.spec(t)) for t in op.inputs]
+        adjoints = [
+            t.op in backward and is_real(graph.spec(t)) and graph[t.op].kind not in kinds.CONSTANTS
+            for t in op.inputs
+        ]
         if not _is_linear(graph, regions, op, adjoints):
             culprits[name] = name
             continue
@@ -84,8 +97,11 @@ def _is_linear(graph: OpGraph, regions: Regions, op: Op, adjoints: list[bool]) -
         return False
     if op.kind in _PRODUCTS and sum(adjoints) > 1:
         return False
-    positions = kinds.NOT_LINEAR_IN.get(op.kind, ())
-    return op.kind not in _NOT_LINEAR and not any(adjoints[position] for position in positions)
+    backward = regions.core | regions.tail
+    positions = _NOT_LINEAR_IN.get(op.kind, ())
+    return op.kind not in _NOT_LINEAR and not any(
+        op.inputs[position].op in backward for position in positions
+    )
 
 
 # Seeds ------------------------------------------------------------------------------------------
@@ -119,8 +135,9 @@ class _Seeds:
             if name in self._regions.forward:
                 continue
             mask = bits.get(name, 0)
-            for tensor in self._graph[name].inputs:
-                mask |= reach.get(tensor.op, 0)
+            if self._graph[name].kind not in _WITHOUT_VALUE:
+                for tensor in self._graph[name].inputs:
+                    mask |= reach.get(tensor.op, 0)
             if mask:
                 reach[name] = mask
         return reach
@@ -149,7 +166,7 @@ class _Seeds:
         cone = self._graph.data_ancestors([name], stop=self._regions.forward) & self._backward
         counts = [0] * len(self._constants)
         for each in cone:
-            mask = self._reach.get(each, 0)
+            mask = self._reach.get(each, 0) & self._reach[name]
             while mask:
                 lowest = mask & -mask
                 counts[lowest.bit_length() - 1] += 1
@@ -167,8 +184,8 @@ def _is_number(spec: TensorSpec) -> bool:
     return spec.dtype in ("int32", "int64")
 
 
-def _reached(graph: OpGraph, names: Iterable[str], outside: frozenset[str]) -> set[str]:
-    """The given ops and all that is computed from them, without what the loss is computed from."""
+def _reached(graph: OpGraph, names: Iterable[str], passes: Callable[[str], bool]) -> set[str]:
+    """The given ops and what is computed from them, over ops that pass it on."""
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -178,6 +195,6 @@ def _reached(graph: OpGraph, names: Iterable[str], outside: frozenset[str]) -> s
             waiting += [
                 reader
                 for reader in graph.consumers[name]
-                if reader not in outside and any(t.op == name for t in graph[reader].inputs)
+                if passes(reader) and any(t.op == name for t in graph[reader].inputs)
             ]
     return seen

@@ -1,0 +1,115 @@
+"""Raw gradients among the tensors that are proven to be sums over the examples.
+
+The value of such a tensor on the whole batch is the sum (or the mean) of its values on the workers'
+parts, so whatever is computed from its aggregated value is what one device computes. Any tensors
+that separate the updates from the batch may therefore be aggregated; taken are the cheapest, and of
+equals the earliest, as everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from caramel.analyzers.courses import PER_EXAMPLE, Course, Kind
+from caramel.analyzers.examples import Examples
+from caramel.analyzers.regions import Regions
+from caramel.analyzers.search import DENSE, ROWS, cost_of
+from caramel.analyzers.seeds import is_real
+from caramel.analyzers.wider import WiderSearch
+from caramel.facts import LoopFrames, StateAccess, TrainingJob, Variable
+from caramel.graph import OpGraph, TensorSpec
+from caramel.names import TensorRef
+
+_CHOICES = {
+    **dict.fromkeys(("Case", "If", "Select", "SelectV2", "StatelessCase", "StatelessIf"), 0),
+    "Switch": 1,
+}
+"""Kinds that choose by one of their inputs: which one."""
+
+
+class ProvenSearch(WiderSearch):
+    """Finds a cut among tensors that are aggregated as one device would have computed them."""
+
+    def __init__(
+        self,
+        graph: OpGraph,
+        job: TrainingJob,
+        access: StateAccess,
+        frames: LoopFrames,
+        regions: Regions,
+        examples: Examples,
+    ) -> None:
+        super().__init__(graph, job, access, frames, _ending_at_readers(graph, regions))
+        self._examples = examples
+        self._choosing = chosen_by_parts(graph, regions, examples)
+
+    def _accepts(self, tensor: TensorRef, role: str) -> bool:
+        course = self._examples.of(tensor)
+        if course.marks or tensor.op in self._choosing:
+            return False
+        if role == ROWS:
+            return _are_rows(course) and not course.powers and not course.index
+        powers = PER_EXAMPLE if self._job.reduction == "mean" else ()
+        if role == DENSE:
+            is_sum = course.kind is Kind.SUM and (powers == PER_EXAMPLE or not course.affine)
+            return is_sum and course.powers == powers
+        return _are_rows(course) and course.powers == powers
+
+    def _check(self, cut: TensorRef) -> None:
+        """Nothing: candidates are proven."""
+
+    def _collect_all(self) -> None:
+        """Also tensors of a parameter's shape from which a way leads over other shapes."""
+        super()._collect_all()
+        alike: dict[TensorSpec, list[Variable]] = {}
+        for variable in self._variables():
+            alike.setdefault(variable.spec, []).append(variable)
+        for name in self._regions.core | self._regions.tail:
+            for index, spec in enumerate(self._graph[name].outputs):
+                tensor = TensorRef(name, index)
+                if tensor in self._cost or spec not in alike or not is_real(spec):
+                    continue
+                if self._exists_everywhere(tensor) and self._accepts(tensor, DENSE):
+                    self._owners[tensor] = {variable.name for variable in alike[spec]}
+                    self._cost[tensor] = cost_of(spec, alike[spec][0]) or 0
+
+
+def chosen_by_parts(graph: OpGraph, regions: Regions, examples: Examples) -> frozenset[str]:
+    """Ops whose values are chosen by a value of the worker's part, as no differentiation does.
+
+    Differentiation chooses by what the forward pass has chosen by.
+    """
+    forward = {
+        graph[name].inputs[_CHOICES[graph[name].kind]]
+        for name in regions.forward
+        if graph[name].kind in _CHOICES
+    }
+    between = regions.core | regions.tail
+    found: set[str] = set()
+    for name in graph.topological_order():
+        if name not in between:
+            continue
+        op = graph[name]
+        if any(tensor.op in found for tensor in op.inputs):
+            found.add(name)
+        elif op.kind in _CHOICES:
+            by = op.inputs[_CHOICES[op.kind]]
+            if by not in forward and examples.of(by).kind in (Kind.LOCAL, Kind.SUM):
+                found.add(name)
+    return frozenset(found)
+
+
+def _are_rows(course: Course) -> bool:
+    return course.kind is Kind.ROWS and course.axis == 0
+
+
+def _ending_at_readers(graph: OpGraph, regions: Regions) -> Regions:
+    """The regions without what may be differentiation; what reads a forward value remains."""
+    between = regions.core | regions.tail
+    readers = frozenset(
+        name
+        for name in between
+        if any(t.op in regions.forward and t.op in regions.differing for t in graph[name].inputs)
+        or not any(t.op in between for t in graph[name].inputs)
+    )
+    return replace(regions, core=readers, tail=between - readers)
