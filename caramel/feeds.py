@@ -35,6 +35,11 @@ class Rows:
     kind: rows.Kind
     feeds: tuple[Feed, ...]
 
+    @property
+    def entries(self) -> Feed:
+        """The one with the entries."""
+        return self.feeds[1 if self.kind == "sparse" else -1]
+
 
 @dataclass(frozen=True, slots=True)
 class SplitFeeds:
@@ -88,7 +93,8 @@ class _Given:
 
     @property
     def is_split(self) -> bool:
-        return bool(self.parts[0].ndim) and not any(feed.whole for feed in self.feeds)
+        entries = self.feeds[0] if self.kind is None else Rows(self.kind, self.feeds).entries
+        return bool(self.parts[0].ndim) and not entries.whole
 
     @property
     def examples(self) -> int:

@@ -24,6 +24,7 @@ from caramel.checkpoint import (
     write_checkpoint,
 )
 from caramel.cluster import Cluster
+from caramel.entries import check_entries
 from caramel.errors import CheckpointError, FeedError, PlanError, SessionError
 from caramel.exchangeable import check_fed, check_fetched
 from caramel.facts import Variable
@@ -203,7 +204,11 @@ class Session:
         fetched, flat = self._fetches(structure)
         stepper = self._steppers.serving(step, [fetch.op for fetch in flat])
         job = stepper.job
-        feeds = split_feeds(self._feeds(job, feed_dict), job.plan.workers)
+        given = self._feeds(job, feed_dict)
+        feeds = split_feeds(given, job.plan.workers)
+        for each in given:
+            if isinstance(each, Rows):
+                check_entries(job.context.op_graph, job.context.job, each, feeds)
         self._check_fed(job, flat, feeds.values[0])
         if self._state.is_torn:
             self._settle()

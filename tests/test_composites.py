@@ -197,3 +197,48 @@ def test_jobs_with_composites_are_profiled_and_traced(kind):
         job, feed = networks.Network(graph, train_op, loss), {x: RAGGED.values}
     assert profile_steps(job.context(), steps=1, feed=feed, use_cache=False).seconds
     assert trace_job(UserJob(job.context(), feed), caramel.Cluster.embedded(2), steps=1).timelines
+
+
+# Means over entries -------------------------------------------------------------------------------
+
+
+def entries_job(reduce):
+    with tf.Graph().as_default() as graph:
+        x = tf1.sparse_placeholder(tf.float64, [None, 3], name="x")
+        loss = reduce(tf.square(x.values * parameter("w", []) - 1))
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return networks.Network(graph, train_op, loss), x
+
+
+def test_a_mean_over_unequal_numbers_of_entries_is_refused():
+    job, x = entries_job(tf.reduce_mean)
+    with caramel.ARModel(job.context(), 2).session() as session:
+        with pytest.raises(FeedError, match=r"'Mean' averages over .*'x/values:0'.*3, 5"):
+            session.step({x: SPARSE})
+        equal = tf1.SparseTensorValue([[0, 0], [1, 1], [2, 0], [3, 2]], np.arange(4.0), [4, 3])
+        expected = session.run(job.loss, {x: equal})
+        assert session.step({x: equal}) == pytest.approx(expected, rel=1e-12)
+    with caramel.ARModel(job.context(), 1).session() as session:
+        expected = session.run(job.loss, {x: SPARSE})
+        assert session.step({x: SPARSE}) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_mean_over_ragged_entries_is_refused_and_one_over_rows_is_not():
+    def made(reduce):
+        with tf.Graph().as_default() as graph:
+            x = tf1.ragged.placeholder(tf.float64, 1, [], name="x")
+            loss = reduce(tf.square(x * parameter("w", []) - 1.0))
+            train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        return networks.Network(graph, train_op, loss), x
+
+    value = tf1.ragged.constant_value([[1.0, 2.0, 3.0], [4.0], [5.0]])
+    job, x = made(tf.reduce_mean)
+    with (
+        caramel.ARModel(job.context(), 2).session() as session,
+        pytest.raises(FeedError, match="averages over the entries"),
+    ):
+        session.step({x: value})
+    job, x = made(lambda errors: tf.reduce_mean(tf.reduce_mean(errors, axis=1)))
+    with caramel.ARModel(job.context(), 2).session() as session:
+        expected = session.run(job.loss, {x: value})
+        assert session.step({x: value}) == pytest.approx(expected, rel=1e-12)

@@ -44,8 +44,8 @@ LAYERS = {
         "version",
     },
     1: {
-        *("access", "cache", "clocks", "cluster", "crossings", "explanation", "facts", "feeds"),
-        *("fingerprint", "initial_values"),
+        *("access", "cache", "clocks", "cluster", "crossings", "entries", "explanation", "facts"),
+        *("feeds", "fingerprint", "initial_values"),
         *("graph", "grpc_server", "launchers", "measurements", "metrics", "patterns", "plan"),
         *("processes", "profile", "records", "replanning", "results", "rows", "stalls"),
         *("timeline", "traffic", "trials", "workload"),
