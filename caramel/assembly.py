@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class Assembly:
     def __init__(self, watch: Stopwatch, *, check: bool = False) -> None:
         self._watch, self._check = watch, check
         self.graph = DistributedGraph()
+        self._lock = threading.Lock()  # sessions of one model may be used by different threads
 
     def add(self, context: Context, plan: Plan) -> tuple[int, Traffic]:
         """Add the nodes that carry a plan out; returns their number and what a step sends.
@@ -49,13 +51,14 @@ class Assembly:
                 it was.
             GraphError: there is too much of it.
         """
-        number = len(self.graph.parts)
-        if number == 0:
-            graph_def, traffic = self._rewritten(context, plan, MODIFIERS)
-            self.graph.add(graph_def)
-        else:
-            graph_def, traffic = self._rewritten(context, plan, STEP_MODIFIERS)
-            self.graph.add(stand_beside(graph_def, plan, number), number)
+        with self._lock:
+            number = len(self.graph.parts)
+            if number == 0:
+                graph_def, traffic = self._rewritten(context, plan, MODIFIERS)
+                self.graph.add(graph_def)
+            else:
+                graph_def, traffic = self._rewritten(context, plan, STEP_MODIFIERS)
+                self.graph.add(stand_beside(graph_def, plan, number), number)
         self._watch.note("serialise")
         return number, traffic
 

@@ -26,6 +26,7 @@ from caramel.names import READY, TensorRef
 tf1 = tf.compat.v1
 
 _STRING_BYTES = 24  # of a TF_TString
+_opened_by: list[int] = []  # the processes that have opened sessions: this one, and what forked it
 
 
 class _Output(Structure):
@@ -91,6 +92,12 @@ _LONG = {
     *("TF_GraphImportGraphDef", "TF_DeleteGraph", "TF_SessionListDevices"),
 }
 """While one of these runs, other threads of Python do, too; the others are over at once."""
+
+
+def is_forked() -> bool:
+    """Whether this process was forked after a session was opened: then TensorFlow's threads and
+    connections are gone, and every call would wait for ever."""
+    return bool(_opened_by) and os.getpid() not in _opened_by
 
 
 class NoSuchOpError(SessionError):
@@ -201,6 +208,8 @@ class GraphSession:
     def __init__(self, target: str, config: Any, task: str | None = None) -> None:
         self.pointer: int | None = None
         self._process = os.getpid()
+        if self._process not in _opened_by:
+            _opened_by.append(self._process)
         tensorflow, settings = _library(), config.SerializeToString()
         self._graph = tensorflow.TF_NewGraph()
         options = tensorflow.TF_NewSessionOptions()

@@ -22,7 +22,6 @@ import tensorflow as tf
 
 from caramel.cluster import Cluster, Task
 from caramel.errors import (
-    CaramelError,
     ClusterError,
     SessionError,
     StepTimeoutError,
@@ -37,6 +36,7 @@ _FAILED_PROBES = 2  # in a row, before a worker counts as lost
 _SILENT_AFTER_S = 10.0  # how long a call takes until workers are asked to say something
 _SILENT_EVERY_S = 5.0
 _MOST_SILENT = 10  # times in a row, before a worker counts as lost
+_INTERRUPTED_S = 30.0
 _ENDING_S = 1.0  # for a process whose sockets are closed to be gone
 _DIAGNOSIS_S = 3.0  # how long to look for the lost worker once TensorFlow has reported a failure
 
@@ -131,8 +131,9 @@ class Channel:
     ) -> Result:
         """Call `function` and return its result.
 
-        An interruption (Ctrl-C) comes through when the call has ended, so that nothing goes on
-        behind the back of whoever goes on then; a second one at once, and ends the channel.
+        An interruption (Ctrl-C, or whatever else a signal handler raises) comes through when the
+        call has ended, so that nothing goes on behind the back of whoever goes on then; a second
+        one at once, and ends the channel. Others than Ctrl-C do so after half a minute, too.
 
         Args:
             what: what is being done, for messages.
@@ -150,7 +151,7 @@ class Channel:
         future = self._thread.submit(function)
         try:
             return self._wait_on(future, function, what, timeout_s, look)
-        except CaramelError as error:
+        except ClusterError as error:
             self._fail(str(error), function)
             raise
         except _LOST as error:
@@ -171,16 +172,31 @@ class Channel:
         """Wait for the result, also if interrupted meanwhile."""
         try:
             return self._wait(future, what, timeout_s, look)
-        except KeyboardInterrupt:
-            try:
-                self._wait(future, what, timeout_s, look)
-            except KeyboardInterrupt:
-                self._fail(f"it was interrupted during {what}", function)
-            except CaramelError:
-                raise
-            except Exception as error:
-                _log.info("%s failed when it was interrupted: %s", what, error)
+        except BaseException as error:
+            if not _is_of_call(error, future):
+                self._wait_though(error, future, function, what, timeout_s, look)
             raise
+
+    def _wait_though(
+        self,
+        interruption: BaseException,
+        future: Future[Any],
+        function: Callable[[], Any],
+        what: str,
+        timeout_s: float,
+        look: Look | None,
+    ) -> None:
+        """Wait for the end of a call although its caller was interrupted."""
+        is_ctrl_c = isinstance(interruption, KeyboardInterrupt)
+        try:
+            self._wait(future, what, timeout_s if is_ctrl_c else _INTERRUPTED_S, look)
+        except BaseException as error:
+            if is_ctrl_c and isinstance(error, ClusterError):
+                raise
+            if _is_of_call(error, future) and not isinstance(error, ClusterError):
+                _log.info("%s failed when it was interrupted: %s", what, error)
+            else:
+                self._fail(f"it was interrupted during {what}", function)
 
     def _fail(self, message: str, call: Callable[[], Any]) -> None:
         """No call is made any more; what this one refers to is never collected (see `close`)."""
@@ -281,6 +297,11 @@ class Channel:
             return "every worker can be reached"
         names = " and ".join(self._cluster.describe(task) for task in silent)
         return f"at {names} {_SILENT}"
+
+
+def _is_of_call(error: BaseException, future: Future[Any]) -> bool:
+    """Whether an error is that of a call, or of its workers, and not of a signal handler."""
+    return isinstance(error, ClusterError) or (future.done() and future.exception() is error)
 
 
 class _Silence:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from caramel.c_api import GraphCall, GraphSession, UnreadError
+from caramel.c_api import GraphCall, GraphSession, UnreadError, is_forked
 from caramel.channel import Channel, Look
 from caramel.clocks import clock_offsets_s
 from caramel.cluster import Cluster
@@ -57,6 +57,12 @@ class Runner:
         call_timeout_s: float,
         config: Any = None,
     ) -> None:
+        if is_forked():
+            raise ClusterError(
+                "this process was forked from one that had opened a session, and TensorFlow's "
+                "connections do not work in it; start it by multiprocessing's method 'spawn', or "
+                "before the first session is opened"
+            )
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
         self._tasks = [task_of(device) for device in devices]
         self._different_tasks = list(dict.fromkeys(self._tasks))

@@ -68,7 +68,7 @@ class Turns:
         if self.are_forked:
             raise SessionError(
                 f"{ticket.what} was called in a forked child, which has none of the session's "
-                "connections; open a session in the child, or use the parent's there"
+                "connections; use the session in the process that opened it"
             )
         with self._changed:
             outer = self._of_thread(ticket.thread)

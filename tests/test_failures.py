@@ -79,8 +79,28 @@ def slow(gate):
     return Network(graph, train_op, loss, feed)
 
 
+def raising(kind):
+    """A signal handler that raises something."""
+
+    def handler(number, frame):
+        raise kind
+
+    return handler
+
+
+@pytest.fixture(name="handled")
+def fixture_handled():
+    """Puts another handler of Ctrl-C in place, until the test has ended."""
+    before = signal.getsignal(signal.SIGINT)
+    yield lambda handler: signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, OSError, SystemExit])
 @pytest.mark.parametrize("defers", [False, True])
-def test_a_step_that_is_interrupted_is_done_whole(defers, tmp_path):
+def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_path):
+    """By Ctrl-C, or by a signal handler that raises something else."""
+    handled(raising(kind))
     gate = {"seconds": 0.0}
     job = slow(gate)
     plain = caramel.ARModel(job.context(), 2, **PLAIN)
@@ -91,7 +111,7 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, tmp_path):
             session.step(job.feed), expected.step(job.feed)
         gate["seconds"] = 0.8
         threading.Timer(0.3, interrupt).start()
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(kind):
             session.step(job.feed)
         gate["seconds"] = 0.0
         expected.step(job.feed)
@@ -99,6 +119,24 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, tmp_path):
         for name, value in expected.variables().items():
             np.testing.assert_array_equal(values[name], value)
         assert session.step(job.feed) == expected.step(job.feed)
+
+
+def test_a_signal_handler_that_uses_the_session_is_refused_and_the_session_goes_on(
+    handled, tmp_path
+):
+    gate = {"seconds": 0.0}
+    job = slow(gate)
+    model = caramel.ARModel(job.context(), 2, **PLAIN)
+    with model.session(step_timeout_s=60) as session:
+        session.step(job.feed)
+        gate["seconds"] = 0.8
+        handled(lambda *_: session.save(tmp_path / "within"))
+        threading.Timer(0.3, interrupt).start()
+        with pytest.raises(SessionError, match=r"session\.save was called within session\.step"):
+            session.step(job.feed)
+        gate["seconds"] = 0.0
+        session.step(job.feed)
+        assert session.variables()["global_step"] == 3
 
 
 def test_a_second_interruption_comes_through_at_once_and_ends_the_session():

@@ -11,7 +11,7 @@ import pytest
 from networks import network
 
 import caramel
-from caramel.errors import SessionError
+from caramel.errors import ClusterError, SessionError
 
 _AT_ONCE_S = 2.0
 
@@ -59,8 +59,10 @@ def test_a_forked_child_ends_at_once_and_the_parent_goes_on(start):
             gc.collect()
 
         def use():
-            with pytest.raises(SessionError, match="forked child.*open a session in the child"):
+            with pytest.raises(SessionError, match="forked child.*process that opened it"):
                 sessions[0].step(job.feed)
+            with pytest.raises(ClusterError, match="was forked from one that had opened a session"):
+                caramel.ARModel(job.context(), 2).session()
 
         sessions[0].step(job.feed)
         for function in (leave, let_go, use):
