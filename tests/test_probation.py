@@ -184,3 +184,22 @@ def test_a_plan_that_ends_is_not_watched_over_any_longer(monkeypatch, caplog):
             session.step(job.feed)
         assert len(limits) == 2  # until what it leaves to the next step has ended, too
     assert "given up" not in caplog.text
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("workers", [2, 3])
+def test_plans_are_given_up_on_worker_processes_too(workers):
+    job = convolving.job(optimizer="adam")
+    fed = feeds(job, 4)
+    with caramel.Cluster.local(workers) as cluster:
+        model = caramel.ARModel(job.context(), workers=cluster)
+        model.add_variant(stuck(model), "stuck")
+        model.add_variant(stuck(model, deferred(model, "some")), "stuck, deferred")
+        with model.session(trials=None) as session:
+            initial = session.variables()
+            losses = []
+            for plan, feed in zip(("own", "stuck", "stuck, deferred", "own"), fed, strict=True):
+                session.use(plan)
+                losses.append(session.step(feed))
+                assert session.metrics().plan == "own"
+            assert_trained(job, session, initial, losses, fed)

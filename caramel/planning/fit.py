@@ -88,10 +88,11 @@ def check_fused(plan: Plan, graph: OpGraph, fusions: Fusions) -> None:
     Raises:
         PlanError: says which ops, and which edge.
     """
-    cycle = find_cycle(graph, fusions, plan.edges)
+    cycle = find_cycle(graph, fusions, [*plan.orders, *plan.edges])
     if cycle is not None:
-        groups = [own for own in opened(graph, fusions, plan.edges).groups if own[0] in cycle]
-        edge = _edge_on(cycle, plan.edges, groups)
+        open_groups = opened(graph, fusions, [*plan.orders, *plan.edges]).groups
+        groups = [own for own in open_groups if own[0] in cycle]
+        edge = _edge_on(cycle, [*plan.edges, *plan.orders], groups)
         raise PlanError(
             f"with an edge of the plan, '{edge.before}' -> '{edge.after}', a step would never end: "
             f"where TensorFlow uses oneDNN it may compute {_as_one(graph, groups)} as one op, "
