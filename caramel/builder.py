@@ -273,6 +273,10 @@ class ARModel:
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
+        No plan can stop a job: where one whose steps have not ended yet takes a hundred times as
+        long as predicted or usual (at least half a minute; two where nothing is known), its step is
+        done by the plain plan instead, and a warning in the log says so (`caramel.probation`).
+
         Args:
             start_timeout_s: how long to wait for the workers, in seconds.
             step_timeout_s: how long one step may take, in seconds, before it counts as failed. To

@@ -38,7 +38,7 @@ from caramel.runner import Runner
 from caramel.state import SharedState
 
 TIMES_EXPECTED = 100.0
-LEAST_S, UNKNOWN_S = 30.0, 300.0
+LEAST_S, UNKNOWN_S = 30.0, 120.0
 _SETTLED_S = 1.0  # for ops of a cancelled call that were running
 
 _log = logging.getLogger(__name__)
@@ -171,7 +171,7 @@ class Probation:
         lost = "; the batches that it has read are left out" if plan.input_reads else ""
         _log.warning(
             "plan '%s' is given up: its step %s. The variables are as they were before it%s; the "
-            "plain plan does the step and goes on",
+            "plain plan does it in its place",
             program.name,
             why,
             lost,

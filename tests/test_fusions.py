@@ -7,7 +7,7 @@ from itertools import permutations
 
 import convolving
 import pytest
-from graphs import session_config
+from graphs import session_config, traced_step
 from networks import network, slow_facts, tf, tf1
 from orders import step
 
@@ -255,6 +255,18 @@ def test_a_pair_whose_gradient_is_there_waits_as_a_whole():
     )
     after = {edge.after for edge in job.edges("c", "b", "w")}
     assert after == {"shape", "other"}
+
+
+@pytest.mark.skipif(advice({}) is not None, reason="TensorFlow uses oneDNN by itself only there")
+def test_with_planned_edges_tensorflow_computes_pairs_as_one():
+    job = convolving.job()
+    context = job.context()
+    model = caramel.ARModel(context, workers=2, planner="paper", analyzers=slow_facts(2))
+    assert model.plan.edges
+    tasks = traced_step(model, job.feed).tasks
+    for number in range(3):
+        assert in_replica(1, convolving.gradient_of(context, f"w{number}")) in tasks
+        assert in_replica(1, convolving.gradient_of(context, f"b{number}")) not in tasks
 
 
 # Given edges -------------------------------------------------------------------------------------
