@@ -137,35 +137,39 @@ class Context:
         }
         if len(jobs) > 1:
             jobs = {name: _with_own_gradients(job, self.op_graph) for name, job in jobs.items()}
-        self._name, *others = jobs
-        self.job = jobs[self._name]
-        self._others = {name: self.of(jobs[name]) for name in others}
-        for step in self.steps.values():
-            step._check_updates()
+        self.job, *_ = jobs.values()
+        self._jobs = jobs
+        self._check_updates()
         losses = self.op_graph.ancestors([job.loss.op for job in jobs.values()])
         self._check_initialised(in_steps | losses)
 
     @property
     def steps(self) -> Mapping[StepName, Context]:
-        """A context of each step, by name; that of the first, or of the only one, is this one."""
-        return {self._name: self, **self._others}
+        """A context of each step alone, by name; this one if there is only one."""
+        if len(self._jobs) == 1:
+            return dict.fromkeys(self._jobs, self)
+        return {name: self.of(job) for name, job in self._jobs.items()}
 
     def of(self, job: TrainingJob) -> Context:
         """A context of another job in the same graph, which has one step."""
         other = copy.copy(self)
-        other.job, other._name, other._others = job, 0, {}
+        other.job, other._jobs = job, {0: job}
         return other
 
     def feeding_whole(self, feeds: frozenset[str]) -> Context:
         """A context of the same steps, in which every worker gets some feeds whole."""
         if not feeds:
             return self
-        replicated = self.job.replicated_feeds | feeds
         other = copy.copy(self)
-        other.job = dataclasses.replace(
-            self.job, replicated_feeds=replicated, whole_feeds=self.job.whole_feeds | feeds
-        )
-        other._others = {name: each.feeding_whole(feeds) for name, each in self._others.items()}
+        other._jobs = {
+            name: dataclasses.replace(
+                job,
+                replicated_feeds=job.replicated_feeds | feeds,
+                whole_feeds=job.whole_feeds | feeds,
+            )
+            for name, job in self._jobs.items()
+        }
+        other.job, *_ = other._jobs.values()
         return other
 
     def joined(self, job: TrainingJob, ops: Sequence[str]) -> Context:
@@ -235,15 +239,25 @@ class Context:
         return graph is None or graph.is_feedable(graph.get_tensor_by_name(str(tensor)))
 
     def _check_updates(self) -> None:
-        """Raise unless the train op updates a parameter."""
+        """Raise unless a train op updates a parameter, and each at least something."""
         writes = state_access(self.op_graph, self.job).writes
-        step = self.op_graph.ancestors([self.job.train_op])
-        written = {name for op in step for name in writes.get(op, ())}
-        if not any(v.trainable and v.name in written for v in self.job.variables):
-            raise NothingUpdatedError(
-                f"train_op '{self.job.train_op}' updates none of the trainable variables; pass the "
-                "operation that Optimizer.minimize or apply_gradients returned"
-            )
+        trainable = {v.name for v in self.job.variables if v.trainable}
+        written = {
+            job.train_op: {
+                name
+                for op in self.op_graph.ancestors([job.train_op])
+                for name in writes.get(op, ())
+            }
+            for job in self._jobs.values()
+        }
+        is_trained = any(trainable & names for names in written.values())
+        for train_op, names in written.items():
+            if not is_trained or not names:
+                what = "nothing" if is_trained else "none of the trainable variables"
+                raise NothingUpdatedError(
+                    f"train_op '{train_op}' updates {what}; pass the operation that "
+                    "Optimizer.minimize or apply_gradients returned"
+                )
 
     def _check_initialised(self, step: set[str]) -> None:
         """Raise if the step uses a variable that nothing gives an initial value."""

@@ -100,6 +100,8 @@ class TrainingJob:
         table_initializers: ops that fill lookup tables.
         differing: variables and tables (by their handle's op) that other steps over the same state
             make differ between workers.
+        serves: variables that updates of parameters read in other steps, such as gradients that
+            are gathered over several, and which parameters these are.
         equal: names of variables that this step must leave equal on all workers although they are
             no parameters, since other steps rely on it.
     """
@@ -115,6 +117,7 @@ class TrainingJob:
     other_losses: tuple[TensorRef, ...] = ()
     differing: frozenset[str] = frozenset()
     equal: frozenset[str] = frozenset()
+    serves: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def losses(self) -> tuple[TensorRef, ...]:

@@ -28,9 +28,10 @@ from caramel.step_model import Common, StepModel
 from caramel.steps import StepName
 
 _ADVICE = (
-    "in session.step each worker runs what is fetched on its own part of the batch; make it a step "
-    "of its own, as in Context(steps={...}), name its gradients by Context(gradients=...), or run "
-    "it by session.run, on worker 0 and with what is fed whole"
+    "in session.step each worker runs what is fetched on its own part of the batch; do it in a "
+    "call of its own, as one of several steps (Context(steps={...}), session.step(..., step=...)) "
+    "or by session.run (on worker 0, with what is fed whole), or name its gradients "
+    "(Context(gradients=...))"
 )
 
 
@@ -76,7 +77,7 @@ class JointSteps:
 
     @held_back()
     def _joined(self, step: StepModel, fetched: Sequence[str]) -> StepModel:
-        base = step.context
+        base, known_job = step.context, step.facts.job
         graph, train_op = base.op_graph, base.job.train_op
         ran = graph.ancestors([train_op, *fetched])
         trained = [each.context.job for each in self._steps.values()]
@@ -84,7 +85,7 @@ class JointSteps:
         losses = dict.fromkeys(job.loss for job in trained if job.loss != base.job.loss)
         differing = differing_of(step.state)
         job = dataclasses.replace(
-            base.job,
+            known_job,
             other_losses=tuple(losses),
             given_gradients=_given(trained),
             differing=differing,

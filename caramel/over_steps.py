@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from caramel.analysis import Analysis
+from caramel.analyzers.regions import served_parameters
 from caramel.errors import CaramelError
 from caramel.facts import InputPipelines, Merging, ReplicaState, StateAccess, TrainingJob
+from caramel.graph import OpGraph
 from caramel.steps import StepName
 
 Fact = TypeVar("Fact")
@@ -59,6 +61,8 @@ def over_steps(
     every = dataclasses.replace(first, other_losses=tuple(losses))
     whole = analysis_of(next(iter(jobs)), every, ())
     common = (whole.get(StateAccess), whole.get(Merging))
+    serves = served_parameters(whole.get(OpGraph), every, whole.get(StateAccess))
+    jobs = {name: dataclasses.replace(job, serves=serves) for name, job in jobs.items()}
     differing: frozenset[str] = frozenset()
     while True:
         jobs = {n: dataclasses.replace(job, differing=differing) for n, job in jobs.items()}

@@ -384,11 +384,11 @@ class Session:
 
     def _refuse_training(self, flat: Sequence[Fetch], closure: set[str]) -> None:
         """Raise if a fetch belongs to training: it would be that of one worker, or of none."""
-        for each in self._job.context.steps.values():
-            if each.job.train_op in closure:
+        for train_op in self._steppers.train_ops:
+            if train_op in closure:
                 raise FeedError(
-                    f"session.run would run the train op '{each.job.train_op}' on one worker only; "
-                    "use session.step"
+                    f"session.run would run the train op '{train_op}' on one worker only; use "
+                    "session.step"
                 )
         consumers = {name for g in self._job.plan.gradients for name in g.consumers}
         for fetch in flat:

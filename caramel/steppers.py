@@ -48,6 +48,11 @@ class Steppers:
         """Ops to run before the first step."""
         return [op for stepper in self._own.values() for op in stepper.preparation]
 
+    @property
+    def train_ops(self) -> list[str]:
+        """The train op of each step of the job."""
+        return [stepper.job.context.job.train_op for stepper in self._own.values()]
+
     def own(self, step: StepName | None) -> Stepper:
         """The stepper of a step of the job.
 

@@ -1,7 +1,7 @@
 """The job that a command of the command line works on: made by a function in a module of the user.
 
 ``my_job:make_context`` names a function without arguments that returns a `caramel.Context`, or a
-`Context` and what one worker is fed.
+`Context` and what one worker is fed. Of a job with several steps it returns one of `Context.steps`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from caramel.context import Context
 from caramel.errors import CaramelError, GraphError
+from caramel.steps import told
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,12 @@ def load_job(text: str) -> UserJob:
         raise GraphError(
             f"{text} returned {type(made).__name__}; expected a caramel.Context, or a pair of a "
             "Context and a feed"
+        )
+    if len(context.steps) > 1:
+        first, *_ = context.steps
+        raise GraphError(
+            f"the job of {text} has several steps, {told(context.steps)}; a command works on one: "
+            f"let the function return context.steps[{first!r}]"
         )
     return UserJob(context, feed)
 

@@ -30,6 +30,28 @@ class Steps:
         return {name: np.roll(value, 7 * number, axis=0) for name, value in self.feed.items()}
 
 
+def gathering(number: int = 23) -> Steps:
+    """Gradients are gathered over several steps, then applied, then cleared."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x = tf1.placeholder(tf.float64, [None, 6], name="x")
+        w, v = parameter("w", [6, 5]), parameter("v", [5, 1])
+        loss = tf.reduce_mean(tf.square(tf.tanh(x @ w) @ v - 1))
+        zeros, sums = tf1.zeros_initializer(), []
+        for each in (w, v):
+            name = f"{each.op.name}_sum"
+            sums.append(tf1.get_variable(name, each.shape, tf.float64, zeros, trainable=False))
+        gradients = tf1.gradients(loss, [w, v])
+        pairs = list(zip(sums, gradients, strict=True))
+        gather = tf.group(*[s.assign_add(g) for s, g in pairs], name="gather")
+        with tf.control_dependencies([loss]):  # which is fetched with each step
+            values = [s.read_value() for s in sums]
+        apply = optimizer("adam").apply_gradients(zip(values, [w, v], strict=True), name="apply")
+        clear = tf.group(*[s.assign(tf.zeros_like(s)) for s in sums], name="clear")
+    steps = {"gather": (gather, loss), "apply": (apply, loss), "clear": (clear, loss)}
+    return Steps(graph, steps, {"x:0": examples(number)["x:0"]})
+
+
 # A turn: the name of the step, and what is fetched besides (names).
 Turn = tuple[str, tuple[str, ...]]
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from networks import network, slow_facts, tf, tf1
-from step_jobs import all_deferred, alone, assert_as_alone, gan, trained
+from step_jobs import all_deferred, alone, assert_as_alone, gan, gathering, trained
 
 import caramel
 from caramel.errors import DriftError, FeedError, GraphError, PlanError
+from caramel.user_job import load_job
 
 IN_TURN = [("d", ()), ("g", ())] * 4
 UNEVEN_TURNS = [("d", ()), ("d", ()), ("g", ()), ("d", ()), ("g", ()), ("g", ())]
@@ -123,6 +126,24 @@ def test_one_plan_for_several_steps_is_refused():
         caramel.ARModel(job.context(), 2, plan={"x": plan})
 
 
+def test_a_step_that_updates_nothing_is_refused():
+    job = gan()
+    with job.graph.as_default():
+        nothing = tf.no_op("nothing")
+    steps = {**job.steps, "n": (nothing, job.steps["d"][1])}
+    with pytest.raises(GraphError, match="train_op 'nothing' updates nothing"):
+        caramel.Context(job.graph, steps=steps)
+
+
+def test_a_command_works_on_one_step(monkeypatch):
+    job = gan()
+    module = type("module", (), {"make": job.context, "one": lambda: job.context().steps["g"]})
+    monkeypatch.setitem(sys.modules, "a_job_of_steps", module)
+    with pytest.raises(GraphError, match=r"several steps, 'd', 'g'; .* context.steps\['d'\]"):
+        load_job("a_job_of_steps:make")
+    assert load_job("a_job_of_steps:one").context.job.train_op == "g_train"
+
+
 # What steps do to each other ----------------------------------------------------------------------
 
 
@@ -203,3 +224,16 @@ def test_plans_of_steps_change_nothing_but_when():
     )
     for name, value in values.items():
         np.testing.assert_array_equal(value, others[name], err_msg=name)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("deferring", [False, True])
+def test_gradients_that_one_step_gathers_and_another_applies(workers, deferring):
+    job = gathering()
+    model = caramel.ARModel(job.context(), workers, check=True)
+    assert len(model.steps["gather"].plan.gradients) == 2
+    if deferring:
+        plans = {"gather": all_deferred(model.steps["gather"])}
+        model = caramel.ARModel(job.context(), workers, plan=plans, check=True)
+    turns = [("gather", ()), ("gather", ()), ("apply", ()), ("clear", ())] * 2
+    assert_as_alone(job, model, turns)

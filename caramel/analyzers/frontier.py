@@ -61,7 +61,8 @@ def gradient_frontier(
     updated = {name for sink in regions.sinks for name in access.writes[sink]}
     trained = [v.name for v in job.variables if v.trainable and v.name in updated]
     gradients = list(job.given_gradients)
-    if not {gradient.parameter for gradient in gradients}.issuperset(trained):
+    served = {parameter for name in updated for parameter in job.serves.get(name, ())}
+    if not {gradient.parameter for gradient in gradients}.issuperset([*trained, *served]):
         refuse_gradients_of_functions(graph, job, access, regions.forward, regions.sinks)
         gradients += _found(graph, job, access, frames, regions, examples)
     cuts = _cuts(graph, _in_order(job, gradients))

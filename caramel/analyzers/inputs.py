@@ -41,7 +41,7 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
         elif _is(op, kinds.INPUTS, input_functions):
             reasons[op.name] = "an input of each worker's own"
         elif job.differing and _reads_differing(graph, job, access, op):
-            reasons[op.name] = "what it reads is of each worker's own examples by another step"
+            reasons[op.name] = "what other steps write there from each worker's own examples"
     batches = _batches_among(graph, job, access, reasons, scalar_only)
     reasons |= dict.fromkeys(batches, "a fed batch")
     return WorkerInputs(reasons, frozenset(scalar_only - batches), batches)

@@ -109,7 +109,10 @@ def _sinks(
         if name in step:
             for variable in variables:
                 writers.setdefault(variable, []).append(name)
-    serves = {v.name: {v.name} for v in job.variables if v.trainable}
+    serves = {name: set(parameters) for name, parameters in job.serves.items()}
+    for each in job.variables:
+        if each.trainable:
+            serves.setdefault(each.name, set()).add(each.name)
     reading = _computed_from_variables(graph, access, forward)
     others = frozenset(graph.ops.keys() - reading)
     wanted = list(serves)
