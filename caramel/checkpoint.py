@@ -80,7 +80,7 @@ def write_checkpoint(prefix: str | os.PathLike[str], tensors: Sequence[SavedTens
         ) as directory:
             written = _write_files(Path(directory), tensors, _free_shard_count(path))
             _move_into_place(written, path)
-    except (OSError, tf.errors.OpError) as error:
+    except (OSError, ValueError, tf.errors.OpError) as error:  # names that cannot be
         raise CheckpointError(
             f"cannot write checkpoint '{path}': {_reason(error)}; what was there before is whole"
         ) from error
@@ -108,8 +108,10 @@ def read_checkpoint(
         CheckpointError: there is none, it cannot be read, or it has not all variables in the right
             shape; names them.
     """
-    path = _latest(prefix) if os.path.isdir(prefix) else os.fspath(prefix)
-    if not os.path.exists(f"{path}.index"):
+    path = os.fspath(prefix)
+    if os.path.isdir(path) and not _exists(path):
+        path = _latest(path)
+    if not _exists(path):
         raise CheckpointError(f"there is no checkpoint '{path}' ('{path}.index' does not exist)")
     with _literal(path) as readable:
         try:
@@ -126,6 +128,11 @@ def read_checkpoint(
         values = {v.name: _read_variable(reader, readable, path, v) for v in found}
     known = {variable.full_name for variable in variables}
     return Restored(values, missing, tuple(sorted(set(held) - known)))
+
+
+def _exists(path: str) -> bool:
+    """Whether there is a checkpoint, perhaps one file of TensorFlow's first format."""
+    return os.path.exists(f"{path}.index") or os.path.isfile(path)
 
 
 def some_of(names: Sequence[str]) -> str:
@@ -147,20 +154,21 @@ def _check_missing(path: str, missing: Sequence[str], wanted: int, partial: bool
         )
 
 
-def _latest(directory: str | os.PathLike[str]) -> str:
+def _latest(directory: str) -> str:
     """The latest checkpoint of a directory."""
-    state = tf.train.get_checkpoint_state(os.fspath(directory))
+    state = tf.train.get_checkpoint_state(directory)
     path = state.model_checkpoint_path if state is not None else ""
-    if not path or not os.path.exists(f"{path}.index"):
+    if not path or not _exists(path):
         lost = f": '{path}.index', its latest, does not exist" if path else ""
-        raise CheckpointError(f"directory '{os.fspath(directory)}' holds no checkpoint{lost}")
+        raise CheckpointError(f"directory '{directory}' holds no checkpoint{lost}")
     return str(path)
 
 
 @contextlib.contextmanager
 def _literal(path: str) -> Iterator[str]:
-    """A path by which TensorFlow finds a checkpoint, since it takes paths for patterns."""
-    if not _PATTERN.search(path):
+    """A path by which TensorFlow finds a checkpoint, which takes paths for patterns, or for the
+    directories of that name."""
+    if not _PATTERN.search(path) and not os.path.isdir(path):
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="caramel-restore-") as directory:
@@ -295,7 +303,8 @@ def _move_into_place(written: Path, path: Path) -> None:
 
 def _files(path: Path) -> list[Path]:
     """The files of a checkpoint."""
-    return [*_data_files(path), path.with_name(f"{path.name}.index")]
+    others = (path.with_name(f"{path.name}.index"), path)
+    return [*_data_files(path), *(file for file in others if file.is_file())]
 
 
 def _data_files(path: Path) -> list[Path]:

@@ -168,3 +168,26 @@ def test_tensorflow_reads_what_has_fewer_tensors_than_files(tmp_path):
         path = write(tmp_path / "m", value)
         assert tf.train.load_variable(path, "a").tolist() == [value, value]
         assert tf.train.latest_checkpoint(str(tmp_path)) == path
+
+
+def test_a_name_that_is_also_a_directorys_means_the_checkpoint(tmp_path):
+    (tmp_path / "m").mkdir()
+    write(tmp_path / "m", 1)
+    assert read(tmp_path / "m") == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\udcff"])
+def test_a_name_that_no_file_can_have_is_refused(tmp_path, name):
+    with pytest.raises(CheckpointError, match="cannot write checkpoint"):
+        write(f"{tmp_path}/{name}", 1)
+
+
+@pytest.mark.parametrize("name", ["m", "[m]"])
+def test_checkpoints_of_tensorflows_first_format_are_read(tmp_path, name):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable(np.ones(2), name="a")
+        session.run(variable.initializer)
+        saver = tf.compat.v1.train.Saver([variable], write_version=1)
+        saver.save(session, str(tmp_path / "m"), write_meta_graph=False)
+    os.rename(tmp_path / "m", tmp_path / name)
+    assert read(tmp_path / name) == [1, 1]
