@@ -14,20 +14,54 @@ from caramel.names import TensorRef
 
 _HANDLES = ("resource", "variant")
 
+_VARIABLE = "the value of the variable, 'variable.read_value()'"
+_TABLE = "what 'table.lookup' or 'table.export' returns"
+_ELEMENTS = "its elements, 'array.stack()' or 'array.read(index)'"
+_OPTIONAL = "'optional.get_value()' or 'optional.has_value()'"
+_ITERATOR = "what 'iterator.get_next()' returns"
+_DATASET = "what 'get_next()' of an iterator over the dataset returns"
+_QUEUE = "what 'queue.dequeue()' or 'queue.size()' returns"
+_RAGGED = "the 'values' and 'row_splits' of the ragged tensor"
+
 # What to fetch in place of a handle, by parts of the kinds of what made it.
-_INSTEAD = (
-    (kinds.VARIABLE, "the value of the variable, 'variable.read_value()'"),
-    (kinds.TABLE_PREFIX, "what 'table.lookup' or 'table.export' returns"),
-    ("HashTable", "what 'table.lookup' or 'table.export' returns"),
-    ("TensorArray", "its elements, 'array.stack()' or 'array.read(index)'"),
-    ("TensorList", "its elements, 'array.stack()' or 'array.read(index)'"),
-    ("Optional", "'optional.get_value()' or 'optional.has_value()'"),
-    ("IteratorGetNextAsOptional", "'optional.get_value()' or 'optional.has_value()'"),
-    ("Iterator", "what 'iterator.get_next()' returns"),
-    ("Dataset", "what 'get_next()' of an iterator over the dataset returns"),
-    ("Queue", "what 'queue.dequeue()' or 'queue.size()' returns"),
-    ("Ragged", "the 'values' and 'row_splits' of the ragged tensor"),
+_INSTEAD_OF_KIND = (
+    (kinds.VARIABLE, _VARIABLE),
+    (kinds.TABLE_PREFIX, _TABLE),
+    ("HashTable", _TABLE),
+    ("TensorArray", _ELEMENTS),
+    ("TensorList", _ELEMENTS),
+    ("Optional", _OPTIONAL),
+    ("Iterator", _ITERATOR),
+    ("Dataset", _DATASET),
+    ("Queue", _QUEUE),
+    ("Ragged", _RAGGED),
 )
+
+# The same for the objects that stand for handles in the user's program.
+_INSTEAD_OF_OBJECT: tuple[tuple[Any, str], ...] = (
+    (tf.TensorArray, _ELEMENTS),
+    (tf.experimental.Optional, _OPTIONAL),
+    ((tf.data.Iterator, tf.compat.v1.data.Iterator), _ITERATOR),
+    (tf.data.Dataset, _DATASET),
+    (tf.queue.QueueBase, _QUEUE),
+    ((tf.lookup.StaticHashTable, tf.lookup.experimental.MutableHashTable), _TABLE),
+)
+
+
+def check_object(given: Any) -> None:
+    """Raise if a fetch is an object that stands for something on a worker.
+
+    Raises:
+        FeedError: it is; says what to fetch in its place.
+    """
+    if isinstance(given, str | tf.Tensor | tf.Operation):
+        return
+    for kind, instead in _INSTEAD_OF_OBJECT:
+        if isinstance(given, kind):
+            raise FeedError(
+                f"a {type(given).__name__} cannot be fetched: it stands for something that stays "
+                f"on its worker; fetch {instead} in its place"
+            )
 
 
 def check_fetched(job: Job, op: str, tensor: TensorRef | None) -> None:
@@ -53,7 +87,7 @@ def check_fetched(job: Job, op: str, tensor: TensorRef | None) -> None:
     if dtype not in _HANDLES:
         return
     kind = graph[handle_of(graph, tensor)].kind
-    instead = (text for part, text in _INSTEAD if part in kind)
+    instead = (text for part, text in _INSTEAD_OF_KIND if part in kind)
     raise FeedError(
         f"'{tensor}' cannot be fetched: it is a {dtype} handle of something that stays on its "
         f"worker ({kind}); fetch {next(instead, 'what is computed from it')} in its place"

@@ -26,7 +26,7 @@ from caramel.checkpoint import (
 from caramel.cluster import Cluster
 from caramel.entries import check_entries
 from caramel.errors import CheckpointError, FeedError, PlanError, SessionError
-from caramel.exchangeable import check_fed, check_fetched
+from caramel.exchangeable import check_fed, check_fetched, check_object
 from caramel.facts import Variable
 from caramel.feeds import (
     Feed,
@@ -554,6 +554,7 @@ class Session:
         return fetched.pack(results)
 
     def _fetch(self, given: Any) -> Fetch:
+        check_object(given)
         op, index = self._job.context.tensor_or_operation(given, "fetches")
         is_operation = isinstance(given, tf.Operation) or (
             index is None and not self._job.context.op_graph[op].outputs

@@ -82,6 +82,28 @@ def test_the_handle_of_what_stays_on_a_worker_is_refused_with_what_to_fetch(
     assert session.metrics().steps == 0
 
 
+def test_an_object_that_stands_for_something_on_a_worker_is_refused_with_what_to_fetch(
+    job, session
+):
+    with job.graph.as_default():
+        dataset = tf.data.Dataset.range(3)
+        initializer = tf.lookup.KeyValueTensorInitializer(["a"], [1])
+        given = {
+            r"array\.stack\(\)": tf.TensorArray(tf.float32, 2),
+            "an iterator over the dataset": dataset,
+            r"'iterator\.get_next\(\)'": tf1.data.make_initializable_iterator(dataset),
+            r"table\.lookup": tf.lookup.StaticHashTable(initializer, -1),
+            r"optional\.get_value\(\)": tf.experimental.Optional.from_value(1.0),
+            r"queue\.dequeue\(\)": tf.queue.FIFOQueue(1, tf.float32),
+        }
+    for instead, thing in given.items():
+        message = f"stays on its worker; fetch .*{instead}"
+        with pytest.raises(FeedError, match=message):
+            session.step(job.feed, [job.loss, thing])
+        with pytest.raises(FeedError, match=message):
+            session.run(thing)
+
+
 @pytest.mark.parametrize("name", ["cond/taken", "cond/other", "while/next", "cond/taken:0"])
 def test_what_is_inside_a_loop_or_a_branch_is_refused(name, job, session):
     """A step with such a fetch would never end, or fail when everything was done."""
