@@ -8,14 +8,17 @@ proof that replicas cannot drift apart, and has a plan of its own.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 
 from caramel.analyzers.beside import Beside
+from caramel.analyzers.state_order import order_of
 from caramel.collector import held_back
 from caramel.errors import CaramelError, DriftError
 from caramel.facts import (
     GradientFrontier,
     InputPipelines,
+    LoopFrames,
     Merging,
     RawGradient,
     ReplicaState,
@@ -26,6 +29,8 @@ from caramel.facts import (
 from caramel.over_steps import StepFacts, differing_of, whole_pipelines, whole_state
 from caramel.step_model import Common, StepModel
 from caramel.steps import StepName
+
+_log = logging.getLogger(__name__)
 
 _ADVICE = (
     "in session.step each worker runs what is fetched on its own part of the batch; do it in a "
@@ -59,11 +64,7 @@ class JointSteps:
             GraphError: workers would not do alike what is fetched, or it cannot be distributed.
             FeedError: it reads an input pipeline that is no step's.
         """
-        if len(self._common.devices) == 1:
-            return self._steps[name]
-        if name not in self._beside:
-            self._beside[name] = _beside(self._steps[name])
-        joined = self._beside[name].to_join(fetched)
+        joined = self._to_join(name, fetched)
         if not joined:
             return self._steps[name]
         key = (name, frozenset(joined))
@@ -72,8 +73,20 @@ class JointSteps:
                 self._joint[key] = self._joined(self._steps[name], sorted(joined))
             except CaramelError as error:
                 told = ", ".join(f"'{op}'" for op in sorted(joined))
+                if len(self._common.devices) == 1:
+                    _log.warning("%s may run before or after what the step reads: %s", told, error)
+                    self._joint[key] = self._steps[name]
+                    return self._steps[name]
                 raise type(error)(f"cannot fetch {told} in a step: {error}; {_ADVICE}") from error
         return self._joint[key]
+
+    def _to_join(self, name: StepName, fetched: Sequence[str]) -> tuple[str, ...]:
+        """The fetched ops that are part of a joint step; one worker only has to order them."""
+        if len(self._common.devices) == 1:
+            return _to_order(self._steps[name], fetched)
+        if name not in self._beside:
+            self._beside[name] = _beside(self._steps[name])
+        return self._beside[name].to_join(fetched)
 
     @held_back()
     def _joined(self, step: StepModel, fetched: Sequence[str]) -> StepModel:
@@ -118,6 +131,20 @@ def _beside(step: StepModel) -> Beside:
         step.state,
         step.pipelines,
     )
+
+
+def _to_order(step: StepModel, fetched: Sequence[str]) -> tuple[str, ...]:
+    """The fetched ops if they write a variable in no order with other ops of that step."""
+    graph, job, facts = step.context.op_graph, step.context.job, step.facts
+    access = facts.get(StateAccess)
+    own = [job.train_op, job.loss.op]
+    beside = graph.ancestors(fetched) - graph.ancestors(own)
+    if beside.isdisjoint(access.writes):
+        return ()
+    frames, inputs = facts.get(LoopFrames), facts.get(WorkerInputs)
+    order = order_of(graph, job, access, frames, inputs, [*own, *fetched])
+    touching = {name for pair in order.pairs for name in (pair.first, pair.second)}
+    return () if touching.isdisjoint(beside & access.writes.keys()) else tuple(fetched)
 
 
 def _given(jobs: Sequence[TrainingJob]) -> tuple[RawGradient, ...]:

@@ -26,6 +26,7 @@ from unordered import (
     TRAIN_OPS,
     average_after_the_updates,
     biased,
+    counter,
     descent,
     job,
     one,
@@ -93,6 +94,32 @@ def test_what_a_step_draws_in_is_not_drawn_into_other_programs():
             assert session.variables()["counter"] == 2.0
             session.step(own.feed)
             assert session.variables()["counter"] == 3.0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_fetch_writes_comes_behind_what_the_step_reads(workers):
+    own = job(fetched_count)
+    with caramel.ARModel(own.context(), workers).session(trials=None) as session:
+        initial = session.variables()
+        for _ in range(STEPS):
+            session.step(own.feed, [own.loss, "counted"])
+        values = session.variables()
+    with own.graph.as_default(), tf1.Session() as session:
+        variables = {v.op.name: v for v in tf1.global_variables()}
+        session.run([v.initializer for v in variables.values()])
+        for name, variable in variables.items():
+            variable.load(initial[name], session)
+        for _ in range(STEPS):
+            session.run(own.train_op, own.feed)
+            session.run("counted")
+        assert relative_error(values, session.run(variables)) < 1e-12
+
+
+def fetched_count(loss, order):
+    count = counter()
+    train_op = descent(loss, 0.3 / (1.0 + count.read_value()))
+    tf.group(count.assign_add(one(), read_value=False), name="counted")
+    return train_op
 
 
 def test_a_variable_can_still_be_fetched_with_its_step():

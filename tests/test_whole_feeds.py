@@ -87,6 +87,28 @@ def normalised_weights(x, y, other):
     return weights_by_label(x, y, other / tf.reduce_sum(other))
 
 
+def prototypes(x, y, other):
+    return cross_entropy(tf.matmul(classes(x, NUMBER), other, transpose_b=True), y)
+
+
+def distances(x, y, other):
+    apart = classes(x, NUMBER)[:, tf.newaxis] - other
+    return cross_entropy(-tf.reduce_sum(tf.square(apart), 2), y)
+
+
+def looked_up(x, y, other):
+    return cross_entropy(classes(x, NUMBER) + tf.nn.embedding_lookup(other, y), y)
+
+
+def einsum(x, y, other):
+    return cross_entropy(tf.einsum("ki,bk->bi", other, classes(x, NUMBER)), y)
+
+
+def mean_picture(x, y, other):
+    pictures = tf.reshape(classes(x, NUMBER * 3), [-1, NUMBER, 3]) - other
+    return cross_entropy(tf.reduce_sum(tf.tanh(pictures), 2), y)
+
+
 def projection(x, y, other):
     return cross_entropy(tf.tanh(classes(x, NUMBER)) @ other + perceptron_b(x), y)
 
@@ -125,6 +147,21 @@ def test_what_does_not_go_with_the_examples_is_fed_whole(make, shape):
 def test_a_matrix_that_rows_of_examples_are_multiplied_with_is_fed_whole(shape):
     job = job_of(projection, shape, RANDOM.randn(NUMBER, CLASSES))
     assert_equals_one_device(job, 2, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (prototypes, [NUMBER, NUMBER]),
+        (distances, [NUMBER, NUMBER]),
+        (looked_up, [None, NUMBER]),
+        (einsum, [None, 5]),
+        (mean_picture, [None, 3]),
+    ],
+)
+def test_matrices_that_are_no_batch_are_fed_whole(make, shape):
+    value = RANDOM.randn(NUMBER, shape[1])
+    assert_equals_one_device(job_of(make, shape, value), 2, steps=3)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -199,13 +236,19 @@ def chosen_examples(x, y, other):
     return tf.reduce_mean(tf.gather(losses, chosen) * tf.gather(other, chosen))
 
 
+def other_rows(x, y, other):
+    """Perhaps examples that are compared with each other."""
+    rows = other[:, tf.newaxis] * parameter("row", [1, CLASSES])
+    return cross_entropy(tf.matmul(perceptron(x), rows, transpose_b=True), y)
+
+
 def alone(x, y, other):
     """Nothing is known of it."""
     return cross_entropy(perceptron(x), y) + tf.reduce_mean(other)
 
 
 @pytest.mark.parametrize(
-    "make", [weights_of_examples, targets, column_of_weights, chosen_examples, alone]
+    "make", [weights_of_examples, targets, column_of_weights, chosen_examples, other_rows, alone]
 )
 def test_what_goes_with_the_examples_is_split_as_ever(make, caplog):
     job = job_of(make, [None], vector())

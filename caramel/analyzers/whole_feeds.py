@@ -192,7 +192,7 @@ class _Course:
             return [SHARED]
         for position in rows:
             self._look(at, position, inputs[position].axis or 0)
-        if rows and op.kind not in ALL_RULES.keys() | _KNOWN:
+        if op.kind not in ALL_RULES.keys() | _KNOWN and any(_is_first(at, n) for n in rows):
             self.is_open = self.is_open or any(
                 tensor.op in self._behind_others and n not in rows
                 for n, tensor in enumerate(op.inputs)
@@ -204,7 +204,11 @@ class _Course:
         if op.kind in _ALONG_ROWS and rows == [0]:
             return [inputs[0]]
         found = of_kind(at)
-        self.is_open = self.is_open or any(c.kind in (Kind.UNKNOWN, Kind.LOCAL) for c in found)
+        if any(c.kind in (Kind.UNKNOWN, Kind.LOCAL) for c in found):
+            # What is fixed and no first axis is no batch of which the number is open.
+            if not self._are_others_open or any(_is_first(at, n) for n in rows):
+                self.is_open = True
+            return [SHARED]
         return [SHARED if c.kind is Kind.SUM else c for c in found]
 
     # What it meets
@@ -258,6 +262,7 @@ class _Course:
         course = self._examples.of(other)
         if course.kind is Kind.ROWS and course.axis not in (None, axis):
             self.against.append(against)
+            self.is_sure = size is not None
         elif course.kind not in (Kind.SHARED, Kind.SUM):
             self.is_open = True
         elif size is not None and not self._is_size_of_batch(size):
@@ -271,6 +276,12 @@ class _Course:
 def _course(courses: Mapping[str, Sequence[Course]], tensor: TensorRef) -> Course:
     found = courses.get(tensor.op, ())
     return found[tensor.index] if tensor.index < len(found) else SHARED
+
+
+def _is_first(at: At, position: int) -> bool:
+    """Whether an input's rows are along its first axis, or one of an open number."""
+    axis, shape = at.inputs[position].axis or 0, at.shape(position)
+    return axis == 0 or shape is None or shape[axis] is None
 
 
 def _met(at: At, position: int, axis: int) -> Iterator[tuple[int, int]]:
@@ -288,6 +299,11 @@ def _met(at: At, position: int, axis: int) -> Iterator[tuple[int, int]]:
     elif at.op.kind in _BIASES:
         if position == 1 or axis == (own or 0) - 1:
             yield 1 - position, (ranks[0] or 0) - 1 if position == 1 else 0
+    elif at.op.kind == "Einsum":
+        label = _label(at, position)
+        for other in others:
+            if label and label in _labels(at)[other]:
+                yield other, _labels(at)[other].index(label)
     elif at.op.kind in _MATRIX_PRODUCTS:
         yield from _met_in_product(at, position, axis, own, ranks[1 - position])
     elif at.op.kind in _ROW_BY_ROW and axis == 0:
@@ -309,8 +325,11 @@ def _met_in_product(
 
 
 def _is_contracted(at: At, position: int) -> bool:
-    """Whether a matrix product sums over the axis of an input's rows."""
+    """Whether a product sums over the axis of an input's rows."""
     rank, axis = at.rank(position), at.inputs[position].axis
+    if at.op.kind == "Einsum":
+        label = _label(at, position)
+        return bool(label) and label not in _labels(at)[-1]
     if at.op.kind not in _MATRIX_PRODUCTS or rank is None or axis is None:
         return False
     return axis == (rank - 1 if (position == 0) != _is_transposed(at, position) else rank - 2)
@@ -319,3 +338,16 @@ def _is_contracted(at: At, position: int) -> bool:
 def _is_transposed(at: At, position: int) -> bool:
     flags = ("transpose_a", "transpose_b") if at.op.kind == "MatMul" else ("adj_x", "adj_y")
     return bool(at.attribute(flags[position]))
+
+
+def _labels(at: At) -> list[str]:
+    """The labels of the axes of an ``Einsum``'s inputs and of its output; none if some are open."""
+    text = str(at.op.attributes.get("equation", "")).replace(" ", "")
+    left, arrow, right = text.partition("->")
+    return [*left.split(","), right] if arrow and "." not in text else [""] * (len(at.inputs) + 1)
+
+
+def _label(at: At, position: int) -> str:
+    """The label of the axis of an input's rows; empty if it is not known."""
+    labels, axis = _labels(at)[position], at.inputs[position].axis
+    return labels[axis] if axis is not None and axis < len(labels) else ""
