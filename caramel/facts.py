@@ -220,12 +220,14 @@ class WorkerInputs:
         reasons: op to the reason ("a fed batch", "a random draw", ...).
         scalar_only: placeholders of unknown rank. They are taken to be scalars where a batch would
             be an error; feeding anything else is then refused.
+        scalars: other placeholders of unknown rank, which must be scalars because the loss is one.
         taken_for_batches: other placeholders of unknown rank, which `reasons` has because nothing
             else makes a gradient differ. A scalar may be fed to them as well.
     """
 
     reasons: Mapping[str, str]
     scalar_only: frozenset[str] = frozenset()
+    scalars: frozenset[str] = frozenset()
     taken_for_batches: frozenset[str] = frozenset()
 
 

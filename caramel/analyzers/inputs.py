@@ -21,7 +21,8 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
 
     Fed scalars and `replicated_feeds` are equal on all workers. A placeholder of unknown rank may
     be either. It is taken to be a batch if there is a parameter whose update depends on examples by
-    way of such placeholders only; else it is listed in `scalar_only`, and not taken to differ.
+    way of such placeholders only; else it is listed in `scalar_only` or, if the loss would be no
+    scalar, in `scalars`, and not taken to differ.
     """
     random_functions = _functions_with(graph, kinds.RANDOM)
     input_functions = _functions_with(graph, kinds.INPUTS)
@@ -42,9 +43,12 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
             reasons[op.name] = "an input of each worker's own"
         elif job.differing and _reads_differing(graph, job, access, op):
             reasons[op.name] = "what other steps write there from each worker's own examples"
-    batches = _batches_among(graph, job, access, reasons, scalar_only)
+    if not scalar_only:
+        return WorkerInputs(reasons)
+    scalars = frozenset(scalar_only & _scalars_of(graph, job.loss))
+    batches = _batches_among(graph, job, access, reasons, scalar_only - scalars)
     reasons |= dict.fromkeys(batches, "a fed batch")
-    return WorkerInputs(reasons, frozenset(scalar_only - batches), batches)
+    return WorkerInputs(reasons, frozenset(scalar_only - scalars - batches), scalars, batches)
 
 
 def _batches_among(
@@ -56,7 +60,6 @@ def _batches_among(
 ) -> frozenset[str]:
     """Placeholders of unknown rank without which no example would reach some parameter."""
     candidates = unknown & graph.data_ancestors([job.loss.op])
-    candidates -= _scalars_of(graph, job.loss)
     if not candidates:
         return frozenset()
     step = graph.ancestors([job.train_op, job.loss.op])

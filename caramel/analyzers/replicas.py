@@ -60,7 +60,7 @@ def replica_state(
     for variable in sorted(equal & set(reached.variables)):
         what = "parameter" if variable in trainable else "variable"
         raise DriftError(_explain(graph, inputs, reached, what, variable))
-    scalar_only = frozenset(
+    scalar_only = inputs.scalars | frozenset(
         op for op in sorted(unknown) if equal & set(reached_from([op]).variables)
     )
     # The other placeholders of unknown rank may be fed either way, so they count as differing.
@@ -78,7 +78,7 @@ def replica_state(
         shared=tuple(name for name in others if name not in local),
         local=local,
         scalar_only=scalar_only,
-        undeclared=scalar_only & graph.data_ancestors([job.loss.op]),
+        undeclared=(scalar_only - inputs.scalars) & graph.data_ancestors([job.loss.op]),
         worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),
         constant=tuple(v.name for v in job.variables if _is_constant(graph, v)),

@@ -162,7 +162,7 @@ class _Ordering:
     ) -> None:
         self._accesses, self._graph, self._frames = accesses, accesses.graph, frames
         self._handles = {variable.name: variable.handle for variable in job.variables}
-        is_input = inputs.reasons.keys() | inputs.scalar_only
+        is_input = inputs.reasons.keys() | inputs.scalar_only | inputs.scalars
         trained = frozenset(v.name for v in job.variables if v.trainable)
         late = _waiting_for_computation(accesses, is_input, trained)
         self._order = _in_practice(accesses, late)
