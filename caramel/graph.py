@@ -210,7 +210,7 @@ class OpGraph:
         for name, controls in added.items():
             waits = (*ops[name].control_inputs, *dict.fromkeys(controls))
             ops[name] = replace(ops[name], control_inputs=waits)
-        return OpGraph(ops, self.functions, self.constants)
+        return OpGraph(ops, self.functions, self.constants, self.numbers)
 
     def spec(self, tensor: TensorRef) -> TensorSpec:
         """What is known of a tensor; nothing is known of outputs that no definition names."""

@@ -15,6 +15,7 @@ from networks import (
     PROCESSES,
     Network,
     assert_equals_one_device,
+    control_flow_version,
     cross_entropy,
     frontier_of,
     inputs,
@@ -78,6 +79,13 @@ def bias_in_a_routing(x, y, ids):
             / (1 + tf.reduce_sum(tf.square(h), 1, keepdims=True))
         )
     return cross_entropy(h, y)
+
+
+def bias_in_a_scan(x, y, ids):
+    b = parameter("b", [3])
+    halves = tf.transpose(tf.reshape(x, [-1, 2, 3]), [1, 0, 2])
+    h = tf.scan(lambda before, half: tf.square(before * 0.1 + half) + b, halves)
+    return cross_entropy(tf.square(h[-1] + b), y)
 
 
 def temperature(x, y, ids):
@@ -195,6 +203,7 @@ LOSSES = (
     scalar_bias_and_scale,
     bias_in_several_places,
     bias_in_a_routing,
+    bias_in_a_scan,
     temperature,
     softplus_temperature,
     weight_norm,
@@ -378,6 +387,25 @@ def test_what_is_done_to_each_example_is_done_before_aggregation(of, update, wor
         train_op = update([gradient], [w])
         loss = cross_entropy(logits, y)
     assert_equals_one_device(Network(graph, train_op, loss, feed, {"w": gradient}), workers)
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_gradients_of_examples_may_be_made_in_a_loop(version):
+    with control_flow_version(version), tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(EXAMPLES)
+        w, b = parameter("w", [6, 3]), parameter("b", [3])
+
+        def of_one(example):
+            loss = cross_entropy(example[0][None] @ w + b, example[1][None])
+            return tuple(tf.clip_by_global_norm(tf1.gradients(loss, [w, b]), 0.3)[0])
+
+        each = tf.map_fn(of_one, (x, y), fn_output_signature=(x.dtype, x.dtype))
+        gradients = [tf.reduce_mean(several, 0) for several in each]
+        train_op = adam_by_hand(gradients, [w, b])
+        loss = cross_entropy(x @ w + b, y)
+    found = Network(graph, train_op, loss, feed, dict(zip("wb", gradients, strict=True)))
+    assert_equals_one_device(found, 3, steps=4)
 
 
 def test_gradients_that_lie_side_by_side_are_clipped_together():

@@ -172,6 +172,8 @@ class _Evaluation:
             numbers = self._graph.numbers.get(op.name)
             return [ZERO if numbers and not any(numbers) else SHARED]
         at = At(self._graph, op, inputs, self._batch, self.shape)
+        if _begins_gradient_array(self._graph, op):
+            return [NOTHING]
         if op.name in self._pushed:
             return [joined([self._read(each) for each in self._pushed[op.name]], at.where)]
         if op.kind == "Merge" and (bad := self._passed_on(op, inputs, at.where)) is not None:
@@ -327,6 +329,23 @@ def _pushed(graph: OpGraph) -> Mapping[str, tuple[TensorRef, ...]]:
         for op in graph
         if values and op.kind == kinds.STACK_POP
     }
+
+
+def _begins_gradient_array(graph: OpGraph, op: Op) -> bool:
+    """Whether an op hands the flow of a v1 array to that of its gradients, which is still empty."""
+    if op.kind != "Identity" or not any(
+        graph[source].kind == "TensorArrayGradV3" for source in op.control_inputs
+    ):
+        return False
+    waiting, seen = [op.inputs[0].op], {op.name}
+    while waiting:
+        before = graph[waiting.pop()]
+        if before.kind in ("TensorArrayWriteV3", "TensorArrayScatterV3"):
+            return graph[handle_of(graph, before.inputs[0])].kind == "TensorArrayV3"
+        if before.kind in kinds.PASS_THROUGH and before.name not in seen:
+            seen.add(before.name)
+            waiting += [tensor.op for tensor in before.inputs]
+    return False
 
 
 def _order(

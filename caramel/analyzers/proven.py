@@ -17,7 +17,7 @@ from caramel.analyzers.search import DENSE, ROWS, cost_of
 from caramel.analyzers.seeds import is_real
 from caramel.analyzers.wider import WiderSearch
 from caramel.facts import LoopFrames, StateAccess, TrainingJob, Variable
-from caramel.graph import OpGraph, TensorSpec
+from caramel.graph import Op, OpGraph, TensorSpec
 from caramel.names import TensorRef
 
 _CHOICES = {
@@ -25,6 +25,12 @@ _CHOICES = {
     "Switch": 1,
 }
 """Kinds that choose by one of their inputs: which one."""
+_LOGICAL = frozenset(
+    {
+        *("Equal", "Greater", "GreaterEqual", "Less", "LessEqual", "NotEqual"),
+        *("Enter", "Identity", "LogicalAnd", "LogicalNot", "LogicalOr", "LoopCond"),
+    }
+)
 
 
 class ProvenSearch(WiderSearch):
@@ -79,24 +85,57 @@ def chosen_by_parts(graph: OpGraph, regions: Regions, examples: Examples) -> fro
 
     Differentiation chooses by what the forward pass has chosen by.
     """
-    forward = {
-        graph[name].inputs[_CHOICES[graph[name].kind]]
-        for name in regions.forward
-        if graph[name].kind in _CHOICES
-    }
+    forward = {tensor for name in regions.forward for tensor in _conditions(graph, graph[name])}
     between = regions.core | regions.tail
     found: set[str] = set()
     for name in graph.topological_order():
         if name not in between:
             continue
         op = graph[name]
-        if any(tensor.op in found for tensor in op.inputs):
+        conditions = [tensor for tensor in _conditions(graph, op) if tensor not in forward]
+        if any(tensor.op in found for tensor in op.inputs) or any(
+            examples.of(tensor).kind in (Kind.LOCAL, Kind.SUM) for tensor in conditions
+        ):
             found.add(name)
-        elif op.kind in _CHOICES:
-            by = op.inputs[_CHOICES[op.kind]]
-            if by not in forward and examples.of(by).kind in (Kind.LOCAL, Kind.SUM):
-                found.add(name)
     return frozenset(found)
+
+
+def _conditions(graph: OpGraph, op: Op) -> list[TensorRef]:
+    """What decides what an op puts out, of all that it is, or how often a loop goes round."""
+    if op.kind in ("StatelessWhile", "While"):
+        return [t for t in _read_by_condition(graph, op) if graph.spec(t).dtype != "variant"]
+    if op.kind not in _CHOICES:
+        return []
+    condition = op.inputs[_CHOICES[op.kind]]
+    if graph[condition.op].kind != "LoopCond":
+        return [condition]
+    compared, waiting = [], [condition]
+    while waiting:
+        tensor = waiting.pop()
+        source = graph[tensor.op]
+        if source.kind in _LOGICAL:
+            waiting += source.inputs
+        else:
+            compared.append(tensor)
+    return compared
+
+
+def _read_by_condition(graph: OpGraph, op: Op) -> list[TensorRef]:
+    """What the condition of a loop that is a function reads, as the loop puts it out."""
+    read = []
+    for name in op.functions:
+        function = graph.functions.get(name)
+        if function is None or function.body is None:
+            continue
+        dtypes = [function.body.spec(result).dtype for result in function.results]
+        if dtypes == ["bool"]:
+            used = function.body.data_ancestors([result.op for result in function.results])
+            read += [
+                TensorRef(op.name, position)
+                for position, argument in enumerate(function.arguments)
+                if argument in used
+            ]
+    return read
 
 
 def _are_rows(course: Course) -> bool:

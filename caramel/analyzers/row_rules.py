@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from caramel import kinds
 from caramel.analyzers.course_rules import At
 from caramel.analyzers.courses import (
     BY_COUNT,
     NOTHING,
+    OF_ARRAY,
     SHARED,
     SHIFT,
     Course,
@@ -89,6 +91,9 @@ def of_kind(at: At) -> Sequence[Course]:
     kind, inputs, number = at.op.kind, at.inputs, max(1, len(at.op.outputs))
     if any(c.kind is Kind.UNKNOWN for c in inputs):
         return [next(c for c in inputs if c.kind is Kind.UNKNOWN)] * number
+    if _works_on_one_example(at):
+        trained = any(c.trained for c in inputs)
+        return [Course(Kind.ROWS, axis=OF_ARRAY, trained=trained)] * number
     if kind in _LINEAR_IN:
         return [_linear(at, _LINEAR_IN[kind])]
     if kind in ALL_RULES:
@@ -112,6 +117,23 @@ def of_kind(at: At) -> Sequence[Course]:
         total = Course(Kind.SUM, powers=inputs[0].powers, trained=True)
         return [inputs[0], total, total, *[SHARED] * max(0, number - 3)]
     return by_rows(at)
+
+
+def _works_on_one_example(at: At) -> bool:
+    """Whether an op in a loop over the examples reads nothing but one of them, and what is shared.
+
+    Whatever it does then, it does to each example by itself.
+    """
+    rows = [c for c in at.inputs if c.kind is Kind.ROWS]
+    others = [c for c in at.inputs if c.kind is not Kind.ROWS]
+    return (
+        bool(rows)
+        and all(c.axis == OF_ARRAY and not c.powers and not c.marks and not c.index for c in rows)
+        and all(c.kind is Kind.SHARED and not c.powers for c in others)
+        and all(spec.dtype != "variant" for spec in at.op.outputs)
+        and at.op.kind not in kinds.SHAPE_ONLY | kinds.PASS_THROUGH
+        and not at.op.kind.startswith(("TensorArray", "TensorList"))
+    )
 
 
 def _linear(at: At, position: int) -> Course:

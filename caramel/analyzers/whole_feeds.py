@@ -215,6 +215,9 @@ class _Course:
 
     def _look(self, at: At, position: int, axis: int) -> None:
         shape = at.shape(position)
+        if shape is not None and not 0 <= axis < len(shape):  # an array's elements, in a loop
+            self.is_open = True
+            return
         if shape is not None and shape[axis] == 1:
             return
         if at.op.kind in _GATHERS and position == 0:
