@@ -31,6 +31,7 @@ import tensorflow as tf
 
 from caramel.feeds import SplitFeeds
 from caramel.job import Job
+from caramel.memory import total_bytes
 from caramel.modifiers.remember import differs
 from caramel.program import Fetch, Program, StepResult
 from caramel.remembered import Remembered
@@ -39,6 +40,10 @@ from caramel.state import SharedState
 
 TIMES_EXPECTED = 100.0
 LEAST_S, UNKNOWN_S = 30.0, 120.0
+COPIED_SHARE = 0.25
+"""Of the memory of this machine, that copies may take; larger variables are not copied, and a plan
+of theirs is not given up."""
+
 _SETTLED_S = 1.0  # for ops of a cancelled call that were running
 
 _log = logging.getLogger(__name__)
@@ -116,6 +121,10 @@ class Probation:
     def _has_copies(self, program: Program) -> bool:
         """Copy all variables; whether that could be done."""
         if program.is_pending:  # of a step that was interrupted
+            return False
+        size = sum(variable.spec.bytes or 0 for variable in self._job.plan.variables)
+        if size > COPIED_SHARE * total_bytes():
+            _log.info("variables are too large to be copied before the first step of a plan")
             return False
         try:
             self._remembered.take()

@@ -16,6 +16,7 @@ from networks import tf
 
 import caramel
 from caramel import probation
+from caramel.errors import StepTimeoutError
 from caramel.onednn import advice
 from caramel.plan import Edge
 
@@ -28,8 +29,8 @@ pytestmark = [
 def unchecked(monkeypatch) -> None:
     """Plans that never end are let through, and given up soon."""
     monkeypatch.setattr("caramel.step_model.check_fused", lambda *_: None)
-    monkeypatch.setattr(probation, "LEAST_S", 3.0)
-    monkeypatch.setattr(probation, "UNKNOWN_S", 3.0)
+    monkeypatch.setattr(probation, "LEAST_S", 4.0)
+    monkeypatch.setattr(probation, "UNKNOWN_S", 4.0)
 
 
 def stuck(model, plan=None):
@@ -101,6 +102,42 @@ def test_what_a_step_left_to_the_next_one_is_done_once(choice):
         assert_trained(job, session, initial, losses, fed)
 
 
+def averaging() -> networks.Network:
+    """The same job with a moving average of what comes out of the network, and a count of steps."""
+    with tf.Graph().as_default() as graph:
+        networks.tf1.set_random_seed(1)
+        x, y, feed = networks.inputs(40, tf.float32)
+        logits = convolving.lowered(x)
+        loss = networks.cross_entropy(logits, y)
+        average = networks.tf1.get_variable(
+            "average", [networks.CLASSES], trainable=False, use_resource=True
+        )
+        step = networks.tf1.train.get_or_create_global_step()
+        update = average.assign_sub(0.1 * (average - tf.reduce_mean(logits, 0)))
+        with tf.control_dependencies([update]):
+            train_op = networks.tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss, step)
+    return networks.Network(graph, train_op, loss, feed)
+
+
+@pytest.mark.parametrize("choice", [None, "every"])
+def test_what_differs_between_workers_is_as_before_on_each(choice):
+    job = averaging()
+    model = caramel.ARModel(job.context(), workers=2)
+    model.add_variant(stuck(model, choice and deferred(model, choice)), "stuck")
+    fed = feeds(job, 3)
+    with model.session(trials=None) as session:
+        initial = session.variables()
+        losses = [session.step(fed[0])]
+        session.use("stuck")
+        losses += [session.step(feed) for feed in fed[1:]]
+        assert session.metrics().plan == "own"
+        wanted, values = expected(job, initial, fed)
+        np.testing.assert_allclose(losses, wanted, rtol=1e-4)
+        assert networks.relative_error(session.variables(), values) < 1e-4
+        averages = [session.variables(worker)["average"] for worker in range(2)]
+        assert not np.allclose(*averages)
+
+
 def test_a_plan_that_is_tried_is_left_out(caplog):
     job = convolving.job()
     model = caramel.ARModel(job.context(), workers=2)
@@ -154,7 +191,7 @@ def test_a_deferred_part_that_never_ends_is_done_again_with_its_step(monkeypatch
 
         def hang(call):
             call()
-            time.sleep(6)
+            time.sleep(8)
             raise tf.errors.DeadlineExceededError(None, None, "as if it was cancelled")
 
         monkeypatch.setattr(pending._runner, "compile", hanging)
@@ -184,6 +221,16 @@ def test_a_plan_that_ends_is_not_watched_over_any_longer(monkeypatch, caplog):
             session.step(job.feed)
         assert len(limits) == 2  # until what it leaves to the next step has ended, too
     assert "given up" not in caplog.text
+
+
+def test_variables_that_are_too_large_are_not_copied(monkeypatch):
+    job = convolving.job()
+    plain = caramel.ARModel(job.context(), workers=2)
+    model = caramel.ARModel(job.context(), workers=2, plan=stuck(plain))
+    monkeypatch.setattr(probation, "COPIED_SHARE", 0.0)
+    late = pytest.raises(StepTimeoutError, match="did not end within 5 s")
+    with model.session(step_timeout_s=5) as session, late:
+        session.step(job.feed)
 
 
 @pytest.mark.processes
