@@ -329,7 +329,7 @@ def _cache_key(context: Context, measured: Sequence[Any], common: Common) -> str
     """Under what the plan of a step is kept that proves the fastest."""
     job = context.job
     known = (*measured, common.devices, common.options, common.sparse, __version__)
-    known += (job.train_op, job.loss, job.reduction, sorted(job.replicated_feeds))
+    known += (job.train_op, job.loss, job.reduction, job.loss_weight, sorted(job.replicated_feeds))
     return digest(graph_hash(context.graph_def), *map(repr, (*known, common.cluster.where)))
 
 

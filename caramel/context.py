@@ -59,7 +59,11 @@ class Context:
             structure; values may be `tf.IndexedSlices`. Those of all steps together, or, if two
             train the same variable, a mapping by step.
         loss_reduction: "mean" if the loss is the mean over the examples of a batch, "sum" if it is
-            their sum.
+            their sum. By default the graph tells, also where the loss is divided by a count that
+            differs between workers, such as the sum of a mask.
+        loss_weight: where the graph does not tell, the scalar tensor (or its name) that has the
+            count by which the loss is divided; each worker then counts by its own. If there are
+            several steps, a mapping from their names to theirs.
         replicated_feeds: placeholders whose fed value every worker gets whole, although it is not
             a scalar (class weights, say).
 
@@ -83,7 +87,8 @@ class Context:
         loss: Any = None,
         steps: Any = None,
         gradients: Gradients | Mapping[StepName, Gradients] | None = None,
-        loss_reduction: Reduction = "mean",
+        loss_reduction: Reduction | None = None,
+        loss_weight: Any = None,
         replicated_feeds: Sequence[Any] = (),
     ) -> None:
         if not isinstance(graph, tf.Graph):
@@ -91,8 +96,10 @@ class Context:
                 f"the first argument of Context must be a tf.Graph, not {_describe(graph)}; build "
                 "the job inside 'with tf.Graph().as_default() as graph:'"
             )
-        if loss_reduction not in ("mean", "sum"):
+        if loss_reduction not in (None, "mean", "sum"):
             raise GraphError(f"loss_reduction must be 'mean' or 'sum', not {loss_reduction!r}")
+        if loss_reduction is not None and loss_weight is not None:
+            raise GraphError("give loss_reduction or loss_weight, not both")
         _refuse_unsupported(graph)
         names = GraphNames(graph)
         self._graph = weakref.ref(graph)
@@ -117,6 +124,7 @@ class Context:
                 "the graph has no trainable variables, so there is nothing to train; create them "
                 "with tf1.get_variable or tf.Variable inside the graph"
             )
+        weights = _by_step(loss_weight, pairs)
         jobs = {
             name: TrainingJob(
                 train_op=train_ops[name],
@@ -132,6 +140,7 @@ class Context:
                 table_initializers=tuple(
                     op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
                 ),
+                loss_weight=_scalar_weight(names, weights.get(name)),
             )
             for name, (_, own_loss) in pairs.items()
         }
@@ -404,6 +413,26 @@ def _with_own_gradients(job: TrainingJob, graph: OpGraph) -> TrainingJob:
     step = graph.ancestors([job.train_op])
     own = [each for each in job.given_gradients if each.values.op in step]
     return dataclasses.replace(job, given_gradients=tuple(own))
+
+
+def _by_step(given: Any, steps: Iterable[StepName]) -> Mapping[StepName, Any]:
+    """What is given for each step, or for all."""
+    return given if isinstance(given, Mapping) else dict.fromkeys(steps, given)
+
+
+def _scalar_weight(names: GraphNames, weight: Any) -> TensorRef | None:
+    """The count by which the user says that a loss is divided."""
+    if weight is None:
+        return None
+    tensor = names.tensor(weight, "loss_weight")
+    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+    if tensor.shape.rank not in (0, None) or not is_number:
+        raise GraphError(
+            f"loss_weight '{tensor.name}' must be a scalar number, but is {tensor.dtype.name} of "
+            f"shape {tensor.shape}; give the count of the worker's own part, such as "
+            "tf.reduce_sum(mask)"
+        )
+    return parse_tensor(tensor.name)
 
 
 def _given_gradients(

@@ -71,6 +71,10 @@ class AmbiguousGradientError(GraphError):
     """The raw gradient of a parameter cannot be told from the structure of the graph."""
 
 
+class LossScaleError(GraphError):
+    """The loss of the whole batch does not follow from the losses of its parts."""
+
+
 class DriftError(GraphError):
     """A value that differs between workers reaches a variable that must stay equal on all."""
 

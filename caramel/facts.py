@@ -85,6 +85,104 @@ class GradientFactors:
 
 
 @dataclass(frozen=True, slots=True)
+class Divisor:
+    """A number by which a loss is divided, and which differs between workers.
+
+    Attributes:
+        tensor: a scalar; or a tensor whose number of rows it is.
+        rows: whether it is the number of rows.
+        sums: what it is computed from: scalars whose value on the whole batch is the sum of the
+            workers'.
+        means: further ones, whose value on the whole batch is the mean over the examples.
+        ops: what computes it from these, in order; the last one puts it out.
+    """
+
+    tensor: TensorRef
+    rows: bool = False
+    sums: tuple[TensorRef, ...] = ()
+    means: tuple[TensorRef, ...] = ()
+    ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """How much does what a worker computed count in the whole batch's value?
+
+    Every worker's value is multiplied by its part of all examples, to the power `examples`, and by
+    its part of each divisor; then all are added.
+
+    Attributes:
+        name: what it is called; unique in a plan.
+        examples: 1 for a mean over the examples, 0 if their number does not count.
+        divisors: what else the value was divided by.
+    """
+
+    name: str
+    examples: int = 0
+    divisors: tuple[Divisor, ...] = ()
+
+    @property
+    def needs_examples(self) -> bool:
+        """Whether it depends on the workers' numbers of examples."""
+        return self.examples > 0 or any(divisor.means for divisor in self.divisors)
+
+
+MEAN = Weight("mean", 1)
+SUM = Weight("sum")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTerm:
+    """A part of a loss that is the same on every worker: a product of scalars.
+
+    Attributes:
+        sign: 1 or -1.
+        factors: what is multiplied.
+        divisors: by what the product is divided.
+    """
+
+    sign: int = 1
+    factors: tuple[TensorRef, ...] = ()
+    divisors: tuple[TensorRef, ...] = ()
+
+    def times(self, tensor: TensorRef) -> SharedTerm:
+        """The term times a scalar."""
+        return SharedTerm(self.sign, (*self.factors, tensor), self.divisors)
+
+    def divided_by(self, tensor: TensorRef) -> SharedTerm:
+        """The term divided by a scalar."""
+        return SharedTerm(self.sign, self.factors, (*self.divisors, tensor))
+
+    def negated(self) -> SharedTerm:
+        """The term with the other sign."""
+        return SharedTerm(-self.sign, self.factors, self.divisors)
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """How does a loss scale with the examples?
+
+    Attributes:
+        weight: how much each worker's loss counts in the whole batch's; None if that is not so.
+        shared: the parts of it that are the same on every worker, and count once.
+        problem: why nothing can be done, and what the user can do; empty if all is well.
+        doubt: what speaks against what the user has said; empty if nothing does.
+    """
+
+    weight: Weight | None
+    shared: tuple[SharedTerm, ...] = ()
+    problem: str = ""
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LossScales:
+    """How does each loss of a job scale with the examples?"""
+
+    of: Mapping[TensorRef, LossScale]
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingJob:
     """Which training job is it: what is run, what is minimised, what is fed?
 
@@ -92,7 +190,9 @@ class TrainingJob:
         train_op: the op that a step runs.
         loss: the tensor that is minimised.
         other_losses: further tensors that the step minimises, of train ops joined into `train_op`.
-        reduction: whether `loss` is the mean or the sum over the examples.
+        reduction: whether `loss` is the mean or the sum over the examples; None to find out.
+        loss_weight: the scalar by which the user says that the loss is divided; its sum over the
+            workers takes its place on the whole batch.
         variables: all variables of the graph.
         given_gradients: raw gradients that the user named; empty if they are to be found.
         replicated_feeds: ops whose fed value goes to every worker unsplit.
@@ -108,7 +208,7 @@ class TrainingJob:
 
     train_op: str
     loss: TensorRef
-    reduction: Reduction = "mean"
+    reduction: Reduction | None = None
     variables: tuple[Variable, ...] = ()
     given_gradients: tuple[RawGradient, ...] = ()
     replicated_feeds: frozenset[str] = frozenset()
@@ -118,6 +218,7 @@ class TrainingJob:
     differing: frozenset[str] = frozenset()
     equal: frozenset[str] = frozenset()
     serves: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    loss_weight: TensorRef | None = None
 
     @property
     def losses(self) -> tuple[TensorRef, ...]:
@@ -240,11 +341,14 @@ class Cut:
         consumers: ops of the single-device graph that read it for post-processing and updates.
         merge_duplicates: whether rows of equal index may be added up before they are sent (only
             for sparse gradients): no consumer can tell.
+        shared: what is added to it before it is cut although it is the same on every worker, such
+            as a weight decay: the ops that read it, and what they read.
     """
 
     gradient: RawGradient
     consumers: tuple[str, ...]
     merge_duplicates: bool = False
+    shared: tuple[tuple[str, TensorRef], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

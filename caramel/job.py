@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from caramel.context import Context
 from caramel.distributed_graph import DistributedGraph
-from caramel.facts import InputPipelines, LoopFrames, ReplicaState, StateAccess
+from caramel.facts import InputPipelines, LoopFrames, LossScale, ReplicaState, StateAccess
+from caramel.names import TensorRef
 from caramel.plan import Plan
 from caramel.traffic import Traffic
 
@@ -55,6 +56,7 @@ class Job:
         is_plain: whether a plan of this name does what the plain one does.
         forecast_s: how long a step of a plan of this name is predicted to take; None if nothing is.
         give_up: told the name of a plan whose step never ended; returns the plain one's.
+        scale_of: how a scalar scales with the examples; None if nothing is known of it.
     """
 
     context: Context
@@ -71,6 +73,7 @@ class Job:
     is_plain: Callable[[str], bool]
     forecast_s: Callable[[str], float | None]
     give_up: Callable[[str], str]
+    scale_of: Callable[[TensorRef], LossScale | None]
 
     @property
     def plan(self) -> Plan:

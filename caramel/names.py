@@ -208,6 +208,11 @@ def part_name(parameter: str, begin: int, end: int) -> str:
     return f"{parameter}[{begin}:{end}]"
 
 
+def in_dtype(op: str, dtype: str) -> str:
+    """What hands out in another dtype what an added node puts out."""
+    return f"{op}/{dtype}"
+
+
 def sliced(name: str, part: int | str) -> str:
     """A slice of what the node of this name is about. No scope: a parameter may be called so."""
     return f"{name}-slice-{part}"

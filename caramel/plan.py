@@ -15,7 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
 from caramel.errors import PlanError
-from caramel.facts import Factors, Pipeline, Reduction, Variable
+from caramel.facts import MEAN, SUM, Factors, Pipeline, Reduction, Variable, Weight
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.names import TensorRef, part_name
 from caramel.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern, chunk_sizes, schedule
@@ -26,6 +26,14 @@ ALL_GATHER = "all_gather"
 FACTORS = "factors"
 
 SparseMethod = Literal["gather", "dense"]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedInput:
+    """An op reads a tensor that is the same on every worker, and adds it to what is not."""
+
+    op: str
+    tensor: TensorRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,10 @@ class AggregatedGradient:
         consumers: ops of the single-device graph that read the aggregated value instead.
         merge_duplicates: add up rows of equal index before sending (sparse only).
         factors: what it can be computed from on other workers, too; None if it cannot.
+        weight: how much each worker's counts: "mean", "sum", or the name of one of the plan's
+            weights; as the plan's reduction says if it is empty.
+        shared: what has been added to it although it is the same on every worker, and is to count
+            once.
     """
 
     parameter: str
@@ -51,6 +63,8 @@ class AggregatedGradient:
     index_dtype: str = "int32"
     merge_duplicates: bool = False
     factors: Factors | None = None
+    weight: str = ""
+    shared: tuple[SharedInput, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -214,7 +228,8 @@ class Plan:
 
     Attributes:
         devices: where the replica of each worker is.
-        reduction: whether gradients are averaged or added up.
+        reduction: whether gradients are averaged or added up, but for those with a weight.
+        weights: how much what a worker computed may count, besides "mean" and "sum".
         variables: all variables of the graph.
         local: names of variables that may differ between workers.
         summed: those of them whose values are added up where one is asked for; others are averaged.
@@ -267,6 +282,7 @@ class Plan:
     train_op: str = ""
     loss: str = ""
     marks: bool = False
+    weights: tuple[Weight, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -326,6 +342,8 @@ class Plan:
             raise PlanError(f"group '{group.name}' has no members")
         if len({member.spec.dtype for member in members}) > 1:
             raise PlanError(f"group '{group.name}' joins gradients of different dtypes")
+        if len({self.weight(member) for member in members}) > 1:
+            raise PlanError(f"group '{group.name}' joins gradients that count differently")
         sparse = [member.parameter for member in members if member.indices is not None]
         if sparse and len(members) > 1:
             raise PlanError(f"group '{group.name}' joins sparse gradient '{sparse[0]}' with others")
@@ -377,6 +395,31 @@ class Plan:
         """Whether anything is sent of a group."""
         group = next(group for group in self.groups if group.name == name)
         return self.gradient(group.members[0]).indices is not None or self.elements(group) > 0
+
+    def weight(self, gradient: AggregatedGradient) -> Weight:
+        """How much each worker's gradient counts.
+
+        Raises:
+            PlanError: the plan does not have the weight that the gradient names.
+        """
+        name = gradient.weight or self.reduction
+        for weight in (MEAN, SUM, *self.weights):
+            if weight.name == name:
+                return weight
+        raise PlanError(f"the plan has no weight '{name}', by which a gradient counts")
+
+    @property
+    def counts_examples(self) -> bool:
+        """Whether a step depends on the workers' numbers of examples."""
+        if not self.gradients:
+            return self.reduction == "mean"
+        return any(self.weight(gradient).needs_examples for gradient in self.gradients)
+
+    @property
+    def used_weights(self) -> tuple[Weight, ...]:
+        """The weights, besides "mean" and "sum", by which gradients count."""
+        used = {gradient.weight for gradient in self.gradients}
+        return tuple(weight for weight in self.weights if weight.name in used)
 
     @property
     def workers(self) -> int:

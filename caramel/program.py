@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from caramel.pending import Pending
 from caramel.plan import Plan
 from caramel.results import combine
 from caramel.runner import Runner, VariantRunner
+from caramel.scaling_results import Scaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class Program:
         self._steps = 0
         self._seen_shapes: set[frozenset[tuple[TensorRef, tuple[int, ...]]]] = set()
         self._is_unsure = False  # a gradient was 0 when it was compared
-        self._counted = plan.examples is not None and plan.workers > 1 and plan.reduction == "mean"
+        self._counted = plan.examples is not None and plan.workers > 1 and plan.counts_examples
+        self._scaling = Scaling(plan, job.scale_of)
 
     @property
     def preparation(self) -> list[str]:
@@ -176,14 +178,16 @@ class Program:
         """
         compiled, parts = self._runner.compiled, self._pending.parts_done
         is_compared = self._compares(feeds)
-        values, examples, checksums = self._run_step(fetches, feeds, is_compared)
+        besides = self._scaling.besides(f.tensor for f in fetches if f.tensor is not None)
+        values, examples, checksums, more = self._run_step(fetches, besides, feeds, is_compared)
+        known = dict(zip(besides, more, strict=True))
         self._steps += 1
         results = [
             column
             if fetch.apart
             else None
             if fetch.tensor is None
-            else self._combine(fetch.tensor, column, examples)
+            else self._combine(fetch.tensor, column, examples, known)
             for fetch, column in zip(fetches, values, strict=True)
         ]
         did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
@@ -208,10 +212,14 @@ class Program:
         return is_new or is_due or (self._is_unsure and count <= _UNSURE_STEPS)
 
     def _run_step(
-        self, flat: Sequence[Fetch], feeds: SplitFeeds, is_compared: bool
-    ) -> tuple[list[list[Any]], Sequence[int] | None, Sequence[np.ndarray]]:
-        """For each fetch its value on every worker, the workers' numbers of examples, and, if asked
-        for, checksums of what each worker has computed from factors."""
+        self,
+        flat: Sequence[Fetch],
+        besides: Sequence[TensorRef],
+        feeds: SplitFeeds,
+        is_compared: bool,
+    ) -> tuple[list[list[Any]], Sequence[int] | None, Sequence[np.ndarray], Sequence[Any]]:
+        """For each fetch its value on every worker, the workers' numbers of examples, if asked for
+        checksums of what each worker has computed from factors, and the tensors `besides`."""
         plan, workers = self._plan, range(self._plan.workers)
         fed = {
             names.tensor_in_replica(worker, tensor): value
@@ -225,6 +233,7 @@ class Program:
             for worker in workers
             if fetch.tensor is not None
         ]
+        tensors += besides
         if self._counted:
             tensors.append(counts(0))
         extra = [f.op for f in flat if f.tensor is None and not self._late.is_of_step(f.op)]
@@ -244,11 +253,12 @@ class Program:
             examples = [int(count) for count in results.pop()]
         elif examples is None and self._job.pipelines.fixed_examples is not None:
             examples = [self._job.pipelines.fixed_examples] * plan.workers
+        more = results[len(results) - len(besides) :]
         remaining = iter(results)
         values = [
             [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
         ]
-        return values, examples, checksums
+        return values, examples, checksums, more
 
     def _no_part_of_a_step(self, error: NoSuchOpError) -> CaramelError:
         """What to tell of an op that not all replicas have."""
@@ -271,7 +281,7 @@ class Program:
 
     def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
         """How much each worker's part counts; nothing is fed while all count alike."""
-        if self._plan.reduction != "mean" or examples is None or len(set(examples)) == 1:
+        if not self._plan.counts_examples or examples is None or len(set(examples)) == 1:
             return {}
         total = sum(examples)
         fed: dict[TensorRef, Any] = {}
@@ -281,9 +291,13 @@ class Program:
         return fed
 
     def _combine(
-        self, tensor: TensorRef, values: Sequence[Any], examples: Sequence[int] | None
+        self,
+        tensor: TensorRef,
+        values: Sequence[Any],
+        examples: Sequence[int] | None,
+        known: Mapping[TensorRef, Any],
     ) -> Any:
-        job = self._job.context.job
+        parts, shared = self._scaling.parts(tensor, known)
         spec = self._job.context.op_graph.spec(tensor)
         return combine(
             values,
@@ -291,7 +305,8 @@ class Program:
             is_batch=tensor.op in self._job.state.worker_dependent
             and tensor not in self._aggregated[0]
             and spec.shape != (),
-            add_up=job.reduction == "sum" and tensor in job.losses,
+            parts=parts,
+            shared=shared,
         )
 
     def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:

@@ -13,7 +13,8 @@ def combine(
     *,
     examples: Sequence[int] | None,
     is_batch: bool,
-    add_up: bool = False,
+    parts: Sequence[float] | None = None,
+    shared: float = 0.0,
 ) -> Any:
     """The result of one fetch.
 
@@ -21,16 +22,18 @@ def combine(
         values: what each worker returned.
         examples: how many examples each worker had; None if all had as many.
         is_batch: whether the tensor may have one entry for each example.
-        add_up: sum floating scalars instead of averaging them.
+        parts: by what floating scalars are multiplied before they are added, in place of the
+            worker's part of the examples. A worker whose part is 0 may have got no number.
+        shared: what of a floating scalar is the same on every worker, and counts once.
 
     Returns:
-        floating scalars: their mean, weighted by the numbers of examples. Arrays with one entry
-        for each of the worker's examples: concatenated in worker order. Anything else: a list with
-        one value for each worker.
+        floating scalars: their mean, weighted by the numbers of examples, or their sum by `parts`.
+        Arrays with one entry for each of the worker's examples: concatenated in worker order.
+        Anything else: a list with one value for each worker.
     """
     arrays = [np.asarray(value) for value in values]
     if all(array.ndim == 0 and _is_floating(array) for array in arrays):
-        return _mean(values, examples, add_up)
+        return _mean(values, examples, parts, shared)
     if is_batch and _are_batches(arrays, examples):
         return np.concatenate(arrays)
     return list(values)
@@ -40,14 +43,21 @@ def _is_floating(array: np.ndarray) -> bool:
     return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
 
 
-def _mean(values: Sequence[Any], examples: Sequence[int] | None, add_up: bool) -> Any:
-    if add_up:
-        weights = np.ones(len(values))
+def _mean(
+    values: Sequence[Any],
+    examples: Sequence[int] | None,
+    parts: Sequence[float] | None,
+    shared: float,
+) -> Any:
+    if parts is not None:
+        weights = np.asarray(parts)
     elif examples is None:
         weights = np.full(len(values), 1 / len(values))
     else:
         weights = np.asarray(examples) / np.sum(examples)
-    total = np.dot(weights, np.asarray(values, np.float64))
+    counting = weights != 0
+    own = np.asarray(values, np.float64)[counting] - shared
+    total = np.dot(weights[counting], own) + shared
     return np.asarray(values[0]).dtype.type(total)
 
 

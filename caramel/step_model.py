@@ -9,28 +9,34 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from caramel.analysis import Analysis, Analyzer
-from caramel.analyzers.loss import deviations
+from caramel.analyzers.examples import Examples
+from caramel.analyzers.loss import Scales, gradient_weights
 from caramel.assembly import Assembly
 from caramel.cache import kept_plan
 from caramel.cluster import Cluster
 from caramel.context import Context
-from caramel.errors import PlanError
+from caramel.errors import LossScaleError, PlanError
 from caramel.facts import (
+    MEAN,
+    SUM,
     Fusions,
     GradientFactors,
     GradientFrontier,
     InputPipelines,
     LoopFrames,
+    LossScale,
+    LossScales,
     ReplicaState,
     StateAccess,
     StateOrder,
     TrainingJob,
-    WorkerInputs,
+    Weight,
 )
 from caramel.fingerprint import this_machine
 from caramel.graph import OpGraph
 from caramel.job import Job
 from caramel.model_plans import OWN, ModelPlans
+from caramel.names import TensorRef
 from caramel.ordering import ordered_analysis, tell_lost_overlap, tell_order
 from caramel.over_steps import StepFacts
 from caramel.plan import Plan, SparseMethod
@@ -130,6 +136,7 @@ class StepModel:
         self._fusions = analysis.get(Fusions)
         self._graph = analysis.get(OpGraph)
         tell_order(context.op_graph, analysis.get(StateOrder))
+        self._scales: dict[TensorRef, LossScale | None] = {}
         plain = self._plain_plan(analysis)
         self.windows = known_windows(analysis)
         self.plain = plain
@@ -241,13 +248,28 @@ class StepModel:
             self.plans.is_plain,
             self.plans.forecast_s,
             self.plans.give_up,
+            self._scale_of,
         )
+
+    def _scale_of(self, tensor: TensorRef) -> LossScale | None:
+        """How a scalar scales with the examples; None if it is the same on every worker."""
+        if tensor not in self._scales:
+            graph, analysis = self.context.op_graph, self.facts.analysis
+            scale = analysis.get(LossScales).of.get(tensor)
+            differs = tensor.op in self.state.worker_dependent
+            if scale is None and differs and graph.spec(tensor).shape == ():
+                scale = self._scales_of_tensors().of(tensor)
+            self._scales[tensor] = scale
+        return self._scales[tensor]
+
+    def _scales_of_tensors(self) -> Scales:
+        graph, job, analysis = self.context.op_graph, self.context.job, self.facts.analysis
+        return Scales(graph, job, self._frames, analysis.get(Examples))
 
     def _plain_plan(self, analysis: Analysis) -> Plan:
         context, common = self.context, self._common
         frontier = analysis.get(GradientFrontier)
-        if len(common.devices) > 1:
-            self._tell_deviations(analysis.get(WorkerInputs))
+        weights = self._weights(analysis, frontier) if len(common.devices) > 1 else {}
         common.watch.note("analyse")
         return plain_plan(
             context.op_graph,
@@ -261,12 +283,24 @@ class StepModel:
             pattern=common.options.pattern,
             sparse=common.sparse,
             marks=common.marks,
+            weights=weights,
         )
 
-    def _tell_deviations(self, inputs: WorkerInputs) -> None:
-        """Warn where the mean over the workers is not what one device computes."""
-        for each in deviations(self.context.op_graph, self.context.job, inputs):
-            _log.warning("%s", each)
+    def _weights(self, analysis: Analysis, frontier: GradientFrontier) -> dict[str, Weight]:
+        """How much each worker's gradient counts, by parameter.
+
+        Raises:
+            LossScaleError: nothing says how to make the whole batch's of the workers'.
+        """
+        job, scales = self.context.job, analysis.get(LossScales)
+        for loss, scale in scales.of.items():
+            if scale.doubt:
+                _log.warning("%s", scale.doubt)
+            if scale.problem and len(scales.of) == 1:
+                raise LossScaleError(scale.problem)
+            if scale.weight is not None and job.reduction is None and scale.weight != MEAN:
+                _log.info("%s", _told(loss, scale.weight))
+        return gradient_weights(scales, frontier, self._scales_of_tensors())
 
     def _kept_plan(self, key: str | None) -> Plan | None:
         """The plan that proved the fastest in an earlier run, if it can be carried out."""
@@ -314,6 +348,14 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
     if plan is None:
         return own
     return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
+
+
+def _told(loss: TensorRef, weight: Weight) -> str:
+    """How gradients are made one, for people."""
+    if weight == SUM:
+        return f"loss '{loss}' is a sum over the examples: gradients are added up"
+    by = " and ".join(f"'{divisor.tensor}'" for divisor in weight.divisors) or "their number"
+    return f"loss '{loss}' is divided by {by}: each worker's gradients count by its own"
 
 
 def _cores(cluster: Cluster) -> int | None:

@@ -15,6 +15,7 @@ from itertools import product
 from caramel.crossings import Crossing, Wiring
 from caramel.devices import task_of
 from caramel.errors import TrafficError
+from caramel.facts import SUM
 from caramel.graph import dtype_bytes
 from caramel.names import (
     all_inputs_read,
@@ -69,25 +70,31 @@ def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
     for group in plan.groups:
         yield from _group_transfers(plan, group)
     yield from _share_transfers(plan)
-    if plan.examples is not None and plan.reduction == "mean":
-        yield from (
-            (("examples", source), source, target, _SHARE_BYTES)
-            for source in workers
-            for target in workers
-        )
+    told: list[tuple[str, ...]] = (
+        [("examples",)] if plan.examples is not None and plan.counts_examples else []
+    )
+    for weight in plan.used_weights:
+        leaves = {tensor for each in weight.divisors for tensor in (*each.sums, *each.means)}
+        told += [(weight.name, str(tensor)) for tensor in sorted(leaves)]
+    for value in told:
+        for source, target in product(workers, workers):
+            yield (value, source), source, target, _SHARE_BYTES
 
 
 def _share_transfers(plan: Plan) -> Iterator[_Transfer]:
     """How much each worker's factors count, and whether that is not 1."""
-    factored = [plan.gradient(group.members[0]).spec for group in plan.factored]
-    if plan.reduction != "mean" or not factored:
-        return
     workers = range(plan.workers)
-    sizes = {spec.dtype: dtype_bytes(spec.dtype) for spec in factored}
-    for source, target in product(workers, workers):
-        yield ("uneven", source), source, target, _FLAG_BYTES
-        for dtype, size in sizes.items():
-            yield ("share", dtype, source), source, target, size
+    dtypes: dict[str, set[str]] = {}  # of the shares by each weight
+    for group in plan.factored:
+        gradient = plan.gradient(group.members[0])
+        weight = plan.weight(gradient)
+        if weight != SUM:
+            dtypes.setdefault(weight.name, set()).add(gradient.spec.dtype)
+    for name, own in dtypes.items():
+        for source, target in product(workers, workers):
+            yield ("uneven", name, source), source, target, _FLAG_BYTES
+            for dtype in sorted(own):
+                yield ("share", name, dtype, source), source, target, dtype_bytes(dtype)
 
 
 def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:

@@ -42,6 +42,7 @@ from networks import (
 
 import caramel
 from caramel.access import state_access
+from caramel.analyzers.examples import examples
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
 from caramel.analyzers.inputs import worker_inputs
@@ -410,13 +411,15 @@ def renamed(graph: OpGraph, job: TrainingJob) -> tuple[OpGraph, TrainingJob, dic
     other = replace(
         job, train_op=new[job.train_op], loss=tensors([job.loss])[0], variables=variables
     )
-    return OpGraph(ops, graph.functions, constants), other, {n: o for o, n in new.items()}
+    numbers = {new[name]: each for name, each in graph.numbers.items()}
+    return OpGraph(ops, graph.functions, constants, numbers), other, {n: o for o, n in new.items()}
 
 
 def frontier_without_names(graph: OpGraph, job: TrainingJob) -> dict[str, RawGradient]:
     access, frames = state_access(graph, job), loop_frames(graph)
     given_inputs = worker_inputs(graph, job, access)
-    frontier = gradient_frontier(graph, job, access, given_inputs, frames)
+    courses = examples(graph, job, given_inputs)
+    frontier = gradient_frontier(graph, job, access, given_inputs, frames, courses)
     return {cut.gradient.parameter: (cut.gradient.tensors, cut.consumers) for cut in frontier.cuts}
 
 

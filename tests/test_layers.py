@@ -77,6 +77,7 @@ LAYERS = {
             "recording",
             "remembered",
             "runner",
+            "scaling_results",
             "servers",
             "session",
             "state",

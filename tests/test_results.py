@@ -16,7 +16,15 @@ def test_floating_scalars_are_averaged_over_the_examples():
 
 
 def test_a_summed_loss_is_added_up():
-    assert combine([1.0, 4.0], examples=[2, 1], is_batch=False, add_up=True) == 5.0
+    assert combine([1.0, 4.0], examples=[2, 1], is_batch=False, parts=[1, 1]) == 5.0
+
+
+def test_what_is_the_same_on_every_worker_counts_once():
+    assert combine([11.0, 14.0], examples=None, is_batch=False, parts=[1, 1], shared=10.0) == 15.0
+
+
+def test_a_worker_that_counts_nothing_brings_no_nan():
+    assert combine([np.nan, 4.0], examples=None, is_batch=False, parts=[0, 1]) == 4.0
 
 
 def test_results_with_one_entry_for_each_example_are_concatenated_in_worker_order():

@@ -17,6 +17,7 @@
 `wider`               the same where more is known of tensors than how they lie
 `proven`              the same among tensors that are proven to be sums over the examples
 `seeded`              the same among tensors that are linear in the seed of differentiation
+`loss`                how does what a worker computes count in the whole batch?
 `frontier`            where does differentiation end and post-processing begin?
 `factors`             from which smaller tensors can a gradient be computed again?
 `beside`              what do fetches write beside a step, and may each worker do that?
@@ -42,6 +43,7 @@ from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.frontier import gradient_frontier
 from caramel.analyzers.fusions import fused_ops
 from caramel.analyzers.inputs import worker_inputs
+from caramel.analyzers.loss import loss_scales
 from caramel.analyzers.merging import merging
 from caramel.analyzers.pipelines import input_pipelines
 from caramel.analyzers.replicas import replica_state
@@ -55,6 +57,7 @@ ANALYZERS = (
     worker_inputs,
     examples,
     state_order,
+    loss_scales,
     gradient_frontier,
     gradient_factors,
     merging,

@@ -1,41 +1,286 @@
-"""Does the mean of the workers' losses say something else than the loss of the whole batch?
+"""How does what a worker computes count in the loss, and in the gradients, of the whole batch?
 
-Aggregation takes the mean of the workers' gradients (or their sum), which is the gradient of the
-whole batch if the loss is a mean (or sum) over examples. One way in which it is something else
-shows in the graph, and is told.
+The course of the loss (`caramel.analyzers.courses`) tells: a mean counts in proportion to the
+worker's number of examples, a sum counts once, and what is divided by a count of its own (the sum
+of a mask, the number of tokens) counts in proportion to that. Nothing can be done about what is
+none of these, such as a norm over the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping, Sequence
 
-from caramel import kinds
-from caramel.analyzers.dependence import spread
-from caramel.facts import TrainingJob, WorkerInputs
+from caramel.analyzers.branches import predicates_around
+from caramel.analyzers.courses import EXAMPLES, ROOT, Count, Course, Kind, Leaf, as_sum
+from caramel.analyzers.examples import Examples
+from caramel.errors import LossScaleError
+from caramel.facts import (
+    MEAN,
+    SUM,
+    Divisor,
+    GradientFrontier,
+    LoopFrames,
+    LossScale,
+    LossScales,
+    SharedTerm,
+    TrainingJob,
+    Weight,
+)
 from caramel.graph import OpGraph
+from caramel.names import TensorRef
 
-_DIVISIONS = frozenset({"RealDiv", "DivNoNan"})
+_PASSING = frozenset({"Enter", "Identity", "StopGradient", "Switch"})
+_ADVICE = (
+    "settle it by Context(loss_reduction='mean') or Context(loss_reduction='sum'); if the loss is "
+    "divided by a count of its own, such as the sum of a mask, name that scalar: "
+    "Context(loss_weight=count)"
+)
 
 
-def deviations(graph: OpGraph, job: TrainingJob, inputs: WorkerInputs) -> Iterator[str]:
-    """In which ways training differs from that on one device, a sentence each.
+def loss_scales(
+    graph: OpGraph, job: TrainingJob, frames: LoopFrames, courses: Examples
+) -> LossScales:
+    """How each loss of a job scales with the examples; what cannot be told is only noted."""
+    scales = Scales(graph, job, frames, courses)
+    return LossScales({loss: scales.of_loss(loss) for loss in job.losses})
 
-    The loss may be divided by a number that depends on the examples themselves, such as how many of
-    them a mask lets through.
+
+class Scales:
+    """Finds how tensors scale with the examples."""
+
+    def __init__(
+        self, graph: OpGraph, job: TrainingJob, frames: LoopFrames, courses: Examples
+    ) -> None:
+        self._graph, self._job, self._frames, self._courses = graph, job, frames, courses
+        self._predicates: Mapping[str, object] | None = None
+
+    def of_loss(self, loss: TensorRef) -> LossScale:
+        """The scale of a loss, as it is found or as the user has said."""
+        found = self.of(loss)
+        if self._job.loss_weight is not None:
+            count = self._job.loss_weight
+            weight = Weight(f"by {count}", divisors=(Divisor(count, sums=(count,)),))
+            return LossScale(weight, found.shared)
+        if self._job.reduction is None:
+            return found
+        given = MEAN if self._job.reduction == "mean" else SUM
+        doubt = "" if found.weight in (None, given) else _told(loss, found.weight, given)
+        if given == MEAN and found.weight != MEAN:
+            return LossScale(given, (), doubt=doubt)
+        return LossScale(given, found.shared, doubt=doubt)
+
+    def of(self, tensor: TensorRef) -> LossScale:
+        """The scale of a floating-point scalar."""
+        course = self._courses.of(tensor)
+        if not _is_clear(course):
+            scalars = self._courses.with_scalars().of(tensor)
+            course = scalars if _is_clear(scalars) else course
+        if course.kind is Kind.ROWS and not course.marks:  # of one example
+            return LossScale(MEAN)
+        if not _is_clear(course):
+            return LossScale(None, problem=_problem(tensor, course))
+        return self._of_course(tensor, course)
+
+    def weight_of(self, tensor: TensorRef) -> Weight | None:
+        """How much a worker's gradient counts; None if that cannot be told."""
+        course = self._courses.of(tensor)
+        if course.kind is Kind.ROWS and not (course.marks - {ROOT}):
+            return self._weight(course) or None
+        return self._weight(as_sum(course)) if _is_clear(course) else None
+
+    def _of_course(self, tensor: TensorRef, course: Course) -> LossScale:
+        if course.kind is Kind.SHARED and not course.powers:
+            return LossScale(MEAN)
+        weight = self._weight(as_sum(course))
+        if weight is None:
+            return LossScale(None, problem=self._unreadable(tensor, course))
+        if not course.affine:
+            return LossScale(weight)
+        shared = list(self._shared(tensor, SharedTerm()))
+        if None in shared:
+            return LossScale(weight, problem=_no_parts(tensor))
+        return LossScale(weight, tuple(term for term in shared if term is not None))
+
+    # Weights
+
+    def _weight(self, course: Course) -> Weight | None:
+        """The weight of a sum of certain powers; None if a count cannot be read."""
+        powers = dict(course.powers)
+        examples = -powers.pop(EXAMPLES, 0)
+        if examples < 0 or any(power > 0 for power in powers.values()):
+            return None
+        divisors: list[Divisor] = []
+        for count, power in powers.items():
+            divisor = self._divisor(count)
+            if divisor is None:
+                return None
+            divisors += [divisor] * -power
+        if not divisors and examples < 2:
+            return MEAN if examples else SUM
+        told = [f"{each.tensor}" for each in divisors] + ["examples"] * examples
+        return Weight("by " + " and ".join(told), examples, tuple(divisors))
+
+    def _divisor(self, count: Count) -> Divisor | None:
+        tensor = self._outside(count.tensor)
+        if tensor is None:
+            return None
+        if count.of == "rows":
+            return Divisor(tensor, rows=True, sums=(tensor,))
+        leaves = {leaf: self._outside(leaf.tensor) for leaf in sorted(count.leaves)}
+        if any(outside is None for outside in leaves.values()):
+            return None
+        sums = tuple(t for leaf, t in leaves.items() if t is not None and leaf.of == "sum")
+        means = tuple(t for leaf, t in leaves.items() if t is not None and leaf.of == "mean")
+        ops = self._between(tensor, {*sums, *means})
+        return None if ops is None else Divisor(tensor, sums=sums, means=means, ops=ops)
+
+    def _between(self, tensor: TensorRef, leaves: set[TensorRef]) -> tuple[str, ...] | None:
+        """The ops that compute a tensor from others; None if they cannot be run again."""
+        if tensor in leaves:
+            return ()
+        stop = frozenset(leaf.op for leaf in leaves)
+        behind = self._graph.data_ancestors([tensor.op], stop=stop) - stop
+        found: dict[str, None] = {}
+        for name in self._graph.topological_order():
+            if name in behind and any(
+                t in leaves or t.op in found for t in self._graph[name].inputs
+            ):
+                found[name] = None
+        if any(self._outside(TensorRef(name)) != TensorRef(name) for name in found):
+            return None
+        return tuple(found)
+
+    def _outside(self, tensor: TensorRef | None) -> TensorRef | None:
+        """A tensor as it can be read in every step: in no loop, no branch and no function."""
+        while tensor is not None and tensor.op in self._graph:
+            op = self._graph[tensor.op]
+            if self._predicates is None:
+                self._predicates = predicates_around(self._graph)
+            inside = self._frames.frame.get(op.name) or self._predicates.get(op.name)
+            if not inside and op.kind not in ("Enter", "Switch"):
+                return tensor
+            tensor = op.inputs[0] if op.kind in _PASSING else None
+        return None
+
+    def _unreadable(self, tensor: TensorRef, course: Course) -> str:
+        names = [str(count.tensor).lstrip("@") for count, _ in course.powers if count.tensor]
+        by = f"by '{names[0]}'" if names else "by powers of the number of examples"
+        return (
+            f"loss '{tensor}' is divided {by}, a count that differs between workers, and that "
+            f"cannot be read in each step (it is in a function, a loop or a branch); {_ADVICE}"
+        )
+
+    # What is the same on every worker
+
+    def _shared(self, tensor: TensorRef, term: SharedTerm) -> Iterable[SharedTerm | None]:
+        """The parts of a sum that are the same on every worker; None for what cannot be told."""
+        course, op = self._courses.of(tensor), self._graph[tensor.op]
+        if course.kind is Kind.SHARED and not course.powers:
+            yield term.times(tensor)
+        elif course.kind is Kind.SHARED or not course.affine:
+            return
+        elif op.kind in _SAME_NUMBER:
+            yield from self._shared(op.inputs[0], term)
+        elif op.kind == "Neg":
+            yield from self._shared(op.inputs[0], term.negated())
+        elif op.kind in ("Add", "AddV2", "AddN", "AccumulateNV2"):
+            for each in op.inputs:
+                yield from self._shared(each, term)
+        elif op.kind == "Sub":
+            yield from self._shared(op.inputs[0], term)
+            yield from self._shared(op.inputs[1], term.negated())
+        elif op.kind in ("Mul", "RealDiv", "DivNoNan"):
+            yield from self._shared_product(op.inputs, term, divides=op.kind != "Mul")
+        else:
+            yield None
+
+    def _shared_product(
+        self, inputs: Sequence[TensorRef], term: SharedTerm, *, divides: bool
+    ) -> Iterable[SharedTerm | None]:
+        value, factor = inputs
+        if self._courses.of(value).kind is Kind.SHARED and not divides:
+            value, factor = factor, value
+        other = self._courses.of(factor)
+        if other.kind is not Kind.SHARED or other.powers:
+            yield None
+            return
+        scaled = term.divided_by(factor) if divides else term.times(factor)
+        yield from self._shared(value, scaled)
+
+
+_SAME_NUMBER = frozenset(
+    {"Cast", "CheckNumerics", "Identity", "Mean", "Reshape", "Squeeze", "StopGradient", "Sum"}
+)
+
+
+def _is_clear(course: Course) -> bool:
+    """Whether the whole batch's value follows from the parts'."""
+    if course.kind is Kind.SUM:
+        return not course.marks or ROOT in course.marks  # which is how batches are normalised
+    return course.kind is Kind.SHARED
+
+
+def _problem(tensor: TensorRef, course: Course) -> str:
+    if course.kind is Kind.UNKNOWN:
+        return (
+            f"it cannot be told whether loss '{tensor}' is a mean or a sum over the examples: "
+            f"{course.why}; {_ADVICE}"
+        )
+    return (
+        f"loss '{tensor}' is neither a mean nor a sum over the examples: {course.why}, so that the "
+        "loss of the whole batch does not follow from those of the workers' parts; reduce "
+        "what each example loses by tf.reduce_mean. If each worker's own loss is what you want to "
+        "be averaged (or added up), say so by Context(loss_reduction='mean') (or 'sum')"
+    )
+
+
+def _no_parts(tensor: TensorRef) -> str:
+    return (
+        f"loss '{tensor}' has a part that is the same on every worker, such as a weight decay, and "
+        "it cannot be told which; add it to the loss behind all loops and conditionals, as in "
+        "loss = tf.reduce_sum(losses) + decay"
+    )
+
+
+def _told(loss: TensorRef, found: Weight | None, given: Weight) -> str:
+    assert found is not None
+    names = {MEAN: "a mean over the examples", SUM: "a sum over the examples"}
+    by = ", ".join(f"'{divisor.tensor}'" for divisor in found.divisors)
+    return (
+        f"loss '{loss}' is {names.get(found, f'divided by {by}, which differs between workers')}, "
+        f"but loss_reduction={given.name!r} was given: training differs from that on one device; "
+        "leave loss_reduction out"
+    )
+
+
+# Gradients --------------------------------------------------------------------------------------
+
+
+def gradient_weights(
+    scales: LossScales, frontier: GradientFrontier, of_gradients: Scales
+) -> dict[str, Weight]:
+    """How much each worker's gradient counts, by parameter.
+
+    If all losses of the step scale alike, so do all gradients; else each is looked at.
+
+    Raises:
+        LossScaleError: it cannot be told; says why and what to do.
     """
-    forward = graph.data_ancestors([job.loss.op])
-    by_value = spread(
-        graph,
-        inputs.reasons,
-        within=forward,
-        is_cut=lambda tensor, consumer: graph[consumer].kind in kinds.SHAPE_ONLY,
-    ).came_from
-    for op in graph:
-        if op.name not in forward or op.kind not in _DIVISIONS:
-            continue
-        if op.outputs[0].shape == () and op.inputs[1].op in by_value:
-            yield (
-                f"the loss is divided by '{op.inputs[1]}' (in '{op.name}'), which depends on the "
-                "examples: each worker divides by its own, which is not the same as one device "
-                "does; divide by a number that is the same for all, such as the size of the batch"
+    found = [scale.weight for scale in scales.of.values()]
+    parameters = [cut.gradient.parameter for cut in frontier.cuts]
+    if len(set(found)) == 1 and found[0] is not None:
+        return dict.fromkeys(parameters, found[0])
+    weights = {}
+    for cut in frontier.cuts:
+        weight = of_gradients.weight_of(cut.gradient.values)
+        if weight is None:
+            raise LossScaleError(
+                next((scale.problem for scale in scales.of.values() if scale.problem), "")
+                or f"the losses of the step do not scale alike with the examples, and it cannot "
+                f"be told how the gradient of '{cut.gradient.parameter}' does; {_ADVICE}"
             )
+        weights[cut.gradient.parameter] = weight
+    return weights
+
+
+__all__ = ["Leaf", "Scales", "gradient_weights", "loss_scales"]

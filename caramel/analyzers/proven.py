@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from caramel.analyzers.courses import PER_EXAMPLE, Course, Kind
+from caramel.analyzers.courses import PER_EXAMPLE, Course, Kind, Powers, as_sum
 from caramel.analyzers.examples import Examples
 from caramel.analyzers.regions import Regions
 from caramel.analyzers.search import DENSE, ROWS, cost_of
@@ -47,6 +47,7 @@ class ProvenSearch(WiderSearch):
     ) -> None:
         super().__init__(graph, job, access, frames, _ending_at_readers(graph, regions))
         self._examples = examples
+        self._powers = _wanted_powers(job, examples)
         self._choosing = chosen_by_parts(graph, regions, examples)
 
     def _accepts(self, tensor: TensorRef, role: str) -> bool:
@@ -55,11 +56,11 @@ class ProvenSearch(WiderSearch):
             return False
         if role == ROWS:
             return _are_rows(course) and not course.powers and not course.index
-        powers = PER_EXAMPLE if self._job.reduction == "mean" else ()
+        if course.powers not in self._powers:
+            return False
         if role == DENSE:
-            is_sum = course.kind is Kind.SUM and (powers == PER_EXAMPLE or not course.affine)
-            return is_sum and course.powers == powers
-        return _are_rows(course) and course.powers == powers
+            return course.kind is Kind.SUM and not course.affine
+        return _are_rows(course)
 
     def _check(self, cut: TensorRef) -> None:
         """Nothing: candidates are proven."""
@@ -78,6 +79,13 @@ class ProvenSearch(WiderSearch):
                 if self._exists_everywhere(tensor) and self._accepts(tensor, DENSE):
                     self._owners[tensor] = {variable.name for variable in alike[spec]}
                     self._cost[tensor] = cost_of(spec, alike[spec][0]) or 0
+
+
+def _wanted_powers(job: TrainingJob, examples: Examples) -> set[Powers]:
+    """By which counts a gradient is divided that counts as the losses do."""
+    if job.reduction is not None:
+        return {PER_EXAMPLE if job.reduction == "mean" else ()}
+    return {as_sum(examples.of(loss)).powers for loss in job.losses}
 
 
 def chosen_by_parts(graph: OpGraph, regions: Regions, examples: Examples) -> frozenset[str]:

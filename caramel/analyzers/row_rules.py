@@ -9,6 +9,7 @@ from caramel import kinds
 from caramel.analyzers.course_rules import At
 from caramel.analyzers.courses import (
     BY_COUNT,
+    EXAMPLES,
     NOTHING,
     OF_ARRAY,
     SHARED,
@@ -80,6 +81,11 @@ _SAMPLERS = frozenset(
         "UniformCandidateSampler",
     }
 )
+_ALIGNED = frozenset(
+    {"InTopK", "InTopKV2", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"}
+)
+"""All that these read has as many rows."""
+
 _BATCH_NORMS = frozenset({"FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3"})
 _BATCH_NORM_GRADIENTS = frozenset(
     {"FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"}
@@ -116,6 +122,8 @@ def of_kind(at: At) -> Sequence[Course]:
     if kind in _BATCH_NORM_GRADIENTS and inputs[0].kind is Kind.ROWS:
         total = Course(Kind.SUM, powers=inputs[0].powers, trained=True)
         return [inputs[0], total, total, *[SHARED] * max(0, number - 3)]
+    if kind.startswith("SparseSegment") and any(c.kind is Kind.ROWS for c in inputs):
+        return [Course(Kind.ROWS, axis=0, trained=inputs[0].trained)]
     return by_rows(at)
 
 
@@ -165,7 +173,14 @@ def by_rows(at: At) -> Sequence[Course]:
     trained = any(c.trained for c in inputs)
     if all(c.kind is Kind.SHARED and not c.powers for c in inputs):
         return [replace(SHARED, trained=trained)] * number
-    rows = next((c for c in inputs if c.kind is Kind.ROWS), None)
+    rows = max(
+        (c for c in inputs if c.kind is Kind.ROWS),
+        key=lambda course: course.length != EXAMPLES,
+        default=None,
+    )
+    lengths = {c.length for c in inputs if c.kind is Kind.ROWS}
+    if len(lengths) > 1 and at.op.kind not in _ALIGNED:
+        return [unknown(f"{at.where} reads rows of different numbers")] * number
     if rows is None:
         return [local(f"{at.where} is not known to be linear", trained=trained)] * number
     return [_row_output(at, rows, index, trained) for index in range(number)]

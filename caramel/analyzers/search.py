@@ -230,14 +230,6 @@ class Search:
                 f"cannot tell what the raw gradient of '{self._owner(cut)}' is: '{name}' "
                 f"({op.kind}) lies between differentiation and '{cut}' and is not linear; {ADVICE}"
             )
-        adds = op.kind in ("Add", "AddN", "AddV2", "AccumulateNV2", "Sub")
-        if self._job.reduction == "sum" and adds and len(differing) < len(values):
-            raise AmbiguousGradientError(
-                f"'{name}' adds something to a gradient that does not depend on the examples (a "
-                "weight decay in the loss?); with loss_reduction='sum' it would count once for "
-                "every worker. Use the mean over the examples as loss, or apply the decay to the "
-                "gradients after differentiation"
-            )
 
     def _check_no_scaled_gradient(self, cut: TensorRef) -> None:
         """Raise if the cut is a product of a gradient of its own shape and a local value.

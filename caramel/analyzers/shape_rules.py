@@ -655,7 +655,7 @@ def gather(at: At) -> Course:
         moved = None if found.axis is None else found.axis + max(0, shift)
         if found.kind is not Kind.ROWS:
             return found
-        kept = indices.index if indices.index == "beside" else ""
+        kept = indices.index if indices.index in ("beside", "unique") else ""
         return replace(
             found,
             axis=moved,
@@ -681,7 +681,10 @@ def _gathered_rows(at: At, values: Course, indices: Course, axis: int, batch_dim
         return replace(values, index="", uniform=False)
     if values.axis in (axis, None):
         moved = None if indices.axis is None else indices.axis + axis
-        return replace(values, axis=moved, length=indices.length, index="", uniform=False)
+        of_unique = values.index == "unique"
+        marks = values.marks - {BY_COUNT} if of_unique else values.marks
+        length = indices.length
+        return replace(values, axis=moved, length=length, index="", uniform=False, marks=marks)
     return local(f"{at.where} compares examples with each other", trained=values.trained)
 
 
@@ -728,6 +731,31 @@ def dynamic_partition(at: At) -> list[Course]:
         replace(course, axis=0, index="", length=Count("rows", TensorRef(at.op.name, n)))
         for n in range(number)
     ]
+
+
+def dynamic_stitch(at: At) -> Course:
+    """Rows that were sorted into parts, put together again."""
+    data = at.inputs[len(at.inputs) // 2 :]
+    if (bad := _bad(at.inputs)) is not None:
+        return bad
+    if all(c.kind is not Kind.ROWS for c in at.inputs):
+        return replace(joined(data, at.where), elements=None, leaves=None)
+    course = joined(data, at.where)
+    if course.kind is not Kind.ROWS:
+        return course
+    return replace(course, axis=0, length=EXAMPLES, index="", uniform=False)
+
+
+def unique(at: At) -> list[Course]:
+    """Each value once, and for each row which of these it is."""
+    course, number = at.inputs[0], max(2, len(at.op.outputs))
+    if course.kind is not Kind.ROWS:
+        return [replace(course, elements=None, leaves=None)] * number
+    length = Count("rows", TensorRef(at.op.name))
+    why = f"{at.where} leaves out what occurs again"
+    marks = course.marks | {BY_COUNT}
+    once = Course(Kind.ROWS, axis=0, length=length, index="unique", marks=marks, why=why)
+    return [once, replace(course, uniform=False, index=""), *[once] * (number - 2)]
 
 
 def segment_sum(at: At) -> Course:
@@ -909,6 +937,11 @@ SHAPE_RULES: dict[str, Rule] = {
     "BroadcastTo": broadcast,
     "ConcatV2": concat,
     "DynamicPartition": dynamic_partition,
+    "DynamicStitch": dynamic_stitch,
+    "ParallelDynamicStitch": dynamic_stitch,
+    "Unique": unique,
+    "UniqueV2": unique,
+    "UniqueWithCounts": unique,
     "ExpandDims": expand_dims,
     "Fill": fill,
     "GatherNd": gather_nd,

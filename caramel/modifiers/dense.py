@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from caramel.facts import SUM
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.modifiers.desk import Desk
 from caramel.names import TensorRef, in_group, is_added, kept_flat
@@ -50,7 +51,8 @@ class DenseSum:
         scaled: bool = True,
     ) -> None:
         self._desk, self._plan, self._group, self._scope = desk, plan, group, scope
-        self._averages = scaled and plan.reduction == "mean"
+        self._weight = plan.weight(plan.gradient(group.members[0]))
+        self._averages = scaled and self._weight != SUM
         self._schedule: Schedule = schedule(
             group.pattern, plan.workers, depth=group.depth, shift=group.shift
         )
@@ -127,7 +129,7 @@ class DenseSum:
         """The tensor times the worker's share; the multiplication is left out at run time where
         the share is 1."""
         names = [self._name(worker, name) for name in ("even", "weighed", "part")]
-        merged = self._desk.weighed(names, worker, flat, spec)
+        merged = self._desk.weighed(names, worker, flat, spec, weight=self._weight)
         if spec.dtype in SMALL_FLOATS:
             return self._desk.divided(self._name(worker, "scaled"), worker, merged, spec)
         return merged

@@ -9,12 +9,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from caramel.facts import MEAN, Weight
 from caramel.graph import TensorSpec, dtype_bytes, dtype_number
 from caramel.modifiers.aggregated import arrival
 from caramel.modifiers.keep import keep
 from caramel.modifiers.nodes import GraphWriter
-from caramel.modifiers.weigh import SHARE_DTYPE, share, uneven
-from caramel.names import TensorRef, added, arrived, control_string, sliced, token_taken
+from caramel.modifiers.weigh import SHARE_DTYPE, multiplication, share, uneven
+from caramel.names import (
+    TensorRef,
+    added,
+    arrived,
+    control_string,
+    in_dtype,
+    sliced,
+    token_taken,
+)
 from caramel.patterns import aligned_elements
 from caramel.plan import Group, Plan
 
@@ -25,7 +34,7 @@ class Desk:
     def __init__(self, writer: GraphWriter, plan: Plan) -> None:
         self._writer, self._devices = writer, plan.devices
         self._constants: dict[tuple[Any, ...], TensorRef] = {}
-        self._shares: dict[tuple[int, str], TensorRef] = {}
+        self._shares: dict[tuple[int, str, str], TensorRef] = {}
         self._plan = plan
 
     def add(
@@ -161,17 +170,18 @@ class Desk:
             self._constants[key] = self._writer.constant(name, array, device=self._devices[worker])
         return self._constants[key]
 
-    def share(self, worker: int, dtype: str) -> TensorRef:
+    def share(self, worker: int, dtype: str, weight: Weight = MEAN) -> TensorRef:
         """The worker's share as a scalar of a dtype."""
+        own = share(worker, weight)
         if dtype == SHARE_DTYPE:
-            return share(worker)
-        key = (worker, dtype)
+            return own
+        key = (worker, dtype, weight.name)
         if key not in self._shares:
             self._shares[key] = self.add(
-                added(worker, "share", dtype),
+                in_dtype(own.op, dtype),
                 worker,
                 "Cast",
-                [share(worker)],
+                [own],
                 [TensorSpec(dtype, ())],
                 SrcT=SHARE_DTYPE,
                 DstT=dtype,
@@ -185,6 +195,7 @@ class Desk:
         tensor: TensorRef,
         spec: TensorSpec,
         *,
+        weight: Weight = MEAN,
         source: int | None = None,
     ) -> TensorRef:
         """A gradient times a worker's share; at run time nothing is done where that is 1.
@@ -192,14 +203,16 @@ class Desk:
         Args:
             names: of three nodes.
             worker: where.
+            weight: by which it counts; where that is a count of its own, a worker that has none
+                may have got no number, and counts nothing.
             source: whose share; by default the worker's own.
         """
         whose = worker if source is None else source
         choice, product, merged = names
-        inputs = [tensor, uneven(whose)]
+        inputs = [tensor, uneven(whose, weight)]
         even = self.add(choice, worker, "Switch", inputs, [spec, spec], T=spec.dtype)
-        factors = [TensorRef(even.op, 1), self.share(whose, spec.dtype)]
-        weighed = self.add(product, worker, "Mul", factors, [spec], T=spec.dtype)
+        factors = [TensorRef(even.op, 1), self.share(whose, spec.dtype, weight)]
+        weighed = self.add(product, worker, multiplication(weight), factors, [spec], T=spec.dtype)
         outputs = [spec, TensorSpec("int32", ())]
         return self.add(merged, worker, "Merge", [even, weighed], outputs, T=spec.dtype, N=2)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caramel.facts import Factors
+from caramel.facts import SUM, Factors
 from caramel.graph import TensorSpec, dtype_bytes
 from caramel.modifiers.dense import SMALL_FLOATS
 from caramel.modifiers.desk import Desk
@@ -42,7 +42,8 @@ class FactorSum:
 
     def __init__(self, desk: Desk, plan: Plan, group: Group, nodes: Mapping[str, Any]) -> None:
         self._desk, self._plan, self._group, self._nodes = desk, plan, group, nodes
-        self._averages = plan.reduction == "mean"
+        self._weight = plan.weight(plan.gradient(group.members[0]))
+        self._averages = self._weight != SUM
 
     def of(self, gradient: AggregatedGradient) -> list[TensorRef]:
         """The aggregated gradient on each worker."""
@@ -87,7 +88,7 @@ class FactorSum:
             return own
         part = str(source)
         names = [self._name(worker, name, part) for name in ("even", "weighed", "part")]
-        weighed = self._desk.weighed(names, worker, own, spec, source=source)
+        weighed = self._desk.weighed(names, worker, own, spec, weight=self._weight, source=source)
         if spec.dtype not in SMALL_FLOATS:
             return weighed
         return self._desk.divided(self._name(worker, "scaled", part), worker, weighed, spec)

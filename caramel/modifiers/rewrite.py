@@ -11,6 +11,7 @@ from typing import Any
 from caramel.errors import InvariantError
 from caramel.modifiers.aggregate import aggregate
 from caramel.modifiers.await_inputs import await_inputs
+from caramel.modifiers.count_once import count_once
 from caramel.modifiers.defer import defer
 from caramel.modifiers.mark import mark
 from caramel.modifiers.order_sums import order_sums
@@ -27,6 +28,7 @@ Check = Callable[[Any, Plan], None]
 
 MODIFIERS: tuple[Modifier, ...] = (
     replicate,
+    count_once,
     serialize,
     order_sums,
     shard,

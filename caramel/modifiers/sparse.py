@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from caramel.facts import SUM
 from caramel.graph import TensorSpec
 from caramel.modifiers.dense import DenseSum
 from caramel.modifiers.desk import Desk
-from caramel.modifiers.weigh import SHARE_DTYPE, share
+from caramel.modifiers.weigh import SHARE_DTYPE, multiplication, share
 from caramel.names import TensorRef, in_group, is_added, kept_flat, tensor_in_replica
 from caramel.plan import AggregatedGradient, Group, Plan
 
@@ -129,15 +130,18 @@ class SparseRows:
 
     def _weighed(self, worker: int, values: TensorRef, row: TensorSpec) -> TensorRef:
         """The values times the worker's share of the mean."""
-        if self._plan.reduction != "mean":
+        weight = self._plan.weight(self._plan.gradient(self._group.members[0]))
+        if weight == SUM:
             return values
+        own = share(worker, weight)
         number = self._desk.constant(worker, self._plan.workers, SHARE_DTYPE)
-        factor = self._add(worker, "factor", "RealDiv", [share(worker), number], [], T=SHARE_DTYPE)
+        factor = self._add(worker, "factor", "RealDiv", [own, number], [], T=SHARE_DTYPE)
         if row.dtype != SHARE_DTYPE:
             factor = self._add(
                 worker, "factor/cast", "Cast", [factor], [], SrcT=SHARE_DTYPE, DstT=row.dtype
             )
-        return self._add(worker, "weighed", "Mul", [values, factor], [], T=row.dtype)
+        kind = multiplication(weight)
+        return self._add(worker, "weighed", kind, [values, factor], [], T=row.dtype)
 
     def _ready(self, worker: int, name: str, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
         """The tensor when it may be sent, put out by an op of Caramel's own."""

@@ -25,7 +25,7 @@ class ReadyGradient:
         parameter: whose it is.
         size_bytes: what is aggregated.
         ready_s: when it is complete, from the begin of the step.
-        dtype: only gradients of one dtype are joined.
+        dtype: only gradients of one dtype are joined (and of one weight, which may stand here too).
         alone: it must not be joined (a sparse gradient, for example).
     """
 

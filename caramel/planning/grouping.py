@@ -63,7 +63,8 @@ class Grouping:
             name: self._sent(name, group, outlook.free) for name, group in self._plain.items()
         }
         self._parameter = {name: plain.parameter(name) for name in self._plain}
-        self._dtype = {name: plain.spec(name).dtype for name in self._plain}
+        gradients = plain.gradient_of
+        self._alike = {n: (plain.spec(n).dtype, gradients[n].weight) for n in self._plain}
         # Parts are large; whatever is joined is copied.
         self._alone = {part.name for part in parts} | {
             g.parameter
@@ -118,7 +119,7 @@ class Grouping:
     def may_join(self, one: Sequence[str], other: Sequence[str]) -> bool:
         """Whether these may be members of one group."""
         names = [*one, *other]
-        return self._alone.isdisjoint(names) and len({self._dtype[n] for n in names}) == 1
+        return self._alone.isdisjoint(names) and len({self._alike[n] for n in names}) == 1
 
     def group(self, members: tuple[str, ...], *, deferred: bool, in_flight: int) -> Group:
         """A group without a name; pattern and depth follow from its size.

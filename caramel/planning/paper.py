@@ -116,7 +116,7 @@ class _Planner:
                 parameter=name,
                 size_bytes=self._sizes[name],
                 ready_s=self._windows.windows[name].ready_s,
-                dtype=gradient.spec.dtype,
+                dtype=f"{gradient.spec.dtype} {gradient.weight}",
                 alone=gradient.indices is not None or not self._sizes[name],
             )
             for name, gradient in self._gradients.items()

@@ -5,20 +5,33 @@ The baseline of everything that plans more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 from caramel.facts import (
+    MEAN,
+    SUM,
     Cut,
     Factors,
     GradientFactors,
     GradientFrontier,
     InputPipelines,
+    Reduction,
     ReplicaState,
     StateOrder,
     TrainingJob,
+    Weight,
 )
 from caramel.graph import OpGraph, dtype_bytes
-from caramel.plan import ALL_GATHER, AggregatedGradient, Edge, Group, Plan, SparseMethod
+from caramel.plan import (
+    ALL_GATHER,
+    AggregatedGradient,
+    Edge,
+    Group,
+    Plan,
+    SharedInput,
+    SparseMethod,
+)
 from caramel.planning.pattern import AUTO, usual_pattern
 
 # A message costs more processor time than the wire needs for this much.
@@ -38,6 +51,7 @@ def plain_plan(
     pattern: str,
     sparse: SparseMethod = "gather",
     marks: bool = False,
+    weights: Mapping[str, Weight] | None = None,
 ) -> Plan:
     """One group for each gradient, in one pattern or each in the usual one.
 
@@ -52,15 +66,25 @@ def plain_plan(
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
             that gives the same).
         marks: whether steps leave marks of how far groups have come.
+        weights: how much each worker's gradient counts, by parameter; as means if not given.
     """
+    weights = weights or {}
+    of_all = set(weights.values())
+    reduction: Reduction = "sum" if of_all == {SUM} else "mean"
     gradients = tuple(
-        aggregated(graph, job, cut, factors.of.get(cut.gradient.parameter)) for cut in frontier.cuts
+        _weighed(
+            aggregated(graph, job, cut, factors.of.get(cut.gradient.parameter)),
+            cut,
+            weights.get(cut.gradient.parameter, MEAN),
+            reduction,
+        )
+        for cut in frontier.cuts
     )
     workers = len(devices)
     made_for_each = {*state.generators, *state.summed}  # not the same on all workers
     return Plan(
         devices=tuple(devices),
-        reduction=job.reduction,
+        reduction=reduction,
         variables=job.variables,
         gradients=gradients,
         groups=plain_groups(gradients, workers, pattern, sparse),
@@ -76,6 +100,20 @@ def plain_plan(
         train_op=job.train_op,
         loss=job.loss.op,
         marks=marks,
+        weights=tuple(sorted(of_all - {MEAN, SUM}, key=lambda weight: weight.name)),
+    )
+
+
+def _weighed(
+    gradient: AggregatedGradient, cut: Cut, weight: Weight, reduction: Reduction
+) -> AggregatedGradient:
+    """The gradient with what says how much each worker's counts."""
+    counts_once = weight.examples == 0 and not weight.divisors
+    shared = cut.shared if counts_once else ()
+    return dataclasses.replace(
+        gradient,
+        weight="" if weight.name == reduction else weight.name,
+        shared=tuple(SharedInput(op, tensor) for op, tensor in shared),
     )
 
 
