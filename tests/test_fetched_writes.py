@@ -49,6 +49,32 @@ def test_what_all_workers_write_alike_may_be_fetched(fetched, planned):
     assert_as_alone(job, model, [("g", (fetched,)), ("g", ()), ("g", (fetched,)), ("d", ())])
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_counter_that_the_step_reads_is_counted_up_behind_that(workers):
+    """A rate that falls with the counter, and nothing that orders its reads and the count."""
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(23)
+        counter = tf1.train.get_or_create_global_step()
+        loss = cross_entropy(perceptron(x), y)
+        rate = tf1.train.exponential_decay(tf.constant(0.3, tf.float64), counter, 1, 0.5)
+        train_op = tf1.train.GradientDescentOptimizer(rate).minimize(loss)
+        count = tf1.assign_add(counter, 1)
+        with tf.control_dependencies([train_op]):
+            after = tf1.assign_add(counter, 1).op
+    job = Network(graph, after, loss, feed, {"w1": None})
+    model = caramel.ARModel(
+        Network(graph, train_op, loss, feed).context(), workers, analyzers=slow_facts(workers)
+    )
+    with model.session(trials=None) as session:
+        initial = session.variables()
+        for _ in range(5):
+            session.step(feed, [loss, count])
+        values = session.variables()
+    expected = run_on_one_device(job, initial, steps=5)
+    for name, value in expected.values.items():
+        np.testing.assert_allclose(values[name], value, rtol=1e-12, atol=1e-15, err_msg=name)
+
+
 def test_a_count_needs_no_joint_step():
     job = gan()
     model = caramel.ARModel(job.context(), 2)
