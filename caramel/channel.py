@@ -88,9 +88,15 @@ class CallThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, function: Callable[[], Result]) -> Future[Result]:
-        """Let the thread call `function`."""
-        future: Future[Result] = Future()
+    def submit(
+        self, function: Callable[[], Result], future: Future[Result] | None = None
+    ) -> Future[Result]:
+        """Let the thread call `function`, unless the future is cancelled before it begins.
+
+        Args:
+            future: becomes the result; by default a new one.
+        """
+        future = Future() if future is None else future
         self._jobs.put((function, future))
         return future
 
@@ -106,10 +112,11 @@ class CallThread:
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
             function, future = job
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
             del job, function, future  # results are not kept until the next call
 
 
@@ -132,8 +139,9 @@ class Channel:
         """Call `function` and return its result.
 
         An interruption (Ctrl-C, or whatever else a signal handler raises) comes through when the
-        call has ended, so that nothing goes on behind the back of whoever goes on then; a second
-        one at once, and ends the channel. Others than Ctrl-C do so after half a minute, too.
+        call has ended, so that nothing goes on behind the back of whoever goes on then; at once if
+        the call has not begun, which then is not made. A second one comes through at once, and ends
+        the channel. Others than Ctrl-C do so after half a minute, too.
 
         Args:
             what: what is being done, for messages.
@@ -148,9 +156,8 @@ class Channel:
         """
         if self._failure is not None:
             raise SessionError(f"the session cannot be used any more: {self._failure}")
-        future = self._thread.submit(function)
         try:
-            return self._wait_on(future, function, what, timeout_s, look)
+            return self._wait_on(Future(), function, what, timeout_s, look)
         except ClusterError as error:
             self._fail(str(error), function)
             raise
@@ -169,11 +176,12 @@ class Channel:
         timeout_s: float,
         look: Look | None,
     ) -> Result:
-        """Wait for the result, also if interrupted meanwhile."""
+        """Let the thread make the call, and wait for its result, also if interrupted meanwhile."""
         try:
+            self._thread.submit(function, future)
             return self._wait(future, what, timeout_s, look)
         except BaseException as error:
-            if not _is_of_call(error, future):
+            if not _is_of_call(error, future) and not future.cancel():
                 self._wait_though(error, future, function, what, timeout_s, look)
             raise
 
@@ -301,7 +309,9 @@ class Channel:
 
 def _is_of_call(error: BaseException, future: Future[Any]) -> bool:
     """Whether an error is that of a call, or of its workers, and not of a signal handler."""
-    return isinstance(error, ClusterError) or (future.done() and future.exception() is error)
+    if isinstance(error, ClusterError):
+        return True
+    return future.done() and not future.cancelled() and future.exception() is error
 
 
 class _Silence:

@@ -100,8 +100,7 @@ class Runner:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
         new = self._graph.parts[self._sent :]
-        self._sent += len(new)
-        self._send([(part.graph_def, part.variant) for part in new])
+        self._send([(part.graph_def, part.variant) for part in new], are_parts=True)
 
     def add(self, graph_def: bytes, variant: int) -> None:
         """Add nodes to a variant in this session alone; they can be run then.
@@ -125,13 +124,14 @@ class Runner:
         """How long the first call of a function may take besides, at most, to be prepared."""
         return sum(len(part.graph_def) for part in self._graph.parts) / _PLACE_BYTES_PER_S
 
-    def _send(self, new: Sequence[tuple[bytes, int]]) -> None:
+    def _send(self, new: Sequence[tuple[bytes, int]], *, are_parts: bool = False) -> None:
         if not new:
             return
 
         def send() -> None:
             for graph_def, variant in new:
                 self._session.extend(graph_def, variant_prefix(variant))
+                self._sent += are_parts  # here: whoever called may have been interrupted before
             self._session.place()
 
         size = sum(len(graph_def) for graph_def, _ in new)

@@ -31,23 +31,25 @@ class _Ticket:
     Attributes:
         what: what is done in it, for messages.
         thread: whose it is.
+        called: is released when its turn has come.
     """
 
     what: str
     thread: int = field(default_factory=threading.get_ident)
+    called: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Turns:
     """Who is in turn, and who waits.
 
-    They belong to the process that made them: a forked child has none of its threads.
+    They belong to the process that made them: a forked child has none of its threads. Only locks
+    that an interruption cannot leave locked are used: those of `threading.Condition` are not.
     """
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._changed = threading.Condition()
-        # An interruption may come at any moment, also while a turn is left; what is referred to by
-        # nobody then is over.
+        self._lock = threading.RLock()
+        # What is referred to by nobody any more is over, however it ended.
         self._line: deque[weakref.ref[_Ticket]] = deque()
 
     @property
@@ -70,7 +72,7 @@ class Turns:
                 f"{ticket.what} was called in a forked child, which has none of the session's "
                 "connections; use the session in the process that opened it"
             )
-        with self._changed:
+        with self._lock:
             outer = self._of_thread(ticket.thread)
             if outer is not None and not is_last:
                 raise SessionError(
@@ -79,29 +81,39 @@ class Turns:
                 )
             if outer is None:
                 self._line.insert(1 if is_last else len(self._line), weakref.ref(ticket))
-            while self._first().thread != ticket.thread:
-                self._changed.wait(_LOOK_EVERY_S)
+        ticket.called.acquire()
+        while not self._is_first(ticket.thread):
+            ticket.called.acquire(timeout=_LOOK_EVERY_S)
 
     def leave(self, ticket: _Ticket) -> None:
-        """End a turn, or do not wait for it any more."""
+        """End a turn, or do not wait for it any more. Doing it again does nothing."""
         if self.are_forked:
             return
-        with self._changed:
-            with_it = [each for each in self._line if each() is ticket]
-            for each in with_it:
+        with self._lock:
+            for each in [each for each in self._line if each() is ticket]:
                 self._line.remove(each)
-            self._changed.notify_all()
+            first = self._first()
+            if first is not None and first.called.locked():
+                first.called.release()
 
     def _of_thread(self, thread: int) -> _Ticket | None:
         """What a thread does, or waits for."""
         tickets = (each() for each in self._line)
         return next((t for t in tickets if t is not None and t.thread == thread), None)
 
-    def _first(self) -> _Ticket:
-        """Whose turn it is; the line is not empty."""
-        while (ticket := self._line[0]()) is None:
+    def _is_first(self, thread: int) -> bool:
+        with self._lock:
+            first = self._first()
+            return first is None or first.thread == thread
+
+    def _first(self) -> _Ticket | None:
+        """Whose turn it is."""
+        while self._line:
+            ticket = self._line[0]()
+            if ticket is not None:
+                return ticket
             self._line.popleft()
-        return ticket
+        return None
 
 
 class TakesTurns(Protocol):
@@ -124,7 +136,15 @@ def in_turn(method: Method[Taker, Arguments, Result]) -> Method[Taker, Arguments
             turns.take(ticket, is_last=False)
             return method(self, *args, **kwargs)
         finally:
-            turns.leave(ticket)
+            interruption: BaseException | None = None
+            while True:  # it has to be left, also if it is interrupted
+                try:
+                    turns.leave(ticket)
+                    break
+                except BaseException as error:
+                    interruption = error
+            if interruption is not None:
+                raise interruption
 
     return taking
 
