@@ -79,6 +79,11 @@ class Probation:
         self._trusted: set[str] = set()
         self._since: list[Step] = []  # which began since copies were taken, if there are any
 
+    def prepare(self, plan: str) -> None:
+        """A plan is about to be sent to the workers, by its name."""
+        if plan not in self._trusted and not self._job.is_plain(plan) and self._has_room():
+            self._remembered.prepare()
+
     def step(
         self,
         program: Program,
@@ -122,8 +127,7 @@ class Probation:
         """Copy all variables; whether that could be done."""
         if program.is_pending:  # of a step that was interrupted
             return False
-        size = sum(variable.spec.bytes or 0 for variable in self._job.plan.variables)
-        if size > COPIED_SHARE * total_bytes():
+        if not self._has_room():
             _log.info("variables are too large to be copied before the first step of a plan")
             return False
         try:
@@ -132,6 +136,11 @@ class Probation:
             _log.info("variables cannot be copied before the first step of a plan: %s", error)
             return False
         return True
+
+    def _has_room(self) -> bool:
+        """Whether the variables are small enough to be copied."""
+        size = sum(variable.spec.bytes or 0 for variable in self._job.plan.variables)
+        return size <= COPIED_SHARE * total_bytes()
 
     def _tried(
         self, program: Program, usual_s: Sequence[float], function: Callable[[], Result]

@@ -13,8 +13,7 @@ from caramel.runner import Runner, VariantRunner
 class Remembered:
     """Copies of a job's variables on the workers; there are none until they are taken.
 
-    Nothing may be pending when they are taken or put back. What takes them is added to the session
-    by the first call.
+    Nothing may be pending when they are taken or put back.
 
     Args:
         job: the distributed graph and what is known of it.
@@ -27,15 +26,20 @@ class Remembered:
         self._runner = VariantRunner(runner, self._variant)
         self._is_there = False  # what takes them
 
+    def prepare(self) -> None:
+        """Let what takes them be sent with whatever is sent next: TensorFlow places all at once."""
+        if not self._is_there:
+            self._add()
+            self._is_there = True
+
     def take(self) -> None:
         """Copy all variables.
 
         Raises:
             WorkerLostError, tf.errors.OpError: as `Runner.run`.
         """
-        if not self._is_there:
-            self._add()
-            self._is_there = True
+        self.prepare()
+        self._all.extend()
         self._run("take", "copying variables")
 
     def put_back(self) -> None:

@@ -25,7 +25,7 @@ tf1 = tf.compat.v1
 
 _CLOCK_TRIES = 3
 _PLACE_S, _PLACE_BYTES_PER_S = 120.0, 1e5  # a large graph may take far longer than a step
-_CANCELLING_S = 30.0  # for all workers to give up a call
+_CANCELLING_S = 10.0  # for all workers to give up a call
 _CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
 
 Call = Callable[[], list[Any]]
@@ -67,6 +67,7 @@ class Runner:
         self._tasks = [task_of(device) for device in devices]
         self._different_tasks = list(dict.fromkeys(self._tasks))
         self._sent = 0  # how many parts of the graph
+        self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
         self._calls: dict[Any, GraphCall] = {}
         self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
         self._recording: Recording | None = None  # from the first traced calls on
@@ -99,20 +100,31 @@ class Runner:
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        new = self._graph.parts[self._sent :]
-        self._send([(part.graph_def, part.variant) for part in new], are_parts=True)
+        parts, added = self._graph.parts[self._sent :], tuple(self._added)
+        if not parts and not added:
+            return
+
+        def send() -> None:  # keeps account itself: whoever called may have been interrupted
+            for part in parts:
+                self._session.extend(part.graph_def, variant_prefix(part.variant))
+                self._sent += 1
+            for graph_def, variant in added:
+                self._session.extend(graph_def, variant_prefix(variant))
+                del self._added[0]
+            self._session.place()
+
+        size = sum(len(part.graph_def) for part in parts) + sum(len(each) for each, _ in added)
+        deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
+        self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
 
     def add(self, graph_def: bytes, variant: int) -> None:
-        """Add nodes to a variant in this session alone; they can be run then.
+        """Add nodes to a variant in this session alone, which the next `extend` sends.
 
         Args:
             graph_def: a serialised GraphDef.
             variant: the variant's number.
-
-        Raises:
-            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        self._send([(graph_def, variant)])
+        self._added.append((graph_def, variant))
 
     @property
     def limit_of_calls_s(self) -> float:
@@ -123,20 +135,6 @@ class Runner:
     def seconds_to_place(self) -> float:
         """How long the first call of a function may take besides, at most, to be prepared."""
         return sum(len(part.graph_def) for part in self._graph.parts) / _PLACE_BYTES_PER_S
-
-    def _send(self, new: Sequence[tuple[bytes, int]], *, are_parts: bool = False) -> None:
-        if not new:
-            return
-
-        def send() -> None:
-            for graph_def, variant in new:
-                self._session.extend(graph_def, variant_prefix(variant))
-                self._sent += are_parts  # here: whoever called may have been interrupted before
-            self._session.place()
-
-        size = sum(len(graph_def) for graph_def, _ in new)
-        deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
-        self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
 
     def run(
         self,

@@ -120,6 +120,7 @@ class Stepper:
         self._programs = {plan: self._program}
         self._beginning: dict[str, Program] = {}  # those that were interrupted may begin again
         self._probation = Probation(job, runner)
+        self._probation.prepare(plan)
         self._given_up = 0  # how many plans
 
     @property
@@ -428,6 +429,7 @@ class Stepper:
         if name not in self._programs:
             if name not in self._beginning:
                 variant = self._job.variants[name]
+                self._probation.prepare(name)
                 self._beginning[name] = Program(variant, self._job, self._runner)
             self._beginning[name].begin()
             self._programs[name] = self._beginning.pop(name)
