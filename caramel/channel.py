@@ -6,14 +6,12 @@ therefore made in a thread of its own, while the caller watches the workers and 
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -27,6 +25,7 @@ from caramel.errors import (
     StepTimeoutError,
     WorkerLostError,
 )
+from caramel.outcome import Outcome
 
 _WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by probes
 _WATCH_EVERY_S = 1.0
@@ -88,15 +87,9 @@ class CallThread:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def submit(
-        self, function: Callable[[], Result], future: Future[Result] | None = None
-    ) -> Future[Result]:
-        """Let the thread call `function`, unless the future is cancelled before it begins.
-
-        Args:
-            future: becomes the result; by default a new one.
-        """
-        future = Future() if future is None else future
+    def submit(self, function: Callable[[], Result]) -> Future[Result]:
+        """Let the thread call `function`."""
+        future: Future[Result] = Future()
         self._jobs.put((function, future))
         return future
 
@@ -112,11 +105,10 @@ class CallThread:
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
             function, future = job
-            if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(function())
-                except BaseException as error:
-                    future.set_exception(error)
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
             del job, function, future  # results are not kept until the next call
 
 
@@ -157,7 +149,7 @@ class Channel:
         if self._failure is not None:
             raise SessionError(f"the session cannot be used any more: {self._failure}")
         try:
-            return self._wait_on(Future(), function, what, timeout_s, look)
+            return self._wait_on(Outcome(), function, what, timeout_s, look)
         except ClusterError as error:
             self._fail(str(error), function)
             raise
@@ -170,7 +162,7 @@ class Channel:
 
     def _wait_on(
         self,
-        future: Future[Result],
+        outcome: Outcome[Result],
         function: Callable[[], Result],
         what: str,
         timeout_s: float,
@@ -178,17 +170,17 @@ class Channel:
     ) -> Result:
         """Let the thread make the call, and wait for its result, also if interrupted meanwhile."""
         try:
-            self._thread.submit(function, future)
-            return self._wait(future, what, timeout_s, look)
+            self._thread.submit(lambda: outcome.of(function))
+            return self._wait(outcome, what, timeout_s, look)
         except BaseException as error:
-            if not _is_of_call(error, future) and not future.cancel():
-                self._wait_though(error, future, function, what, timeout_s, look)
+            if not _is_of_call(error, outcome) and not outcome.cancel():
+                self._wait_though(error, outcome, function, what, timeout_s, look)
             raise
 
     def _wait_though(
         self,
         interruption: BaseException,
-        future: Future[Any],
+        outcome: Outcome[Any],
         function: Callable[[], Any],
         what: str,
         timeout_s: float,
@@ -197,11 +189,11 @@ class Channel:
         """Wait for the end of a call although its caller was interrupted."""
         is_ctrl_c = isinstance(interruption, KeyboardInterrupt)
         try:
-            self._wait(future, what, timeout_s if is_ctrl_c else _INTERRUPTED_S, look)
+            self._wait(outcome, what, timeout_s if is_ctrl_c else _INTERRUPTED_S, look)
         except BaseException as error:
             if is_ctrl_c and isinstance(error, ClusterError):
                 raise
-            if _is_of_call(error, future) and not isinstance(error, ClusterError):
+            if _is_of_call(error, outcome) and not isinstance(error, ClusterError):
                 _log.info("%s failed when it was interrupted: %s", what, error)
             else:
                 self._fail(f"it was interrupted during {what}", function)
@@ -226,9 +218,10 @@ class Channel:
 
     def _ends(self, last: Callable[[], Any], timeout_s: float) -> bool:
         """Make the last call; whether it ended in time."""
-        future = self._thread.submit(last)
+        outcome: Outcome[Any] = Outcome()
+        self._thread.submit(lambda: outcome.of(last))
         try:
-            self._wait(future, "closing the session", timeout_s, None)
+            self._wait(outcome, "closing the session", timeout_s, None)
         except tf.errors.OpError:
             return True
         except ClusterError as error:
@@ -237,7 +230,7 @@ class Channel:
         return True
 
     def _wait(
-        self, future: Future[Result], what: str, timeout_s: float, look: Look | None
+        self, outcome: Outcome[Result], what: str, timeout_s: float, look: Look | None
     ) -> Result:
         begin = time.monotonic()
         failed: dict[Task, int] = {}
@@ -245,10 +238,8 @@ class Channel:
         look_s = math.inf if look is None else max(look.after_s, _LEAST_LOOK_S)
         wait_s = min(_WATCH_AFTER_S, timeout_s, look_s)
         while True:
-            with contextlib.suppress(FutureTimeoutError):
-                return future.result(wait_s)
-            if future.done():
-                continue
+            if outcome.wait(wait_s):
+                return outcome.result()
             elapsed_s = time.monotonic() - begin
             if elapsed_s >= timeout_s:
                 raise StepTimeoutError(
@@ -307,11 +298,9 @@ class Channel:
         return f"at {names} {_SILENT}"
 
 
-def _is_of_call(error: BaseException, future: Future[Any]) -> bool:
+def _is_of_call(error: BaseException, outcome: Outcome[Any]) -> bool:
     """Whether an error is that of a call, or of its workers, and not of a signal handler."""
-    if isinstance(error, ClusterError):
-        return True
-    return future.done() and not future.cancelled() and future.exception() is error
+    return isinstance(error, ClusterError) or error is outcome.error
 
 
 class _Silence:

@@ -74,6 +74,37 @@ def test_a_worker_that_accepts_connections_and_says_nothing_is_lost_in_the_end(m
         goes_on.set()
 
 
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_an_interrupted_call_is_done_whole_or_not_at_all(has_begun, monkeypatch):
+    """Also where the interruption comes just when the thread was told of the call."""
+    channel, gate, made = Channel(Cluster.embedded(1)), threading.Event(), []
+    told = channel._thread.submit
+
+    def interrupted(function):
+        told(function)
+        if has_begun:
+            gate.set()
+            while not made:
+                time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    def call():
+        made.append("begun")
+        time.sleep(0.3)
+        made.append("ended")
+
+    told(gate.wait)  # keeps the thread busy
+    with monkeypatch.context() as patch:
+        patch.setattr(channel._thread, "submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            channel.call(call, what="a call", timeout_s=60)
+    gate.set()
+    assert made == (["begun", "ended"] if has_begun else [])
+    assert channel.call(lambda: 7, what="a call", timeout_s=5) == 7
+    assert len(made) == 2 * has_begun
+    channel.close(lambda: None, timeout_s=5)
+
+
 def test_a_connection_that_was_interrupted_for_a_moment_is_told_with_what_to_do(monkeypatch):
     """The workers answer again, whatever it was; nobody knows what they have kept."""
     cluster = Cluster.of(["127.0.0.1:1", "127.0.0.1:2"])

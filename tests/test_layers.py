@@ -36,6 +36,7 @@ LAYERS = {
         "memory",
         "names",
         "onednn",
+        "outcome",
         "quiet",
         "receiving",
         "steps",
