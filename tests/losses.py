@@ -18,6 +18,9 @@ class Batch:
         self.x = tf1.placeholder(tf.float64, [None, FEATURES], name="x")
         self.y = tf1.placeholder(tf.int32, [None], name="y")
         self.mask = tf1.placeholder(tf.float64, [None], name="mask")
+        self._compute()
+
+    def _compute(self) -> None:
         self.logits = perceptron(self.x)
         self.labels = tf.one_hot(self.y, CLASSES, dtype=tf.float64)
         self.error = self.logits - self.labels

@@ -153,13 +153,15 @@ def _linear(at: At, position: int) -> Course:
     if all(c.kind is Kind.SHARED for c in others):
         trained = course.trained or any(c.trained for c in others)
         return replace(course, trained=trained, uniform=False, elements=None, index="")
-    bare = replace(
-        at,
-        inputs=tuple(
-            replace(c, powers=()) if n == position else c for n, c in enumerate(at.inputs)
-        ),
-    )
-    operands = [o for o in bare.operands() if o.course.elements is None]
+    operands = [
+        Operand(
+            tensor,
+            replace(other, powers=()) if n == position else replace(other, axis=None),
+            at.is_scalar(n),
+        )
+        for n, (tensor, other) in enumerate(zip(at.op.inputs, at.inputs, strict=True))
+        if other.elements is None
+    ]
     found = not_linear(operands, at.where)
     return replace(found, powers=course.powers) if found.kind is Kind.ROWS else found
 
