@@ -388,18 +388,6 @@ def warnings_of(job, caplog):
     return [record.message for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_loss_that_each_worker_divides_by_its_own_number_is_told(caplog):
-    with tf.Graph().as_default() as graph:
-        x, y, feed = inputs(40)
-        mask = tf1.placeholder(tf.float64, [None], name="mask")
-        logits = perceptron(x)
-        loss = tf1.losses.sparse_softmax_cross_entropy(y, logits, weights=mask)
-        loss = tf.cast(loss, tf.float64)
-        train_op = tf1.train.GradientDescentOptimizer(0.3).minimize(loss)
-    (message,) = warnings_of(Network(graph, train_op, loss, feed), caplog)
-    assert "the loss is divided by 'sparse_softmax_cross_entropy_loss/num_present" in message
-
-
 def test_usual_losses_are_not_told_of(caplog):
     job = network("momentum", "clip_by_global_norm", decayed_loss=True)
     assert warnings_of(job, caplog) == []
