@@ -30,6 +30,7 @@ tf1 = tf.compat.v1
 
 _SHARD_COUNT = re.compile(r"\.data-\d{5}-of-(\d{5})")
 _PATTERN = re.compile(r"[*?\[\\]")  # what TensorFlow does not take literally in a path
+_OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NODE = re.compile(r"^Node: .*\n", re.MULTILINE)  # in TensorFlow's messages
 
 
@@ -120,6 +121,11 @@ def read_checkpoint(
             shapes = reader.get_variable_to_shape_map()
         except (tf.errors.OpError, ValueError) as error:
             raise CheckpointError(f"cannot read checkpoint '{path}': {_reason(error)}") from error
+        if _OBJECTS in held:
+            raise CheckpointError(
+                f"checkpoint '{path}' names values by the objects that hold them, as "
+                "tf.train.Checkpoint does; write one with tf.compat.v1.train.Saver"
+            )
         found = [v for v in variables if v.full_name in held]
         missing = tuple(v.name for v in variables if v.full_name not in held)
         _check_missing(path, missing, len(variables), partial)

@@ -191,3 +191,12 @@ def test_checkpoints_of_tensorflows_first_format_are_read(tmp_path, name):
         saver.save(session, str(tmp_path / "m"), write_meta_graph=False)
     os.rename(tmp_path / "m", tmp_path / name)
     assert read(tmp_path / name) == [1, 1]
+
+
+def test_checkpoints_of_objects_are_refused_by_what_they_are(tmp_path):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variable = tf.Variable(np.ones(2), name="a")
+        session.run(variable.initializer)
+        path = tf.compat.v1.train.Checkpoint(a=variable).save(str(tmp_path / "m"), session)
+    with pytest.raises(CheckpointError, match=r"as tf\.train\.Checkpoint does; write one with"):
+        read(path)
