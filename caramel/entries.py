@@ -20,24 +20,29 @@ from caramel.names import TensorRef
 _DIVISIONS = frozenset({"Div", "DivNoNan", "RealDiv"})
 
 
-def check_entries(graph: OpGraph, job: TrainingJob, feed: Rows, split: SplitFeeds) -> None:
+def check_entries(graph: OpGraph, job: TrainingJob, fed: Sequence[Rows], split: SplitFeeds) -> None:
     """Raise if a step would take the mean of the workers' means over unequal numbers of entries.
 
     Raises:
         FeedError: it would; names the op, and what to write in its place.
     """
-    flat = feed.entries.tensor
-    structure = [each.tensor.op for each in feed.feeds if each.tensor != flat]
-    entries = [len(own[flat]) for own in split.values]
-    if getattr(job, "loss_weight", None) is not None or split.examples is None:
+    if job.loss_weight is not None or split.examples is None:
         return
-    name = mean_over_entries(graph, job.loss, flat.op, structure)
-    if name is not None and not are_proportional(entries, split.examples):
-        raise FeedError(
-            f"'{name}' averages over the entries of what is fed to '{flat}', and "
-            f"workers get different numbers of entries: {entries}; average over rows in its place, "
-            "or say what the loss is divided by: Context(loss_weight=number_of_entries)"
-        )
+    structure = {each.tensor.op for feed in fed for each in feed.structure}
+    for feed in fed:
+        for inner in feed.feeds:
+            more = 0 if inner is feed.entries else 1  # row splits are one more than the rows
+            entries = [len(own[inner.tensor]) - more for own in split.values]
+            if inner.tensor.op in structure or are_proportional(entries, split.examples):
+                continue
+            name = mean_over_entries(graph, job.loss, inner.tensor.op, structure)
+            if name is not None:
+                raise FeedError(
+                    f"'{name}' averages over the entries of what is fed to '{inner.tensor}', and "
+                    f"workers get different numbers of entries: {entries}; average over rows in "
+                    "its place, or say what the loss is divided by: "
+                    "Context(loss_weight=number_of_entries)"
+                )
 
 
 def mean_over_entries(

@@ -9,6 +9,7 @@ import tensorflow as tf
 from caramel import kinds
 from caramel.access import handle_of
 from caramel.errors import FeedError
+from caramel.feeds import SplitFeeds
 from caramel.job import Job
 from caramel.names import TensorRef
 
@@ -125,3 +126,25 @@ def check_fed(job: Job, tensor: TensorRef, value: Any) -> None:
 def _is_inside(job: Job, op: str) -> bool:
     """Whether an op is inside a v1 loop or branch: steps with such fetches would never end."""
     return op in job.context.unfetchable or bool(job.frames.frame.get(op))
+
+
+def check_one_example(job: Job, feeds: SplitFeeds) -> None:
+    """Raise if workers are fed the same single example, and each of them would count it.
+
+    Means over one example are the same on all; sums would be added up.
+
+    Raises:
+        FeedError: they would.
+    """
+    plan = job.plan
+    fed = sorted(str(t) for t in feeds.values[0] if t.op in job.state.taken_for_batches)
+    if plan.workers == 1 or not fed or job.pipelines.iterators:
+        return
+    for gradient in plan.gradients:
+        weight = plan.weight(gradient)
+        if weight.examples + len(weight.divisors) != 1:
+            raise FeedError(
+                f"{', '.join(fed)} are fed scalars, the same for all {plan.workers} workers, and "
+                f"the gradient of '{gradient.parameter}' is a sum over the examples, in which each "
+                "worker would count; feed batches of at least one example for each"
+            )

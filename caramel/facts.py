@@ -375,6 +375,8 @@ class ReplicaState:
         scalar_only: placeholders of unknown rank for which equality depends on scalar feeds.
         undeclared: those of them that the loss is computed from; with a declared shape they would
             be batches.
+        taken_for_batches: other placeholders of unknown rank, by way of which alone examples reach
+            some parameter.
         worker_dependent: ops of the whole graph whose values differ between workers.
         generators: variables that hold a random generator's state.
         constant: variables whose initial value only hands out constants; it is the same wherever
@@ -388,6 +390,7 @@ class ReplicaState:
     local: tuple[str, ...]
     scalar_only: frozenset[str] = frozenset()
     undeclared: frozenset[str] = frozenset()
+    taken_for_batches: frozenset[str] = frozenset()
     worker_dependent: frozenset[str] = frozenset()
     generators: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()

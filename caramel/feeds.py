@@ -40,6 +40,11 @@ class Rows:
         """The one with the entries."""
         return self.feeds[1 if self.kind == "sparse" else -1]
 
+    @property
+    def structure(self) -> tuple[Feed, ...]:
+        """Those that tell to which row an entry belongs; of ragged values the outermost splits."""
+        return (self.feeds[0], self.feeds[2]) if self.kind == "sparse" else self.feeds[:1]
+
 
 @dataclass(frozen=True, slots=True)
 class SplitFeeds:

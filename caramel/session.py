@@ -26,7 +26,7 @@ from caramel.checkpoint import (
 from caramel.cluster import Cluster
 from caramel.entries import check_entries
 from caramel.errors import CheckpointError, FeedError, PlanError, SessionError
-from caramel.exchangeable import check_fed, check_fetched, check_object
+from caramel.exchangeable import check_fed, check_fetched, check_object, check_one_example
 from caramel.facts import Variable
 from caramel.feeds import (
     Feed,
@@ -206,9 +206,10 @@ class Session:
         job = stepper.job
         given = self._feeds(job, feed_dict)
         feeds = split_feeds(given, job.plan.workers)
-        for each in given:
-            if isinstance(each, Rows):
-                check_entries(job.context.op_graph, job.context.job, each, feeds)
+        if feeds.examples is None and job.state.taken_for_batches:
+            check_one_example(job, feeds)
+        if composites := [each for each in given if isinstance(each, Rows)]:
+            check_entries(job.context.op_graph, job.context.job, composites, feeds)
         self._check_fed(job, flat, feeds.values[0])
         if self._state.is_torn:
             self._settle()

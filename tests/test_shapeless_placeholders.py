@@ -49,6 +49,15 @@ def one_of_two():
     return first + tf.reduce_mean(tf.square(parameter("v", []) - y))
 
 
+def summed():
+    x, y = shapeless("x"), shapeless("y")
+    return tf.reduce_sum(tf.square(parameter("w", []) * x - y)) / 14
+
+
+def summed_and_decayed():
+    return summed() + shapeless("decay") * tf.nn.l2_loss(parameter("w", []))
+
+
 OPTIMIZERS = {
     "rate": lambda: tf1.train.GradientDescentOptimizer(shapeless("rate")),
     "of_labels": lambda: tf1.train.GradientDescentOptimizer(
@@ -64,6 +73,8 @@ FEEDS = {
     linear: {"x:0": NUMBERS, "y:0": NUMBERS**2},
     matrices: {"x:0": ROWS, "y:0": ROWS[:, :1], "keep_prob:0": 0.5},
     decayed: {"x:0": NUMBERS, "y:0": NUMBERS**2, "decay:0": 0.1},
+    summed: {"x:0": NUMBERS, "y:0": NUMBERS**2},
+    summed_and_decayed: {"x:0": NUMBERS, "y:0": NUMBERS**2, "decay:0": 0.1},
     labels_only: {"y:0": NUMBERS},
     one_of_two: {"x:0": NUMBERS, "y:0": NUMBERS**2},
 }
@@ -121,6 +132,13 @@ def test_behind_a_clip_by_the_global_norm():
 def test_scalars_are_the_same_for_all(make_loss):
     feeds = dict.fromkeys(FEEDS[make_loss], 0.5)
     assert_as_on_one_device(built(make_loss), feeds, 2)
+
+
+def test_a_single_example_of_a_sum_is_refused_on_several_workers():
+    graph, feeds = built(summed), {"x:0": 0.5, "y:0": 2.0}
+    assert_as_on_one_device(graph, feeds, 1)
+    with pytest.raises(FeedError, match="x:0, y:0 are fed scalars, the same for all 2 workers"):
+        assert_as_on_one_device(graph, feeds, 2)
 
 
 def test_a_scalar_beside_a_batch_is_the_same_for_all():

@@ -65,7 +65,7 @@ def gradient_frontier(
     if not {gradient.parameter for gradient in gradients}.issuperset([*trained, *served]):
         refuse_gradients_of_functions(graph, job, access, regions.forward, regions.sinks)
         gradients += _found(graph, job, access, frames, regions, examples)
-    cuts = _cuts(graph, regions, _in_order(job, gradients))
+    cuts = _cuts(graph, regions, examples, _in_order(job, gradients))
     found = {gradient.parameter for gradient in gradients}
     untouched = [name for name in trained if name not in found]
     return GradientFrontier(tuple(cuts), tuple(untouched))
@@ -155,7 +155,9 @@ def _refuse_gradients_in_loops(
                 )
 
 
-def _cuts(graph: OpGraph, regions: Regions, gradients: list[RawGradient]) -> list[Cut]:
+def _cuts(
+    graph: OpGraph, regions: Regions, examples: Examples, gradients: list[RawGradient]
+) -> list[Cut]:
     """Each gradient with the ops that read it outside differentiation."""
     inside = graph.data_ancestors([t.op for gradient in gradients for t in gradient.tensors])
     cuts = []
@@ -168,7 +170,7 @@ def _cuts(graph: OpGraph, regions: Regions, gradients: list[RawGradient]) -> lis
         }
         consumers = tuple(name for name in graph.ops if name in readers)
         merge = gradient.indices is not None and _only_summed(graph, gradient.values, inside)
-        shared = tuple(_shared_inputs(graph, regions, gradient.values))
+        shared = tuple(_shared_inputs(graph, regions, examples, gradient.values))
         cuts.append(Cut(gradient, consumers, merge, shared))
     return cuts
 
@@ -177,18 +179,27 @@ _ADDING = frozenset({"Add", "AddN", "AddV2", "AccumulateNV2", "ConcatV2", "Pack"
 
 
 def _shared_inputs(
-    graph: OpGraph, regions: Regions, gradient: TensorRef
+    graph: OpGraph, regions: Regions, examples: Examples, gradient: TensorRef
 ) -> Iterator[tuple[str, TensorRef]]:
     """What is added to a gradient behind differentiation although no example is in it."""
+
+    def is_alike(tensor: TensorRef) -> bool:
+        if tensor.op not in regions.differing:
+            return True
+        if tensor.op in regions.by_value:
+            return False
+        course = examples.of(tensor)  # perhaps only the shape of a scalar is in it
+        return course.kind is Kind.SHARED and not course.powers
+
     waiting, seen = [gradient.op], {gradient.op}
     while waiting:
         op = graph[waiting.pop()]
         if op.name not in regions.differing or op.name in regions.forward:
             continue
         values = [t for t in op.inputs if not _is_integer(graph.spec(t))]
-        differing = [t for t in values if t.op in regions.differing]
+        differing = [t for t in values if not is_alike(t)]
         if op.kind in _ADDING:
-            alike = dict.fromkeys(t for t in values if t.op not in regions.differing)
+            alike = dict.fromkeys(t for t in values if t not in differing)
             yield from ((op.name, t) for t in alike)
         if op.kind in kinds.LINEAR and op.name in regions.tail:
             new = [t.op for t in differing if t.op not in seen]

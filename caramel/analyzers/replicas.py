@@ -78,6 +78,7 @@ def replica_state(
         shared=tuple(name for name in others if name not in local),
         local=local,
         scalar_only=scalar_only,
+        taken_for_batches=inputs.taken_for_batches - scalar_only,
         undeclared=(scalar_only - inputs.scalars) & graph.data_ancestors([job.loss.op]),
         worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),

@@ -122,6 +122,8 @@ def of_kind(at: At) -> Sequence[Course]:
     if kind in _BATCH_NORM_GRADIENTS and inputs[0].kind is Kind.ROWS:
         total = Course(Kind.SUM, powers=inputs[0].powers, trained=True)
         return [inputs[0], total, total, *[SHARED] * max(0, number - 3)]
+    if kind == "SparseFillEmptyRows":
+        return [Course(Kind.ROWS, axis=0)] * number
     if kind.startswith("SparseSegment") and any(c.kind is Kind.ROWS for c in inputs):
         return [Course(Kind.ROWS, axis=0, trained=inputs[0].trained)]
     return by_rows(at)

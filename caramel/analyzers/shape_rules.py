@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from caramel import kinds
 from caramel.analyzers.course_rules import RULES, At, Rule, same
 from caramel.analyzers.courses import (
     BY_COUNT,
@@ -24,6 +25,7 @@ from caramel.analyzers.courses import (
     not_linear,
     unknown,
 )
+from caramel.graph import Op, OpGraph
 from caramel.names import TensorRef
 
 _LONGEST = 16  # vectors whose elements are followed one by one
@@ -766,11 +768,12 @@ def segment_sum(at: At) -> Course:
     if values.kind is not Kind.ROWS and segments.kind is not Kind.ROWS:
         return replace(values, leaves=None)
     last = at.inputs[-1]
-    if last.kind is Kind.SHARED and last.powers:  # a segment for each example
+    is_count = last.kind is Kind.SHARED and bool(last.powers)
+    if is_count or _are_rows(at.graph, at.op.inputs[-1]):  # a segment for each example
         return Course(
             Kind.ROWS,
             axis=0,
-            length=last.powers[0][0],
+            length=last.powers[0][0] if is_count else EXAMPLES,
             powers=values.powers,
             trained=values.trained,
             marks=values.marks,
@@ -787,6 +790,29 @@ def segment_sum(at: At) -> Course:
     if values.kind is Kind.SHARED:
         return Course(Kind.SUM, powers=values.powers, trained=values.trained)
     return local(f"{at.where} adds up by segments", trained=values.trained)
+
+
+def _are_rows(graph: OpGraph, tensor: TensorRef) -> bool:
+    """Whether segments are the rows of what is fed as a sparse or ragged value.
+
+    There are as many as row splits but one, or their numbers are a column of the fed indices.
+    """
+    op, behind = graph[tensor.op], frozenset({"Cast", "Identity", "Squeeze", "StridedSlice"})
+    if op.kind == "Sub":
+        while op.kind in behind or op.kind == "Sub":
+            op = graph[op.inputs[0].op]
+        source = graph[op.inputs[0].op] if op.kind == "Shape" else op
+        return _is_fed(source, rank=1)
+    while op.kind in behind:
+        op = graph[op.inputs[0].op]
+    return _is_fed(op, rank=2)
+
+
+def _is_fed(op: Op, *, rank: int) -> bool:
+    """Whether an op is a placeholder of whole numbers."""
+    if op.kind not in kinds.PLACEHOLDERS or not op.outputs[0].dtype.startswith("int"):
+        return False
+    return op.outputs[0].shape is not None and len(op.outputs[0].shape) == rank
 
 
 def scatter_nd(at: At) -> Course:
