@@ -200,6 +200,9 @@ class TrainingJob:
         table_initializers: ops that fill lookup tables.
         differing: variables and tables (by their handle's op) that other steps over the same state
             make differ between workers.
+        told: parameters whose gradients are of these losses; None for all. Of what a fetched train
+            op minimises nobody has told.
+        forward: scalars that belong to the forward pass beside the losses, as far as is known.
         serves: variables that updates of parameters read in other steps, such as gradients that
             are gathered over several, and which parameters these are.
         equal: names of variables that this step must leave equal on all workers although they are
@@ -218,6 +221,8 @@ class TrainingJob:
     differing: frozenset[str] = frozenset()
     equal: frozenset[str] = frozenset()
     serves: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    told: frozenset[str] | None = None
+    forward: tuple[TensorRef, ...] = ()
     loss_weight: TensorRef | None = None
 
     @property

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from caramel.analyzers.beside import Beside
 from caramel.analyzers.state_order import order_of
 from caramel.collector import held_back
-from caramel.errors import CaramelError, DriftError
+from caramel.errors import AmbiguousGradientError, CaramelError, DriftError
 from caramel.facts import (
     GradientFrontier,
     InputPipelines,
@@ -26,6 +26,8 @@ from caramel.facts import (
     TrainingJob,
     WorkerInputs,
 )
+from caramel.graph import OpGraph
+from caramel.names import TensorRef
 from caramel.over_steps import StepFacts, differing_of, whole_pipelines, whole_state
 from caramel.step_model import Common, StepModel
 from caramel.steps import StepName
@@ -70,7 +72,7 @@ class JointSteps:
         key = (name, frozenset(joined))
         if key not in self._joint:
             try:
-                self._joint[key] = self._joined(self._steps[name], sorted(joined))
+                self._joint[key] = self._found(self._steps[name], sorted(joined), fetched)
             except CaramelError as error:
                 told = ", ".join(f"'{op}'" for op in sorted(joined))
                 if len(self._common.devices) == 1:
@@ -89,18 +91,39 @@ class JointSteps:
         return self._beside[name].to_join(fetched)
 
     @held_back()
-    def _joined(self, step: StepModel, fetched: Sequence[str]) -> StepModel:
+    def _found(self, step: StepModel, joined: Sequence[str], fetched: Sequence[str]) -> StepModel:
+        """The joint step. Scalars that are fetched, too, may tell what a train op minimises.
+
+        They only help to find gradients: how these count is looked at in any case.
+        """
+        try:
+            return self._joined(step, joined)
+        except AmbiguousGradientError:
+            scalars = tuple(_scalars(step.context.op_graph, fetched))
+            if not scalars:
+                raise
+            return self._joined(step, joined, scalars)
+
+    def _joined(
+        self, step: StepModel, fetched: Sequence[str], scalars: tuple[TensorRef, ...] = ()
+    ) -> StepModel:
         base, known_job = step.context, step.facts.job
         graph, train_op = base.op_graph, base.job.train_op
         ran = graph.ancestors([train_op, *fetched])
-        trained = [each.context.job for each in self._steps.values()]
-        trained = [job for job in trained if job.train_op in ran]
+        steps = [each for each in self._steps.values() if each.context.job.train_op in ran]
+        trained = [each.context.job for each in steps]
         losses = dict.fromkeys(job.loss for job in trained if job.loss != base.job.loss)
         differing = differing_of(step.state)
         job = dataclasses.replace(
             known_job,
             other_losses=tuple(losses),
             given_gradients=_given(trained),
+            told=frozenset(
+                cut.gradient.parameter
+                for each in steps
+                for cut in each.facts.get(GradientFrontier).cuts
+            ),
+            forward=scalars,
             differing=differing,
             equal=frozenset(v.name for v in base.job.variables if v.name not in differing),
         )
@@ -145,6 +168,14 @@ def _to_order(step: StepModel, fetched: Sequence[str]) -> tuple[str, ...]:
     order = order_of(graph, job, access, frames, inputs, [*own, *fetched])
     touching = {name for pair in order.pairs for name in (pair.first, pair.second)}
     return () if touching.isdisjoint(beside & access.writes.keys()) else tuple(fetched)
+
+
+def _scalars(graph: OpGraph, ops: Sequence[str]) -> Iterator[TensorRef]:
+    """The floating-point scalars that ops put out."""
+    for name in ops:
+        outputs = graph[name].outputs
+        if outputs and outputs[0].shape == () and outputs[0].dtype.startswith(("float", "bfloat")):
+            yield TensorRef(name)
 
 
 def _given(jobs: Sequence[TrainingJob]) -> tuple[RawGradient, ...]:

@@ -300,7 +300,7 @@ class StepModel:
                 raise LossScaleError(scale.problem)
             if scale.weight is not None and job.reduction is None and scale.weight != MEAN:
                 _log.info("%s", _told(loss, scale.weight))
-        return gradient_weights(scales, frontier, self._scales_of_tensors())
+        return gradient_weights(scales, frontier, job, self._scales_of_tensors())
 
     def _kept_plan(self, key: str | None) -> Plan | None:
         """The plan that proved the fastest in an earlier run, if it can be carried out."""

@@ -19,7 +19,7 @@ from networks import (
 from step_jobs import assert_as_alone, gan
 
 import caramel
-from caramel.errors import AmbiguousGradientError, DriftError, FeedError
+from caramel.errors import AmbiguousGradientError, DriftError, FeedError, LossScaleError
 
 BOTH = [("d", ("g_train",)), ("g", ("d_train",)), ("d", ()), ("d", ("g_train",)), ("g", ())]
 
@@ -147,6 +147,46 @@ def test_a_second_train_op_of_the_same_parameters_is_refused():
         pytest.raises((AmbiguousGradientError, DriftError), match="cannot fetch 'other' in a step"),
     ):
         session.step(feed, other)
+
+
+@pytest.mark.parametrize("reduce", [tf.reduce_mean, tf.reduce_sum])
+def test_a_fetched_train_op_counts_as_what_it_minimises_does(reduce):
+    """One loss is a mean over the examples, the other one is not named and may be their sum."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(23)
+        loss = cross_entropy(perceptron(x), y)
+        train_op = tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+        w, v = parameter("w", [6, 5]), parameter("v", [5, 1])
+        other = reduce(tf.square(tf.tanh(x @ w) @ v - 1))
+        optimizer = tf1.train.MomentumOptimizer(0.01, 0.9)
+        both = tf.group(train_op, optimizer.minimize(other, var_list=[w, v], name="other"))
+    model = caramel.ARModel(Network(graph, train_op, loss, feed).context(), 3, check=True)
+    with model.session(trials=None) as session:
+        initial = session.variables()
+        for _ in range(4):
+            session.step(feed, ["other", other])
+        values = session.variables()
+    expected = run_on_one_device(Network(graph, both, loss, feed), initial, steps=4)
+    for name, value in expected.values.items():
+        np.testing.assert_allclose(values[name], value, rtol=1e-11, atol=1e-14, err_msg=name)
+
+
+def test_a_fetched_train_op_of_something_that_cannot_be_told_is_refused():
+    with tf.Graph().as_default() as graph:
+        x, y, feed = inputs(23)
+        loss = cross_entropy(perceptron(x), y)
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        w = parameter("w", [6, 1])
+        root = tf.sqrt(tf.reduce_mean(tf.square(x @ w - 1)))
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        optimizer.minimize(root, var_list=[w], name="other")
+    job = Network(graph, train_op, loss, feed)
+    with (
+        caramel.ARModel(job.context(), 2).session(trials=None) as session,
+        pytest.raises(LossScaleError, match="gradient of 'w' is no loss of the Context.*steps="),
+    ):
+        session.step(feed, "other")
 
 
 def test_metrics_that_are_fetched_count_all_examples():

@@ -88,6 +88,14 @@ class Scales:
             return self._weight(course) or None
         return self._weight(as_sum(course)) if _is_clear(course) else None
 
+    def plain_weight_of(self, tensor: TensorRef) -> Weight | None:
+        """The same, where nobody has told what it is the gradient of.
+
+        What was done with values of the worker's own batch may be a batch norm, or a root of the
+        whole loss: that cannot be told.
+        """
+        return None if self._courses.of(tensor).marks else self.weight_of(tensor)
+
     def _of_course(self, tensor: TensorRef, course: Course) -> LossScale:
         if course.kind is Kind.SHARED and not course.powers:
             return LossScale(MEAN)
@@ -257,22 +265,30 @@ def _told(loss: TensorRef, found: Weight | None, given: Weight) -> str:
 
 
 def gradient_weights(
-    scales: LossScales, frontier: GradientFrontier, of_gradients: Scales
+    scales: LossScales, frontier: GradientFrontier, job: TrainingJob, of_gradients: Scales
 ) -> dict[str, Weight]:
     """How much each worker's gradient counts, by parameter.
 
-    If all losses of the step scale alike, so do all gradients; else each is looked at.
+    If all losses of the step scale alike, so do all their gradients; else each is looked at.
 
     Raises:
         LossScaleError: it cannot be told; says why and what to do.
     """
     found = [scale.weight for scale in scales.of.values()]
-    parameters = [cut.gradient.parameter for cut in frontier.cuts]
-    if len(set(found)) == 1 and found[0] is not None:
-        return dict.fromkeys(parameters, found[0])
+    alike = found[0] if len(set(found)) == 1 else None
     weights = {}
     for cut in frontier.cuts:
-        weight = of_gradients.weight_of(cut.gradient.values)
+        gradient = cut.gradient
+        is_told = job.told is None or gradient.parameter in job.told
+        if is_told or job.reduction is not None:
+            weight = alike or of_gradients.weight_of(gradient.values)
+        else:
+            weight = of_gradients.plain_weight_of(gradient.values)
+            if weight is None:
+                raise LossScaleError(
+                    f"what is minimised with the gradient of '{gradient.parameter}' is no loss of "
+                    "the Context, and it cannot be told how it scales with the examples"
+                )
         if weight is None:
             raise LossScaleError(
                 next((scale.problem for scale in scales.of.values() if scale.problem), "")

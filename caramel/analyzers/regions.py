@@ -83,7 +83,7 @@ def served_parameters(
 
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
     """What losses are computed from, with the stacks on which v1 loops keep forward values."""
-    forward = graph.data_ancestors([loss.op for loss in job.losses])
+    forward = graph.data_ancestors([tensor.op for tensor in (*job.losses, *job.forward)])
     stacks = {
         handle_of(graph, graph[name].inputs[0])
         for name in step
