@@ -422,6 +422,12 @@ class Plan:
         return tuple(weight for weight in self.weights if weight.name in used)
 
     @property
+    def balanced_weights(self) -> tuple[Weight, ...]:
+        """Those of them by which gradients count that have parts which are to count once."""
+        balanced = {gradient.weight for gradient in self.gradients if gradient.shared}
+        return tuple(weight for weight in self.used_weights if weight.name in balanced)
+
+    @property
     def workers(self) -> int:
         """Number of workers."""
         return len(self.devices)

@@ -76,6 +76,9 @@ def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
     for weight in plan.used_weights:
         leaves = {tensor for each in weight.divisors for tensor in (*each.sums, *each.means)}
         told += [(weight.name, str(tensor)) for tensor in sorted(leaves)]
+    for weight in plan.balanced_weights:
+        for source, target in product(workers, workers):
+            yield ("share", weight.name, "float64", source), source, target, _SHARE_BYTES
     for value in told:
         for source, target in product(workers, workers):
             yield (value, source), source, target, _SHARE_BYTES

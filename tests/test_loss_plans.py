@@ -98,6 +98,20 @@ def test_sparse_gradients_count_alike(reduce, sparse):
     assert_trains(job, caramel.ARModel(job.context(), workers=2, sparse=sparse, check=True))
 
 
+@pytest.mark.parametrize("number", [11, 12])
+@pytest.mark.parametrize("least", [1.0, 0.0])
+def test_decay_amid_a_gradient_that_counts_by_a_mask_counts_once(least, number):
+    def loss(b):
+        table = b.weights[0]  # read twice, so that the decay is added amid its gradient
+        again = tf.reduce_sum(tf.square(tf.tanh(b.x @ table)), 1)
+        count = tf.maximum(tf.reduce_sum(b.mask), least) + 1e-3
+        return tf.reduce_sum((b.each + again) * b.mask) / count + 30.0 * b.decay
+
+    job = loss_network(loss, feed=half_empty(number))
+    assert_trains(job, caramel.ARModel(job.context(), workers=2, check=True))
+    assert_trains(job, caramel.ARModel(job.context(), workers=3, pattern="ring", check=True))
+
+
 # Pipelines --------------------------------------------------------------------------------------
 
 NUMBER, PART = 22, 3

@@ -1,14 +1,19 @@
-"""Lets what is the same on every worker count once in gradients that are added up.
+"""Lets what is the same on every worker count once in gradients that are no means.
 
 A weight decay in a loss that is a sum over the examples is added to the gradient of each worker's
-part. Only worker 0 adds it; the others add zeros in its place.
+part. Only worker 0 adds it; the others add zeros in its place. Where workers count by counts of
+their own, which may not add up to that of the whole batch (none is less than 1, say), each divides
+it by how many times it would count.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from caramel.facts import SUM, Weight
+from caramel.graph import dtype_name
 from caramel.modifiers.nodes import GraphWriter, copy_of
+from caramel.modifiers.weigh import SHARE_DTYPE, counted
 from caramel.names import (
     TensorRef,
     added,
@@ -21,31 +26,52 @@ from caramel.plan import Plan, SharedInput
 
 
 def count_once(graph_def: Any, plan: Plan) -> Any:
-    """Let workers other than worker 0 read zeros in place of what is to count once."""
-    shared = dict.fromkeys(each for gradient in plan.gradients for each in gradient.shared)
+    """Let workers read something else in place of what is to count once."""
+    shared = {each: plan.weight(own) for own in plan.gradients for each in own.shared}
     if plan.workers == 1 or not shared:
         return graph_def
     changed = copy_of(graph_def)
     nodes = {node.name: node for node in changed.node}
-    writer = GraphWriter(changed)
-    for worker in range(1, plan.workers):
-        zeros: dict[TensorRef, TensorRef] = {}
-        for each in shared:
-            node = nodes[in_replica(worker, each.op)]
-            if each.tensor not in zeros:
-                zeros[each.tensor] = _zeros(writer, plan, worker, each, node)
-            _replace(node, tensor_in_replica(worker, each.tensor), zeros[each.tensor])
+    for worker in range(plan.workers):
+        once = _Once(GraphWriter(changed), worker, plan.devices[worker])
+        for each, weight in shared.items():
+            if worker or weight != SUM:
+                node = nodes[in_replica(worker, each.op)]
+                after = once.in_place_of(each, weight, node.attr["T"].type)
+                _replace(node, tensor_in_replica(worker, each.tensor), after)
     return changed
 
 
-def _zeros(
-    writer: GraphWriter, plan: Plan, worker: int, shared: SharedInput, reader: Any
-) -> TensorRef:
-    name = added(worker, "counts_once", f"{shared.tensor.op}-{shared.tensor.index}")
-    own = tensor_in_replica(worker, shared.tensor)
-    zeros = writer.add(name, "ZerosLike", [own], device=plan.devices[worker])
-    writer.last.attr["T"].CopyFrom(reader.attr["T"])
-    return zeros
+class _Once:
+    """Writes what a worker reads in place of what is to count once."""
+
+    def __init__(self, writer: GraphWriter, worker: int, device: str) -> None:
+        self._writer, self._worker, self._device = writer, worker, device
+        self._made: dict[tuple[TensorRef, Weight], TensorRef] = {}
+
+    def in_place_of(self, shared: SharedInput, weight: Weight, dtype: int) -> TensorRef:
+        """What is read in place of a tensor; `dtype` is the number of its dtype."""
+        key = (shared.tensor, weight)
+        if key not in self._made:
+            own = tensor_in_replica(self._worker, shared.tensor)
+            name = f"{shared.tensor.op}-{shared.tensor.index}-{len(self._made)}"
+            if weight == SUM:
+                self._made[key] = self._add("ZerosLike", [own], name, T=dtype_name(dtype))
+            else:
+                self._made[key] = self._divided(own, weight, name, dtype_name(dtype))
+        return self._made[key]
+
+    def _divided(self, own: TensorRef, weight: Weight, name: str, dtype: str) -> TensorRef:
+        times = counted(self._worker, weight)
+        if dtype != SHARE_DTYPE:
+            cast = {"SrcT": SHARE_DTYPE, "DstT": dtype}
+            times = self._add("Cast", [times], f"{name}/times", **cast)
+        return self._add("RealDiv", [own, times], name, T=dtype)
+
+    def _add(self, kind: str, inputs: list[TensorRef], name: str, **attributes: str) -> TensorRef:
+        full_name = added(self._worker, "counts_once", name)
+        attribute: dict[str, Any] = dict(attributes)
+        return self._writer.add(full_name, kind, inputs, device=self._device, **attribute)
 
 
 def _replace(node: Any, before: TensorRef, after: TensorRef) -> None:

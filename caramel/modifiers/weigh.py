@@ -40,6 +40,11 @@ def uneven(worker: int, weight: Weight = MEAN) -> TensorRef:
     return TensorRef(added(worker, *_scope(weight), "uneven"))
 
 
+def counted(worker: int, weight: Weight) -> TensorRef:
+    """How many times what is the same on every worker would count, by a weight; on a worker."""
+    return TensorRef(added(worker, *_scope(weight), "counted"))
+
+
 def multiplication(weight: Weight) -> str:
     """The kind of op by which a gradient is multiplied by a share.
 
@@ -221,6 +226,12 @@ class _Shares:
                 for number, (tensor, own) in enumerate(leaves.items())
             }
             self._add_share(worker, totals)
+        if self._weight in self._plan.balanced_weights:
+            shares = [share(worker, self._weight) for worker in self._workers]
+            for worker in self._workers:
+                total = self._total(worker, "shares", shares)
+                inputs = [total, self._constant(worker, self._plan.workers)]
+                self._op(worker, "counted", "RealDiv", inputs)
 
     @property
     def _workers(self) -> range:

@@ -108,8 +108,9 @@ def _weighed(
     gradient: AggregatedGradient, cut: Cut, weight: Weight, reduction: Reduction
 ) -> AggregatedGradient:
     """The gradient with what says how much each worker's counts."""
-    counts_once = weight.examples == 0 and not weight.divisors
-    shared = cut.shared if counts_once else ()
+    by_one_count = weight.examples + len(weight.divisors) == 1
+    sums_up = by_one_count and not any(divisor.ops for divisor in weight.divisors)
+    shared = () if sums_up else cut.shared  # else the workers' parts do not add up to one
     return dataclasses.replace(
         gradient,
         weight="" if weight.name == reduction else weight.name,
