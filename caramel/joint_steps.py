@@ -1,8 +1,9 @@
 """The steps of a model, and what they become together with fetches that write.
 
-A step whose fetches write what has to be aggregated or ordered is a step of its own, a *joint* one:
-its train op is the step's together with what is fetched. It is analysed as any other, with the same
-proof that replicas cannot drift apart, and has a plan of its own.
+A step whose fetches write what has to be aggregated or ordered, or read what has to be ordered, is
+a step of its own, a *joint* one: its train op is the step's together with what is fetched. It is
+analysed as any other, with the same proof that replicas cannot drift apart, and has a plan of its
+own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 from caramel.analyzers.beside import Beside
-from caramel.analyzers.state_order import order_of
+from caramel.analyzers.racing import Racing, racing
 from caramel.collector import held_back
 from caramel.errors import AmbiguousGradientError, CaramelError, DriftError
 from caramel.facts import (
@@ -66,26 +67,30 @@ class JointSteps:
             GraphError: workers would not do alike what is fetched, or it cannot be distributed.
             FeedError: it reads an input pipeline that is no step's.
         """
-        joined = self._to_join(name, fetched)
-        if not joined:
-            return self._steps[name]
+        step = self._steps[name]
+        in_order = _racing(step, fetched)
+        only = in_order.reading  # may be done without, if need be
+        if len(self._common.devices) == 1:
+            joined = only = (*in_order.writing, *in_order.reading)
+        else:
+            joined = (*self._to_join(name, fetched), *in_order.reading)
         key = (name, frozenset(joined))
+        if not joined:
+            return step
         if key not in self._joint:
+            told = ", ".join(f"'{op}'" for op in sorted(key[1]))
             try:
-                self._joint[key] = self._found(self._steps[name], sorted(joined), fetched)
+                self._joint[key] = self._found(step, sorted(key[1]), fetched)
             except CaramelError as error:
-                told = ", ".join(f"'{op}'" for op in sorted(joined))
-                if len(self._common.devices) == 1:
-                    _log.warning("%s may run before or after what the step reads: %s", told, error)
-                    self._joint[key] = self._steps[name]
-                    return self._steps[name]
-                raise type(error)(f"cannot fetch {told} in a step: {error}; {_ADVICE}") from error
+                if key[1] != set(only):
+                    raise type(error)(
+                        f"cannot fetch {told} in a step: {error}; {_ADVICE}"
+                    ) from error
+                _log.warning("%s may run before or behind what the step does: %s", told, error)
+                self._joint[key] = step
         return self._joint[key]
 
     def _to_join(self, name: StepName, fetched: Sequence[str]) -> tuple[str, ...]:
-        """The fetched ops that are part of a joint step; one worker only has to order them."""
-        if len(self._common.devices) == 1:
-            return _to_order(self._steps[name], fetched)
         if name not in self._beside:
             self._beside[name] = _beside(self._steps[name])
         return self._beside[name].to_join(fetched)
@@ -156,18 +161,17 @@ def _beside(step: StepModel) -> Beside:
     )
 
 
-def _to_order(step: StepModel, fetched: Sequence[str]) -> tuple[str, ...]:
-    """The fetched ops if they write a variable in no order with other ops of that step."""
-    graph, job, facts = step.context.op_graph, step.context.job, step.facts
-    access = facts.get(StateAccess)
-    own = [job.train_op, job.loss.op]
-    beside = graph.ancestors(fetched) - graph.ancestors(own)
-    if beside.isdisjoint(access.writes):
-        return ()
-    frames, inputs = facts.get(LoopFrames), facts.get(WorkerInputs)
-    order = order_of(graph, job, access, frames, inputs, [*own, *fetched])
-    touching = {name for pair in order.pairs for name in (pair.first, pair.second)}
-    return () if touching.isdisjoint(beside & access.writes.keys()) else tuple(fetched)
+def _racing(step: StepModel, fetched: Sequence[str]) -> Racing:
+    facts = step.facts
+    return racing(
+        step.context.op_graph,
+        step.context.job,
+        facts.get(StateAccess),
+        facts.get(LoopFrames),
+        facts.get(WorkerInputs),
+        facts.get(GradientFrontier),
+        fetched,
+    )
 
 
 def _scalars(graph: OpGraph, ops: Sequence[str]) -> Iterator[TensorRef]:

@@ -122,13 +122,31 @@ def fetched_count(loss, order):
     return train_op
 
 
-def test_a_variable_can_still_be_fetched_with_its_step():
-    own = job(read_first)
-    with caramel.ARModel(own.context(), 2).session() as session:
-        loss, count = session.step(own.feed, [own.loss, "counter:0"])
-        assert np.shape(loss) == ()
-        assert session.variables()["counter"] == 1.0
-        assert np.all(np.isin(count, [0.0, 1.0]))
+def reported_count(loss, order):
+    count = counter()
+    train_op = descent(loss, 0.3 / (1.0 + count.read_value()))
+    counted = count.assign_add(one(), read_value=False)
+    tf.multiply(count.read_value(), 10.0, name="reported")
+    return tf.group(train_op, counted)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_what_is_computed_from_a_counter_is_fetched_as_it_was(workers):
+    own = job(reported_count)
+    with caramel.ARModel(own.context(), workers).session(trials=None) as session:
+        for step in range(8):
+            assert session.step(own.feed, "reported:0") == pytest.approx(10.0 * step, 1e-12)
+
+
+def test_other_fetches_are_done_by_the_step_itself():
+    own = job(lambda loss, order: tf1.train.MomentumOptimizer(0.1, 0.9).minimize(loss))
+    with own.graph.as_default():
+        size = tf.add_n([tf.reduce_sum(v) for v in tf1.trainable_variables()])
+    model = caramel.ARModel(own.context(), 2)
+    with model.session() as session:
+        session.step(own.feed, [own.loss, size, "w1:0"])
+        assert session.metrics().steps == 1
+    assert not model._joint._joint
 
 
 # What is told ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@
 `units`               what can a worker compute piece by piece, and which does a gradient need?
 `activation`          in which order should raw gradients get ready?
 `windows`             when can each parameter be aggregated without blocking computation?
+`racing`              which fetches touch a variable in no order with their step?
 `whole_feeds`         which fed tensors do not go with the examples?
 ===================== ===========================================================================
 
