@@ -175,7 +175,8 @@ class Probation:
         known_s = [] if forecast_s is None else [forecast_s]
         known_s += [median(usual_s)] if usual_s else []
         longest_s = TIMES_EXPECTED * max(known_s) if known_s else UNKNOWN_S
-        longest_s = max(longest_s, LEAST_S + self._runner.seconds_to_place)
+        prepared_s = self._runner.seconds_to_prepare(self._job.variants[plan].number)
+        longest_s = max(longest_s, LEAST_S + prepared_s)
         return min(longest_s, self._runner.limit_of_calls_s)
 
     def _given_up(self, program: Program, why: str) -> GivenUpError:

@@ -131,10 +131,10 @@ class Runner:
         """How long one call may take, in seconds."""
         return self._timeout_s
 
-    @property
-    def seconds_to_place(self) -> float:
-        """How long the first call of a function may take besides, at most, to be prepared."""
-        return sum(len(part.graph_def) for part in self._graph.parts) / _PLACE_BYTES_PER_S
+    def seconds_to_prepare(self, variant: int) -> float:
+        """How long a variant's first call may take longer than later ones, by its size."""
+        sizes = (len(part.graph_def) for part in self._graph.parts if part.variant == variant)
+        return sum(sizes) / _PLACE_BYTES_PER_S
 
     def run(
         self,
