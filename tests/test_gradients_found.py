@@ -341,6 +341,37 @@ def test_a_second_loss_that_is_not_passed_trains(workers, update, clip):
     assert_equals_one_device(of_two_losses(update, clip=clip), workers, steps=4)
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("passed", [0, 1])
+@pytest.mark.parametrize("update", [adam_by_hand, applied("momentum")])
+def test_each_gradient_counts_as_its_own_loss_does(update, passed, workers):
+    """One loss is a mean, the other a sum; one of them is passed."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(EXAMPLES)
+        w, b = parameter("w", [6, 3]), parameter("b", [3])
+        h = x @ w + b
+        losses = cross_entropy(h, y), tf.reduce_sum(tf.abs(tf.square(h) - x[:, :3])) / 50
+        raw = [*tf1.gradients(losses[0], [w]), *tf1.gradients(losses[1], [b])]
+        train_op = update(raw, [w, b])
+    found = Network(graph, train_op, losses[passed], feed, dict(zip("wb", raw, strict=True)))
+    assert_equals_one_device(found, workers, steps=4)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_gradient_of_a_sum_may_be_divided_by_the_number_of_examples(workers):
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(EXAMPLES)
+        w, b = parameter("w", [6, 3]), parameter("b", [])
+        loss = cross_entropy(tf.square(x @ w + b), y, tf.reduce_sum)
+        number = tf.cast(tf.shape(x)[0], x.dtype)
+        raw = [gradient / number for gradient in tf1.gradients(loss, [w, b])]
+        train_op = adam_by_hand(raw, [w, b])
+    found = Network(graph, train_op, loss, feed, dict(zip("wb", raw, strict=True)))
+    assert_equals_one_device(found, workers, steps=4)
+
+
 def test_gradients_of_two_losses_may_be_added():
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
@@ -402,8 +433,9 @@ def test_gradients_of_examples_may_be_made_in_a_loop(version):
 
         each = tf.map_fn(of_one, (x, y), fn_output_signature=(x.dtype, x.dtype))
         gradients = [tf.reduce_mean(several, 0) for several in each]
-        train_op = adam_by_hand(gradients, [w, b])
         loss = cross_entropy(x @ w + b, y)
+        with tf.control_dependencies([loss]):  # which reads the variables by itself
+            train_op = adam_by_hand(gradients, [w, b])
     found = Network(graph, train_op, loss, feed, dict(zip("wb", gradients, strict=True)))
     assert_equals_one_device(found, 3, steps=4)
 

@@ -81,6 +81,26 @@ class Scales:
             return LossScale(None, problem=_problem(tensor, course))
         return self._of_course(tensor, course)
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the user has said how the loss scales."""
+        return self._job.reduction is not None or self._job.loss_weight is not None
+
+    def shown_by(self, tensor: TensorRef) -> Weight | None:
+        """How much a worker's gradient counts, if the gradient itself leaves no doubt.
+
+        Where the graph fixes the number of examples, a constant may be it or may not.
+        """
+        course = self._courses.of(tensor)
+        if (
+            self._courses.batch is not None
+            or course.marks
+            or course.kind not in (Kind.ROWS, Kind.SUM)
+            or course.affine
+        ):
+            return None
+        return self.weight_of(tensor)
+
     def weight_of(self, tensor: TensorRef) -> Weight | None:
         """How much a worker's gradient counts; None if that cannot be told."""
         course = self._courses.of(tensor)
@@ -269,7 +289,9 @@ def gradient_weights(
 ) -> dict[str, Weight]:
     """How much each worker's gradient counts, by parameter.
 
-    If all losses of the step scale alike, so do all their gradients; else each is looked at.
+    If all losses of the step scale alike, so do their gradients, but there may be others: of a
+    loss that was not named, or multiplied by a number of examples. Each is looked at, and what it
+    shows itself counts unless the user has said how the loss scales.
 
     Raises:
         LossScaleError: it cannot be told; says why and what to do.
@@ -281,7 +303,8 @@ def gradient_weights(
         gradient = cut.gradient
         is_told = job.told is None or gradient.parameter in job.told
         if is_told or job.reduction is not None:
-            weight = alike or of_gradients.weight_of(gradient.values)
+            shown = None if of_gradients.is_settled else of_gradients.shown_by(gradient.values)
+            weight = shown or alike or of_gradients.weight_of(gradient.values)
         else:
             weight = of_gradients.plain_weight_of(gradient.values)
             if weight is None:

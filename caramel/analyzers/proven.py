@@ -82,10 +82,13 @@ class ProvenSearch(WiderSearch):
 
 
 def _wanted_powers(job: TrainingJob, examples: Examples) -> set[Powers]:
-    """By which counts a gradient is divided that counts as the losses do."""
+    """By which counts a gradient may be divided: as the losses are, or as it shows itself."""
     if job.reduction is not None:
         return {PER_EXAMPLE if job.reduction == "mean" else ()}
-    return {as_sum(examples.of(loss)).powers for loss in job.losses}
+    of_losses = {as_sum(examples.of(loss)).powers for loss in job.losses}
+    if job.loss_weight is not None or examples.batch is not None:
+        return of_losses
+    return {PER_EXAMPLE, (), *of_losses}
 
 
 def chosen_by_parts(graph: OpGraph, regions: Regions, examples: Examples) -> frozenset[str]:
