@@ -1,12 +1,13 @@
 # make train   trains a network on real data, on several workers of this machine
 # make test    runs all tests
 # make lint    checks style, format and types
+# make docs    makes the documentation, in docs/_build/html
 #
 # make bench-torch     installs PyTorch, to be measured beside Caramel, into .venv-torch
 # make bench-horovod   builds Horovod with Gloo and MPI (minutes; needs g++ and cmake) into
 #                      .venv-horovod, unless it is there
 #
-# Each of the first three makes the virtual environment .venv and installs everything into it, if
+# Each of the first four makes the virtual environment .venv and installs everything into it, if
 # that is not done yet.
 
 PYTHON ?= python3
@@ -14,8 +15,12 @@ WORKERS ?= 2
 
 VENV := .venv
 READY := $(VENV)/.ready
+READY_FOR_DOCS := $(VENV)/.ready-for-docs
+PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+# In this mode editors and type checkers find the package, too.
+EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: train test lint bench-torch bench-horovod
+.PHONY: train test lint docs bench-torch bench-horovod
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
@@ -29,10 +34,18 @@ lint: $(READY)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
+docs: $(READY_FOR_DOCS)
+	@TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "Open docs/_build/html/index.html"
+
 $(READY): setup.cfg pyproject.toml
 	@echo "Installing Caramel, TensorFlow and the tools into $(VENV) (once; this takes minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --editable ".[dev]"
+	@$(PIP) install $(EDITABLE) ".[dev]"
+	@touch $@
+
+$(READY_FOR_DOCS): $(READY)
+	@$(PIP) install $(EDITABLE) ".[dev,docs]"
 	@touch $@
 
 # This version exactly: others bring gigabytes of CUDA.

@@ -18,7 +18,7 @@ from benchmarks.environment import TENSORFLOW
 from benchmarks.testbed import CONGESTION_CONTROL
 
 RESULTS = Path(__file__).parent / "results"
-_PACKAGES = ("caramel", "tensorflow", "numpy", "torch", "mpi4py", "horovod")
+_PACKAGES = ("caramel-tf", "tensorflow", "numpy", "torch", "mpi4py", "horovod")
 _BUSY_LOAD_PER_CORE = 0.3  # of other programs, from which on a machine counts as loaded
 
 
