@@ -7,9 +7,7 @@
 | `order`       | in how many orders transfers arrive                                           |
 | `scale`       | how building and opening a job grow with its workers                          |
 | `search`      | how near to the bound plans are predicted to be, and what planning takes      |
-| `congestion`  | what TCP's congestion control does to rings of many hosts                     |
 | `overhead`    | what a session's step costs                                                   |
-| `start`       | what a worker takes until it listens                                          |
 | `networks`    | the papers' networks, in plain TensorFlow                                     |
 | `emulate`     | accelerators without a GPU: computation replaced by timed waits               |
 | `peers`       | other systems, trained side by side with Caramel                              |
@@ -19,7 +17,8 @@
 | `environment` | what processes that are measured find in their environment                    |
 | `pieces`      | benchmarks that are run some networks at a time, into one file                |
 | `results`     | samples, statistics, and the files that keep them                             |
-| `document`    | the tables of BENCHMARKS.md; `when`: when they were measured                  |
+| `document`    | the tables of docs/benchmarks; `when`: when they were measured                |
+| `tables`      | those of benchmarks that are no suites                                        |
 
 Files named `..._client` run where TensorFlow is loaded, most of them in a process of their own.
 """

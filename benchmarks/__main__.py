@@ -12,13 +12,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from benchmarks import congestion as congestion_benchmark
 from benchmarks import document as document_of_tables
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
-from benchmarks import start as start_benchmark
 from benchmarks import when as when_measured
 from benchmarks.allreduce import driver as allreduce_driver
 from benchmarks.allreduce.markdown import markdown as allreduce_markdown
@@ -105,24 +103,6 @@ def overhead(
 ) -> None:
     """What a step of Caramel's session costs over TensorFlow's own."""
     _run_one("overhead", overhead_benchmark, quick, results)
-
-
-@app.command()
-def start(
-    quick: Quick = False,
-    results: Results = RESULTS,
-) -> None:
-    """What a worker takes until it listens."""
-    _run_one("start", start_benchmark, quick, results)
-
-
-@app.command()
-def congestion(
-    quick: Quick = False,
-    results: Results = RESULTS,
-) -> None:
-    """What rings of eight hosts take with each congestion control of TCP."""
-    _run_one("congestion", congestion_benchmark, quick, results)
 
 
 @app.command()
@@ -243,7 +223,7 @@ def tables(
     ],
     full: Annotated[bool, typer.Option(help="A table for each cell, with all numbers.")] = False,
 ) -> None:
-    """Print result files as Markdown, as they stand in BENCHMARKS.md."""
+    """Print result files as Markdown, as the pages in docs/benchmarks have them."""
     for file in files:
         if file.name.startswith("allreduce"):
             print(allreduce_markdown(file))
@@ -257,14 +237,16 @@ def tables(
 
 @app.command()
 def document(
-    path: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="Of the document.")] = (
-        document_of_tables.DOCUMENT
-    ),
+    pages: Annotated[
+        list[Path] | None,
+        typer.Argument(exists=True, dir_okay=False, help="By default those in docs/benchmarks."),
+    ] = None,
     results: Results = RESULTS,
 ) -> None:
-    """Put the tables of all result files that BENCHMARKS.md names into it."""
+    """Put the tables of the result files that pages name into these pages."""
     with _errors_in_a_line():
-        path.write_text(document_of_tables.with_tables(path.read_text(), results))
+        for page in pages or document_of_tables.pages():
+            page.write_text(document_of_tables.with_tables(page.read_text(), results))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of BENCHMARKS.md, as the result files have them.
+"""The tables of the pages in ``docs/benchmarks``, as the result files have them.
 
 Below a line with the command and its result file stand that file's tables, in short or, where the
 first of them has a title of its own, in full. Everything else is prose, and stays.
@@ -8,31 +8,42 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import congestion, search, when
+from benchmarks import search, tables, when
+from benchmarks.allreduce.markdown import markdown as of_one_tensor
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
 from benchmarks.step.cells import GRIDS, HEADLINES
 from benchmarks.step.markdown import markdown, overview
 
-DOCUMENT = Path(__file__).parents[1] / "BENCHMARKS.md"
+PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
 
-_OF_FILE = re.compile(
-    r"`python -m benchmarks (?:step|ablation|ranking)[^`]*`, result file `([^`]+)`"
-)
+_OF_FILE = re.compile(r"`python -m benchmarks (\w+)[^`]*`, result file `([^`]+)`")
 _OF_ALL = re.compile(
-    r"`python -m benchmarks (headline|grids|when|search|congestion)"
-    r"(?: --results benchmarks/results/(\w+))?`"
+    r"`python -m benchmarks (headline|grids|when|search)(?: --results benchmarks/results/(\w+))?`"
 )
-_TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
+_TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C |\*\*\d+ workers\*\*; ms")
 _SUMMARY = re.compile(r"\d+ (?:predicted steps|plans): ")
 _TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
 
+_ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+    "order": tables.order,
+    "overhead": tables.overhead,
+    "scale": tables.scale,
+    "ranking": lambda rows: list(predicted.markdown(rows)),
+}
+"""How benchmarks are shown that have one table, by the command."""
+
+
+def pages(directory: Path = PAGES) -> list[Path]:
+    """The pages that have tables."""
+    return sorted(directory.glob("*.md"))
+
 
 def with_tables(text: str, results: Path) -> str:
-    """The document with the tables of the result files in a directory.
+    """A page with the tables of the result files in a directory.
 
     Raises:
         FileNotFoundError: there is no such result file.
@@ -48,31 +59,31 @@ def with_tables(text: str, results: Path) -> str:
         while lines and _TABLE.match(lines[0]):
             old.append(lines.pop(0))
         if of_file is not None:
-            new = _tables_of(results / of_file[1], old)
+            new = _tables_of(of_file[1], results / of_file[2], old)
         elif of_all is not None:
             new = _summary_of(of_all[1], results / (of_all[2] or ""))
         written += ["", *new, ""]
     return "\n".join(written).rstrip() + "\n"
 
 
-def _tables_of(path: Path, old: Sequence[str]) -> list[str]:
-    """The tables of one result file, in the form that the document has."""
+def _tables_of(command: str, path: Path, old: Sequence[str]) -> list[str]:
+    """The tables of one result file, in the form that the page has."""
+    if command == "allreduce":
+        return of_one_tensor(path).strip().splitlines()
     rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
-    if path.name.startswith("ranking"):
-        return list(predicted.markdown(rows))
+    if command in _ALONE:
+        return _ALONE[command](rows)
     is_full = any(map(_TITLE.match, old))
-    tables = _below_command((markdown if is_full else overview)(path))
+    shown = _below_command((markdown if is_full else overview)(path))
     if any(map(_SUMMARY.match, old)):
-        tables += ["", next(predicted.summary(rows))]
-    return tables
+        shown += ["", next(predicted.summary(rows))]
+    return shown
 
 
 def _summary_of(command: str, results: Path) -> list[str]:
     """The table of a command that sums up many result files."""
     if command == "when":
         return _below_command(when.markdown(results))
-    if command == "congestion":
-        return _below_command(congestion.markdown(results))
     if command == "search":
         return _below_command(search.markdown(results))
     shown, suites = (headline, HEADLINES) if command == "headline" else (grids, GRIDS)

@@ -70,7 +70,7 @@ def run(
 
 
 def markdown(directory: Path, name: str = "search") -> str:
-    """How many times the bound predicted steps take, and groups, as a table for BENCHMARKS.md."""
+    """How many times the bound predicted steps take, and groups, as a table for docs/benchmarks."""
     rows = [Row(**row) for row in json.loads((directory / f"{name}.json").read_text())["rows"]]
     return "\n".join(["`python -m benchmarks search`", "", *_lines(rows)])
 

@@ -1,4 +1,4 @@
-"""When was what measured, and on which processor? A table for BENCHMARKS.md."""
+"""When was what measured, and on which processor? A table for docs/benchmarks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def markdown(directory: Path) -> str:
 def _lines(directory: Path) -> Iterator[str]:
     yield "| result file | networks | measured | processor |"
     yield "|---|---|---|---|"
-    for kind in ("step", "ablation", "ranking", "scale", "search", "congestion"):
+    for kind in ("step", "ablation", "ranking", "scale", "search"):
         for path in sorted(directory.glob(f"{kind}*.json")):
             if path.stem.endswith("-quick"):
                 continue

@@ -3,7 +3,7 @@
 BBR limits what is on its way to what the shortest delay that it has seen allows. To see it again it
 lets a connection that is always busy send next to nothing, four packets a round trip, for 200 ms of
 every ten seconds. In a ring of eight hosts each does so at its own time, and all wait: it took up
-to 1.07 times as long (``python -m benchmarks congestion``).
+to 1.07 times as long (``docs/decisions/congestion-control.md``).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 By itself TensorFlow uses oneDNN's kernels only on processors that have instructions made for neural
 networks, and Eigen's on all others. There oneDNN's are faster, too: on one that has AVX2, but none
-of those, training steps took 0.45 (AlexNet-v2) to 0.93 times (Inception v3) as long ("oneDNN" in
-``BENCHMARKS.md``). TensorFlow decides when it is loaded, so nobody can do so later.
+of those, training steps took 0.45 (AlexNet-v2) to 0.93 times (Inception v3) as long
+(``docs/decisions/onednn.md``). TensorFlow decides when it is loaded, so nobody can do so later.
 """
 
 from __future__ import annotations

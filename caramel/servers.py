@@ -6,7 +6,7 @@ cannot stop a server, so one that was started lives, and is used again, until it
 With its first server a process begins to keep its memory and to wait for whole messages.
 
 A process that only serves does not import TensorFlow: the shared library is enough, with which it
-listens after a fifth of the time (``python -m benchmarks start``).
+listens after a fifth of the time (``docs/decisions/worker-start.md``).
 """
 
 from __future__ import annotations

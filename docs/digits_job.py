@@ -1,6 +1,6 @@
 """The job of the pictures in these pages: the network of ``examples/train_resnet.py``, wider.
 
-    caramel profile --out profile.json --module digits_job:make_context --workers ...
+caramel profile --out profile.json --module digits_job:make_context --workers ...
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ BATCH = 16
 def make_context() -> tuple[caramel.Context, dict[Any, Any]]:
     """The job, and what one worker is fed."""
     spec = importlib.util.spec_from_file_location("train_resnet", _EXAMPLE)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = example
     spec.loader.exec_module(example)

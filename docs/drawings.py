@@ -39,7 +39,14 @@ class Drawing:
             self.text(x + width / 2, y + height / 2 + 4, text, ink=ink, anchor="middle")
 
     def text(
-        self, x: float, y: float, text: str, *, ink: str = INK, anchor: str = "start", size: int = 12
+        self,
+        x: float,
+        y: float,
+        text: str,
+        *,
+        ink: str = INK,
+        anchor: str = "start",
+        size: int = 12,
     ) -> None:
         """A line of text, from its left end on, or around its middle."""
         self.shapes.append(
@@ -65,7 +72,8 @@ class Drawing:
         """Write it to the folder of pictures."""
         head = (
             '<defs><marker id="head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" '
-            f'markerHeight="7" orient="auto"><path d="M0 0L10 5L0 10z" fill="{INK}"/></marker></defs>'
+            f'markerHeight="7" orient="auto"><path d="M0 0L10 5L0 10z" fill="{INK}"/>'
+            "</marker></defs>"
         )
         lines = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" '

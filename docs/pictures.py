@@ -1,4 +1,6 @@
-"""Makes the pictures of the page "Explain, trace, simulate": ``python docs/pictures.py``.
+"""Makes the pictures of the page "Explain, trace, simulate".
+
+    PYTHONPATH=. python docs/pictures.py
 
 Two hosts with one core each and a link of 200 Mbit/s (see `benchmarks.testbed`) profile, plan and
 trace the job of ``docs/digits_job.py``. Needs root, `tc` and chromium.
@@ -12,15 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-DOCS = Path(__file__).parent
-sys.path.insert(0, str(DOCS.parent))
-
 from benchmarks.testbed import Testbed
 from benchmarks.workers import workers
 
+DOCS = Path(__file__).parent
 RATE = "200mbit"
 JOB = ("--module", "digits_job:make_context")
-PAGE_PARTS = {"explain": (0, 1000), "explain-timeline": (870, 1170)}
+PAGE_PARTS = {"explain": (0, 1192), "explain-timeline": (1192, 2030)}
 """Which part of the page each picture shows, from and to which line of pixels."""
 
 
@@ -33,7 +33,7 @@ def main() -> None:
         profile, page = Path(folder) / "profile.json", Path(folder) / "page.html"
 
         def caramel(*arguments: str) -> None:
-            log = DOCS / "pictures" / f"{arguments[0]}.txt"
+            log = Path(folder) / f"{arguments[0]}.txt"
             command = [sys.executable, "-m", "caramel", *arguments]
             with log.open("w") as file:
                 done = bed.popen(0, command, stdout=file, stderr=subprocess.DEVNULL).wait()
@@ -51,8 +51,9 @@ def main() -> None:
         picture = str(DOCS / "pictures/simulate.png")
         asked = ("--workers", "2..64", "--bandwidth", "200mbit,1gbit", "--latency", "0.1ms")
         caramel("simulate", "--profile", str(profile), *asked, "--figure", picture)
-        _photograph(page, Path(folder) / "page.png")
-        (DOCS / "pictures" / "page.png").write_bytes((Path(folder) / "page.png").read_bytes())
+        whole = Path(folder) / "page.png"
+        _photograph(page, whole)
+        _cut(whole)
 
 
 def _photograph(page: Path, picture: Path) -> None:
@@ -61,6 +62,15 @@ def _photograph(page: Path, picture: Path) -> None:
     size = "--window-size=1000,3000"
     command = ["chromium", *options, size, f"--screenshot={picture}", page.as_uri()]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL, timeout=120)
+
+
+def _cut(whole: Path) -> None:
+    """The parts of the page that are shown."""
+    from matplotlib import image
+
+    pixels = image.imread(whole)
+    for name, (begin, end) in PAGE_PARTS.items():
+        image.imsave(DOCS / "pictures" / f"{name}.png", pixels[begin:end])
 
 
 if __name__ == "__main__":

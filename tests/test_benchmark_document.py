@@ -1,4 +1,4 @@
-"""The tables of BENCHMARKS.md are those of the result files."""
+"""The tables of docs/benchmarks are those of the result files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typer.testing import CliRunner
 
 from benchmarks import when
 from benchmarks.__main__ import app
-from benchmarks.document import DOCUMENT, with_tables
+from benchmarks.document import PAGES, pages, with_tables
 from benchmarks.results import RESULTS
 
 COMMAND = "`python -m benchmarks step --suite grid-2`, result file `step-grid-2.json`"
 
 
-def test_the_document_says_what_was_measured():
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_pages_say_what_was_measured(page):
     """If this fails: ``python -m benchmarks document``, and read the prose around what changed."""
-    text = DOCUMENT.read_text()
+    text = page.read_text()
     assert with_tables(text, RESULTS) == text
+
+
+def test_what_targets_rest_on_has_a_page():
+    text = "\n".join(page.read_text() for page in pages())
     for name in (*(f"step-grid-{n}" for n in (2, 4, 8)), "step-headline", "ablation-real-2"):
         assert f"result file `{name}.json`\n\n" in text
 
@@ -44,7 +49,9 @@ def test_tables_are_in_short_or_in_full_as_they_were():
 def test_a_missing_result_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"step-grid-2\.json"):
         with_tables(f"{COMMAND}\n", tmp_path)
-    shown = CliRunner().invoke(app, ["document", str(DOCUMENT), "--results", str(tmp_path)])
+    shown = CliRunner().invoke(
+        app, ["document", str(PAGES / "real.md"), "--results", str(tmp_path)]
+    )
     assert shown.exit_code == 2
     assert len(shown.stderr.splitlines()) == 1
     assert "benchmarks: error: " in shown.stderr
@@ -61,6 +68,19 @@ def test_a_table_tells_when_each_network_was_measured_and_where(tmp_path):
         "| `step-one.json` | a, c | 2026-01-01 10:11 | not recorded |",
         "| `step-one.json` | b | 2026-02-02 10:11 | X Y |",
     ]
+
+
+def test_single_benchmarks_have_tables_of_their_own():
+    for name, heads in (
+        ("order", "| network, link |"),
+        ("overhead", "| way to run the step |"),
+        ("scale", "| network | workers |"),
+        ("allreduce", "**2 workers**; ms"),
+    ):
+        command = f"`python -m benchmarks {name}`, result file `{name}.json`"
+        new = with_tables(f"{command}\n", RESULTS)
+        assert new.splitlines()[2].startswith(heads)
+        assert with_tables(new, RESULTS) == new
 
 
 def test_a_summary_of_another_directory(tmp_path):

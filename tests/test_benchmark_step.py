@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 import benchmarks.__main__
 from benchmarks.__main__ import app
 from benchmarks.peers.base import Result
-from benchmarks.peers.plain import WITHOUT
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.markdown import overview
@@ -196,12 +195,6 @@ def step_row(cell, system, seconds, **reported):
     return asdict(Row(what, (seconds,) * 6, {**facts, "reported": reported}, None))
 
 
-def test_what_is_asked_of_processes_can_be_left_out_alone_and_together():
-    systems = cells.process_systems(cells.REAL[0])
-    words = [each.options["without"] for each in systems if "without" in each.options]
-    assert sorted(words) == sorted([*WITHOUT, "+".join(WITHOUT)])
-
-
 def test_where_a_network_has_several_cells_each_has_a_row(tmp_path):
     rows = [
         step_row(cell, system, seconds, **reported)
@@ -219,7 +212,6 @@ def test_where_a_network_has_several_cells_each_has_a_row(tmp_path):
 
 
 def test_where_nothing_is_planned_each_cell_has_a_column(tmp_path):
-    """As in the suite `threads`, whose cells are of one network."""
     rows = [step_row(cell, cells.PLAIN, 1.0) for cell in ("toy", "toy, inter-op threads: 1")]
     rows = [{**row, "facts": {**row["facts"], "processor_s": 1.0}} for row in rows]
     path = tmp_path / "step-toy.json"

@@ -12,5 +12,5 @@ paper: ``python -m benchmarks allreduce``.
 | `hosts`    | what the hosts have sent and how busy the processors were                         |
 | `validity` | which rows count                                                                  |
 | `driver`   | measures everything, all systems in turn                                          |
-| `report`   | the table; `markdown`: for BENCHMARKS.md; `drawing`: the figures                  |
+| `report`   | the table; `markdown`: for docs/benchmarks; `drawing`: figures                 |
 """

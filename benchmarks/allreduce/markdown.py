@@ -1,4 +1,4 @@
-"""The result file of the allreduce benchmark as Markdown tables, for BENCHMARKS.md."""
+"""The result file of the allreduce benchmark as Markdown tables, for docs/benchmarks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def markdown(path: Path) -> str:
     lines = []
     for workers in sorted({row.what["workers"] for row in rows}):
         own = [row for row in rows if row.what["workers"] == workers]
-        command = f"`python -m benchmarks allreduce --workers {workers}`, `{path.name}`"
-        lines += [f"**{workers} workers**, {command}; ms, in brackets over the wire limit", ""]
+        lines += [f"**{workers} workers**; ms, in brackets over the wire limit", ""]
         lines += [*_peers(own), "", *_depths(own, workers), ""]
     return "\n".join(lines)
 

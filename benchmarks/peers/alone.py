@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.environment import ONEDNN
 from benchmarks.peers.base import Setting, versions_of
 from benchmarks.peers.data import Case, write_values
 from benchmarks.peers.rank import Rank, leave
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Alone:
-    """One worker without aggregation; a setting can let TensorFlow do without oneDNN."""
+    """One worker without aggregation."""
 
     name = "alone"
 
@@ -46,11 +45,9 @@ class Alone:
     def start(self, bed: Testbed, case: Case, setting: Setting) -> Running:
         """Start a worker on each host."""
 
-        env = {} if setting.get("onednn", True) else {ONEDNN: "0"}
-
         def start_all(run: Run) -> None:
             for number, host in enumerate(bed.hosts):
-                run.start(host, run.command(number), env)
+                run.start(host, run.command(number))
 
         return launch(self, __name__, bed, case, setting, start_all)
 

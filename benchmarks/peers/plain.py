@@ -33,10 +33,6 @@ OPTIMIZATIONS = {
 }
 """The optimizations of the Caramel paper: what they are called here, and the flags of `ARModel`."""
 
-WITHOUT = {"memory": {"MALLOC_ARENA_MAX": "0"}, "messages": {"GRPC_EXPERIMENTS": ""}}
-"""What Caramel asks of a process (that it keeps its memory, and waits for whole messages), and the
-variables of the environment that leave it as the libraries have it."""
-
 PROFILE = "profile.json"
 TRACED_STEPS = 3
 LONG_S = 5.0  # a step of which one trace has to do
@@ -52,8 +48,7 @@ class InGraph:
     predicted to be the fastest, "tried" for the one that proved the fastest when the session tried
     the best few, as it does by default, or "live" for a job that is given nothing, measures itself
     while it trains, and tries its plans; or which of some `varied` plans is taken, by its number.
-    It can name the `pattern` of all groups, or say that no `factors` are sent. A run can also be
-    `without` some of what Caramel asks of its processes, joined by plus signs.
+    It can name the `pattern` of all groups, or say that no `factors` are sent.
     """
 
     def __init__(self, name: str, settings: Sequence[dict[str, Any]]) -> None:
@@ -88,11 +83,10 @@ class InGraph:
             if _needs_profile(setting) and case.accelerator is None:
                 trace(bed, case)
             addresses = run.addresses()
-            env = _environment(setting)
             for number, host in enumerate(bed.hosts[1:], 1):
-                run.start(host, _worker(addresses, number, case), env)
+                run.start(host, _worker(addresses, number, case))
             told = {"addresses": addresses, "link": bed.rate, **extra}
-            run.start(bed.hosts[0], run.command(0, **told), env)
+            run.start(bed.hosts[0], run.command(0, **told))
 
         plans = extra.get("plans", (ONLY,))
         return launch(self, __name__, bed, case, setting, start_all, ranks=1, plans=plans)
@@ -125,12 +119,6 @@ def _needs_profile(setting: Setting) -> bool:
     """Whether a run is planned from what was measured before it: not if it has a pattern only, nor
     if it measures itself."""
     return set(setting) != {"pattern"} and setting.get("planner") != "live"
-
-
-def _environment(setting: Setting) -> dict[str, str]:
-    """The variables of a run's processes."""
-    words = setting["without"].split("+") if "without" in setting else []
-    return {name: value for word in words for name, value in WITHOUT[word].items()}
 
 
 def _worker(addresses: Sequence[str], number: int, case: Case) -> list[str]:

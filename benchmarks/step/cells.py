@@ -108,7 +108,6 @@ class Suite:
 
 
 ALONE, PLAIN = System("alone"), System("plain", (("pattern", "shuffle"),))
-EXCHANGED = System("plain", (("pattern", "exchange"),))
 SEARCHED = System("planned", (("planner", "search"),))
 DEFAULT = System("planned", (("planner", "tried"),))
 VARIED = 20  # plans, of which the first is the plain one
@@ -123,30 +122,6 @@ def all_systems(cell: Cell) -> list[System]:
         for setting in peers.get(name).settings()
     ]
     return [ALONE, PLAIN, *(each for each in systems if each not in (ALONE, PLAIN))]
-
-
-def best_systems(cell: Cell) -> list[System]:
-    """Every peer with the setting that proved best for it.
-
-    Between two workers also PyTorch with its default setting, between many also our second pattern.
-    """
-    ring = System("plain", (("pattern", "ring"),))
-    torch_default = System("torch_ddp", (("bucket_cap_mb", 25), ("static_graph", False)))
-    return [
-        ALONE,
-        PLAIN,
-        ring if cell.workers > 2 else torch_default,
-        System("mirrored", (("bytes_per_pack", 4 * 2**20),)),
-        System("torch_ddp", (("bucket_cap_mb", 5), ("static_graph", False))),
-        System("horovod", (("backend", "gloo"),)),
-        System("mpi"),
-        System("parameter_servers", (("servers", "all"),)),
-    ]
-
-
-def plain_systems(cell: Cell) -> list[System]:
-    """One worker alone, and plain Caramel."""
-    return [ALONE, PLAIN]
 
 
 def headline_systems(cell: Cell) -> list[System]:
@@ -172,25 +147,6 @@ def searched_systems(cell: Cell) -> list[System]:
 def live_systems(cell: Cell) -> list[System]:
     """Plain Caramel, with measured facts, and one that measures itself while it trains."""
     return [ALONE, PLAIN, SEARCHED, LIVE]
-
-
-def pattern_systems(cell: Cell) -> list[System]:
-    """Between two workers: two rounds or one, of a plain and of a searched plan."""
-    patterns = ({"pattern": "shuffle"}, {"pattern": "exchange"})
-    searched = (System("planned", (*SEARCHED.setting, *each.items())) for each in patterns)
-    return [ALONE, PLAIN, EXCHANGED, *searched]
-
-
-def kernel_systems(cell: Cell) -> list[System]:
-    """One worker alone, with oneDNN and with TensorFlow's own kernels."""
-    return [ALONE, PLAIN, System("alone", (("onednn", False),))]
-
-
-def process_systems(cell: Cell) -> list[System]:
-    """The searched plan, with and without what Caramel asks of its processes."""
-    without = ("memory", "messages", "memory+messages")
-    others = (System("planned", (*SEARCHED.setting, ("without", each))) for each in without)
-    return [ALONE, PLAIN, SEARCHED, *others]
 
 
 def factor_systems(cell: Cell) -> list[System]:
@@ -221,11 +177,6 @@ def varied_systems(cell: Cell) -> list[System]:
     return [ALONE, PLAIN, *varied, SEARCHED]
 
 
-def planned_systems(cell: Cell) -> list[System]:
-    """One worker alone, plain Caramel, with everything of the paper on, and the searched plan."""
-    return [ALONE, PLAIN, *ablation_systems(cell)[-2:]]
-
-
 def quick_planned_systems(cell: Cell) -> list[System]:
     """Both ways to a plan: by the paper's rules, and by search, whose best few are tried."""
     return [ALONE, PLAIN, ablation_systems(cell)[-2], DEFAULT]
@@ -243,28 +194,16 @@ REAL = (
     Cell("alexnet_v2", 8),
     Cell("vgg_16", 2, 128),
 )
-_EMULATED = (
-    Cell("inception_v1", 32),
-    Cell("inception_v2", 32),
-    Cell("inception_v3", 32),
-    Cell("resnet_v1_50", 32),
-    Cell("alexnet_v2", 64),
-)
-
-
-def emulated(accelerator: str, workers: int, mbit_per_s: float, slowdown: float) -> Suite:
-    """Five networks on emulated accelerators."""
-    cells = tuple(
-        replace(
-            cell,
-            accelerator=accelerator,
-            workers=workers,
-            mbit_per_s=mbit_per_s,
-            slowdown=slowdown,
-        )
-        for cell in _EMULATED
+_EMULATED = tuple(
+    Cell(name, batch, accelerator="K80")
+    for name, batch in (
+        ("inception_v1", 32),
+        ("inception_v2", 32),
+        ("inception_v3", 32),
+        ("resnet_v1_50", 32),
+        ("alexnet_v2", 64),
     )
-    return Suite(cells, best_systems, rounds=3, steps=2)
+)
 
 
 # Of each image size and batch only the proportions of the kernels matter here.
@@ -292,13 +231,9 @@ def grid(workers: int, mbit_per_s: float) -> Suite:
     return Suite(cells, searched_systems, rounds=3, steps=3)
 
 
-# Kernels so slow, and a link so fast, that rho is 1 and the cores have time left.
-VGG = Cell("vgg_16", 64, 128, accelerator="K80", mbit_per_s=2000, slowdown=3.74)
 ABLATION = {
     "real-2": Suite(REAL, ablation_systems, rounds=5, steps=3),
-    "vgg-2": Suite((VGG,), planned_systems, rounds=4, steps=2),
-    "k80-2": replace(emulated("K80", 2, 1000, 1), systems=ablation_systems),
-    "k80-4": replace(emulated("K80", 4, 500, 2), systems=ablation_systems),
+    "k80-2": Suite(_EMULATED, ablation_systems, rounds=3, steps=2),
 }
 RANKING = {
     "k80-2": Suite(
@@ -325,31 +260,16 @@ QUICK = Suite(
 )
 FULL = {
     "peers": Suite(REAL[:1], all_systems, rounds=3, steps=3),
-    "real-2": Suite(REAL[1:], best_systems, rounds=3, steps=3),
-    "threads": Suite(
-        (REAL[0], replace(REAL[0], inter_op_threads=1)), plain_systems, rounds=4, steps=3
-    ),
-    "k80-2": emulated("K80", 2, 1000, 1),
-    "t4-2": emulated("T4", 2, 1000, 1),
-    # Two cores are not enough for four hosts at the full rate: at half the rate they have twice the
-    # time.
-    "k80-4": emulated("K80", 4, 500, 2),
-    "t4-4": emulated("T4", 4, 500, 2),
     "headline": Suite((*REAL, Cell("resnet_v2_152", 2, 128)), headline_systems, rounds=4, steps=3),
     # Where rho is not far from 1 there is most to win.
     "headline-8": Suite((replace(REAL[0], batch=8),), headline_systems, rounds=4, steps=3),
     "headline-10": Suite((replace(REAL[0], batch=10),), headline_systems, rounds=4, steps=3),
     # Real: a trace of an emulated kernel has the time for which it waits for its device.
     "live-2": Suite(REAL[:1], live_systems, rounds=4, steps=3),
-    # The first two need most of the processors, the third allocates the largest tensors.
-    "processes": Suite((REAL[1], REAL[0], REAL[3]), process_systems, rounds=6, steps=3),
-    "onednn": Suite((*REAL, Cell("resnet_v2_152", 2, 128)), kernel_systems, rounds=4, steps=3),
-    "patterns": Suite((*REAL[:2], replace(REAL[0], batch=8)), pattern_systems, rounds=4, steps=3),
     "factors-2": Suite((*REAL, replace(REAL[0], batch=8)), factor_systems, rounds=4, steps=3),
     "grid-2": grid(2, 1000),
     "grid-4": grid(4, 500),
     "grid-8": grid(8, 200),
-    "full-rate-4": emulated("K80", 4, 1000, 1),
 }
 HEADLINES = tuple(name for name in FULL if name.startswith("headline"))
 GRIDS = tuple(name for name in FULL if name.startswith("grid"))

@@ -1,4 +1,4 @@
-"""A result file of the step benchmark as Markdown tables, for BENCHMARKS.md."""
+"""A result file of the step benchmark as Markdown tables, for docs/benchmarks."""
 
 from __future__ import annotations
 

@@ -30,11 +30,9 @@ class Pair:
 
 
 def pairs(rows: Sequence[Row]) -> list[Pair]:
-    """The valid rows with a prediction, but those `without` what it counts on."""
+    """The valid rows with a prediction."""
     found = []
     for row in rows:
-        if "without" in row.facts.get("setting", {}):
-            continue
         predicted_s = row.facts.get("reported", {}).get("predicted_s")
         if predicted_s and row.samples_s and not row.invalid:
             cell, network = row.what["cell"], row.what["network"]

@@ -1,0 +1,126 @@
+"""The documentation has what it must have, its code runs, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import caramel
+from caramel import errors
+from caramel.processes import free_ports
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+CLASSES = [
+    error
+    for _, error in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(error, errors.CaramelError)
+]
+EPOCHS = re.compile(r"range\(50\)")
+
+
+def anchors(page):
+    """What can be linked to in a page: its headings, as MyST names them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).strip().replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_every_error_has_an_entry_that_says_what_to_do(error):
+    text = (DOCS / "troubleshooting.md").read_text()
+    entry = re.search(rf"^### {error.__name__}\n(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert entry, f"docs/troubleshooting.md has no entry for {error.__name__}"
+    if error is not errors.CaramelError:
+        assert "**What you see.**" in entry[1]
+        assert "**What to do.**" in entry[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_links_and_pictures_lead_somewhere(page):
+    text = re.sub(r"^```(?!\{).*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r"\{image\} (\S+)", text)
+    for target in targets:
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}"
+
+
+def test_result_files_that_pages_name_are_there():
+    results = ROOT / "benchmarks" / "results"
+    kinds = "step|ablation|ranking|order|scale|search|overhead|allreduce|decided|avx2"
+    for page in [*DOCS.glob("benchmarks/*.md"), *DOCS.glob("decisions/*.md")]:
+        for name in re.findall(rf"`((?:{kinds})[\w/-]*\.json)`", page.read_text()):
+            assert (results / name).exists(), f"{page.name} names {name}"
+
+
+def test_public_names_are_in_the_reference():
+    text = (DOCS / "api.md").read_text()
+    for name in caramel.__all__:
+        assert name == "__version__" or f"caramel.{name}\n" in text, name
+
+
+def get_started():
+    """The programs of "Get started", by file name."""
+    text = (DOCS / "get-started.md").read_text()
+    blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return {name: EPOCHS.sub("range(12)", code) for name, code in blocks}
+
+
+def run(program, directory, *arguments):
+    """What a program prints."""
+    done = subprocess.run(
+        [sys.executable, program, *arguments],
+        cwd=directory,
+        env={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "HOME": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def programs(tmp_path):
+    for name, code in get_started().items():
+        (tmp_path / name).write_text(code)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_get_started_trains_alike_on_one_device_and_on_four_workers(programs):
+    shown = [run(name, programs).split() for name in ("single.py", "four.py")]
+    for words in shown:
+        assert words[::2] == ["loss", "accuracy"]
+    single, four = ([float(word) for word in words[1::2]] for words in shown)
+    assert four == pytest.approx(single, rel=1e-3)
+    assert (programs / "checkpoints" / "four.ckpt.index").exists()
+
+
+@pytest.mark.processes
+def test_get_started_trains_on_workers_that_run_already(programs):
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    command = [sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(addresses)]
+    workers = [
+        subprocess.Popen(
+            [*command, "--task", str(task)],
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for task in range(2)
+    ]
+    try:
+        assert run("machines.py", programs, *addresses).startswith("loss")
+    finally:
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait()
