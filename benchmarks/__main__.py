@@ -184,8 +184,11 @@ def _run_suites(
 
 @app.command()
 def headline(results: Results = RESULTS) -> None:
-    """Caramel beside the best of each peer, from result files: a table, and `headline.png`."""
-    _sum_up(headline_step, step_cells.HEADLINES, results, "headline.png")
+    """Caramel beside the best of each peer, from result files: a table, and `headline.png`.
+
+    The picture shows each network once: those of the first suite.
+    """
+    _sum_up(headline_step, step_cells.HEADLINES, results, "headline.png", drawn=1)
 
 
 @app.command()
@@ -200,15 +203,17 @@ def when(results: Results = RESULTS) -> None:
     print(when_measured.markdown(results))
 
 
-def _sum_up(shown: Any, suites: Sequence[str], results: Path, picture: str) -> None:
-    """Print one table of the result files of suites, and draw them."""
+def _sum_up(
+    shown: Any, suites: Sequence[str], results: Path, picture: str, *, drawn: int | None = None
+) -> None:
+    """Print one table of the result files of suites, and draw all of them or the first ones."""
     paths = [results / f"step-{suite}.json" for suite in suites]
     found = [path for path in paths if path.exists()]
     with _errors_in_a_line():
         if not found:
             raise ValueError(f"measure first: there is no {paths[0]}")
         print(shown.markdown(found))
-        shown.draw(found, results / picture)
+        shown.draw(found[:drawn], results / picture)
 
 
 @app.command()
