@@ -271,6 +271,11 @@ class Context:
     def _check_initialised(self, step: set[str]) -> None:
         """Raise if the step uses a variable that nothing gives an initial value."""
         known = {variable.handle for variable in self.job.variables}
+        known |= {  # scratch variables, to which the step itself gives a value
+            op.inputs[0].op
+            for op in self.op_graph
+            if op.name in step and op.kind in kinds.ONLY_WRITE_VARIABLES
+        }
         for op in self.op_graph:
             if op.name not in step or op.kind in kinds.NO_VALUE_OF_VARIABLES:
                 continue
