@@ -2,7 +2,6 @@
 
 | file          | what                                                                          |
 |---------------|-------------------------------------------------------------------------------|
-| `allreduce`   | time to aggregate one tensor (``python -m benchmarks allreduce``)             |
 | `step`        | time of a training step, beside peers; how it is predicted                    |
 | `order`       | in how many orders transfers arrive                                           |
 | `scale`       | how building and opening a job grow with its workers                          |

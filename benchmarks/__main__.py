@@ -18,9 +18,6 @@ from benchmarks import overhead as overhead_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
 from benchmarks import when as when_measured
-from benchmarks.allreduce import driver as allreduce_driver
-from benchmarks.allreduce.markdown import markdown as allreduce_markdown
-from benchmarks.allreduce.settings import FULL, QUICK
 from benchmarks.results import RESULTS, Row
 from benchmarks.step import cells as step_cells
 from benchmarks.step import grids as grids_step
@@ -52,28 +49,6 @@ def _errors_in_a_line() -> Iterator[None]:
     except (BedError, ValueError, FileNotFoundError) as error:
         print(f"benchmarks: error: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
-
-
-@app.command()
-def allreduce(
-    quick: Quick = False,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(help="Only this number of workers; the result file keeps the others."),
-    ] = None,
-    size: Annotated[
-        list[int] | None, typer.Option(help="Only this size in bytes; as with --workers.")
-    ] = None,
-    results: Results = RESULTS,
-) -> None:
-    """Time to aggregate one tensor, by size, pattern, depth and number of workers, with peers."""
-    settings = (QUICK if quick else FULL).only(workers or (), size or ())
-    if not settings.networks:
-        raise typer.BadParameter("there is no such cell")
-    name = "allreduce-quick" if quick else "allreduce"
-    add = bool(workers or size)
-    with _errors_in_a_line():
-        allreduce_driver.run(settings, name, results, Console(), add=add)
 
 
 @app.command()
@@ -223,21 +198,18 @@ def tables(
         typer.Argument(
             exists=True,
             dir_okay=False,
-            help="Result files of step, ablation, ranking and allreduce.",
+            help="Result files of step, ablation and ranking.",
         ),
     ],
     full: Annotated[bool, typer.Option(help="A table for each cell, with all numbers.")] = False,
 ) -> None:
     """Print result files as Markdown, as the pages in docs/benchmarks have them."""
     for file in files:
-        if file.name.startswith("allreduce"):
-            print(allreduce_markdown(file))
-        elif not file.name.startswith(("step", "ablation", "ranking")):
-            raise typer.BadParameter(f"{file} is no result of step, ablation, ranking or allreduce")
-        else:
-            print(markdown(file) if full else overview(file))
-            rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]
-            print("\n".join(predicted.summary(rows)))
+        if not file.name.startswith(("step", "ablation", "ranking")):
+            raise typer.BadParameter(f"{file} is no result of step, ablation or ranking")
+        print(markdown(file) if full else overview(file))
+        rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]
+        print("\n".join(predicted.summary(rows)))
 
 
 @app.command()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import search, tables, when
-from benchmarks.allreduce.markdown import markdown as of_one_tensor
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
 from benchmarks.step.cells import GRIDS, HEADLINES
@@ -24,7 +23,7 @@ _OF_FILE = re.compile(r"`python -m benchmarks (\w+)[^`]*`, result file `([^`]+)`
 _OF_ALL = re.compile(
     r"`python -m benchmarks (headline|grids|when|search)(?: --results benchmarks/results/(\w+))?`"
 )
-_TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C |\*\*\d+ workers\*\*; ms")
+_TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
 _SUMMARY = re.compile(r"\d+ (?:predicted steps|plans): ")
 _TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
 
@@ -68,8 +67,6 @@ def with_tables(text: str, results: Path) -> str:
 
 def _tables_of(command: str, path: Path, old: Sequence[str]) -> list[str]:
     """The tables of one result file, in the form that the page has."""
-    if command == "allreduce":
-        return of_one_tensor(path).strip().splitlines()
     rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
     if command in _ALONE:
         return _ALONE[command](rows)

@@ -75,7 +75,6 @@ def test_single_benchmarks_have_tables_of_their_own():
         ("order", "| network, link |"),
         ("overhead", "| way to run the step |"),
         ("scale", "| network | workers |"),
-        ("allreduce", "**2 workers**; ms"),
     ):
         command = f"`python -m benchmarks {name}`, result file `{name}.json`"
         new = with_tables(f"{command}\n", RESULTS)

@@ -10,11 +10,13 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
+import tensorflow as tf
 from commands import quick_benchmark
 from typer.testing import CliRunner
 
 import benchmarks.__main__
 from benchmarks.__main__ import app
+from benchmarks.peers import Case, graph
 from benchmarks.peers.base import Result
 from benchmarks.results import Row
 from benchmarks.step import cells
@@ -187,6 +189,19 @@ def test_the_ablation_has_each_optimization_added_in_turn_and_alone():
         *("batch", "schedule", "depth"),
         *("order+batch+schedule+depth", None),
     ]
+
+
+@pytest.mark.parametrize(("name", "size_bytes"), [("tensor_64kb", 2**16), ("tensor_16mb", 2**24)])
+def test_one_tensor_is_a_network_of_one_variable(name, size_bytes):
+    with tf.Graph().as_default():
+        examples, labels = tf.zeros([1, 512]), tf.zeros([1], tf.int32)
+        graph.forward(Case(name, 1), examples, labels)
+        (variable,) = tf.compat.v1.trainable_variables()
+    assert 4 * variable.shape.num_elements() == size_bytes
+    networks = {
+        cell.network for suite in ("tensor-2", "tensor-8") for cell in cells.FULL[suite].cells
+    }
+    assert name in networks
 
 
 def step_row(cell, system, seconds, **reported):

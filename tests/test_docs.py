@@ -54,7 +54,7 @@ def test_links_and_pictures_lead_somewhere(page):
 
 def test_result_files_that_pages_name_are_there():
     results = ROOT / "benchmarks" / "results"
-    kinds = "step|ablation|ranking|order|scale|search|overhead|allreduce|decided|avx2"
+    kinds = "step|ablation|ranking|order|scale|search|overhead|decided|avx2"
     for page in [*DOCS.glob("benchmarks/*.md"), *DOCS.glob("decisions/*.md")]:
         for name in re.findall(rf"`((?:{kinds})[\w/-]*\.json)`", page.read_text()):
             assert (results / name).exists(), f"{page.name} names {name}"

@@ -45,7 +45,7 @@ class Case:
     """What is trained, and how often.
 
     Attributes:
-        network: one of `benchmarks.networks.NETWORKS`, or "tiny".
+        network: one of `benchmarks.networks.NETWORKS`, "tiny", or one tensor (`graph.TENSORS`).
         batch: examples per worker and step.
         image: height and width of the images in pixels; None for the network's own.
         steps: timed steps.

@@ -33,7 +33,23 @@ def tiny(images: Any, classes: int, dropout: float) -> list[Any]:
     return [layers.dense(x, "logits", classes, activation=layers.linear)]
 
 
+def one_tensor(vectors: Any, classes: int, dropout: float) -> list[Any]:
+    """One matrix: a network in which nothing but its gradient is aggregated."""
+    return [tf.matmul(vectors[:, :1], layers.weights([1, classes], vectors.dtype))]
+
+
 TINY = Network(tiny, 6, 1.04, image=8, classes=10)
+TENSORS = {
+    name: Network(one_tensor, 1, entries / 2**18, image=None, classes=entries)
+    for name, entries in {
+        "tensor_64kb": 2**14,
+        "tensor_1mb": 2**18,
+        "tensor_4mb": 2**20,
+        "tensor_16mb": 2**22,
+        "tensor_64mb": 2**24,
+    }.items()
+}
+"""Networks of one variable, for how long one aggregation takes, by its size."""
 
 
 def network(name: str) -> Network:
@@ -42,7 +58,7 @@ def network(name: str) -> Network:
     Raises:
         ValueError: there is none of this name.
     """
-    known = {**NETWORKS, "tiny": TINY}
+    known = {**NETWORKS, **TENSORS, "tiny": TINY}
     if name not in known:
         raise ValueError(f"there is no network '{name}'; there are {', '.join(known)}")
     return known[name]

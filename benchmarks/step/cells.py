@@ -10,6 +10,7 @@ from benchmarks import peers
 from benchmarks.peers import Case
 from benchmarks.peers.plain import OPTIMIZATIONS
 from benchmarks.wire import wire_limit_s
+from caramel.patterns import PATTERNS
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,21 @@ def factor_systems(cell: Cell) -> list[System]:
     return [ALONE, PLAIN, System("planned", (*SEARCHED.setting, ("factors", False))), SEARCHED]
 
 
+def tensor_systems(cell: Cell) -> list[System]:
+    """Each pattern, and every peer with the setting that proved best for it."""
+    patterns = (p for p in PATTERNS if p != PLAIN.options["pattern"])
+    return [
+        ALONE,
+        PLAIN,
+        *(System("plain", (("pattern", pattern),)) for pattern in patterns),
+        System("horovod", (("backend", "gloo"),)),
+        System("torch_ddp", (("bucket_cap_mb", 5), ("static_graph", False))),
+        System("mpi"),
+        System("mirrored", (("bytes_per_pack", 4 * 2**20),)),
+        System("parameter_servers", (("servers", "all"),)),
+    ]
+
+
 def ablation_systems(cell: Cell) -> list[System]:
     """Each optimization added in turn, and each alone, as in Figures 11 and 12 of the paper.
 
@@ -221,6 +237,16 @@ _GRID = (
 )
 
 
+def tensors(workers: int, mbit_per_s: float) -> Suite:
+    """One aggregation, by its size, beside next to no computation."""
+    sizes = ("64kb", "1mb", "4mb", "16mb", "64mb")
+    cells = tuple(
+        Cell(f"tensor_{size}", 1, accelerator="K80", workers=workers, mbit_per_s=mbit_per_s, rho=20)
+        for size in sizes
+    )
+    return Suite(cells, tensor_systems, rounds=4, steps=5)
+
+
 def grid(workers: int, mbit_per_s: float) -> Suite:
     """Ten networks, each with three ratios of communication to computation."""
     cells = tuple(
@@ -270,6 +296,10 @@ FULL = {
     "grid-2": grid(2, 1000),
     "grid-4": grid(4, 500),
     "grid-8": grid(8, 200),
+    # Two cores can fill the links of two hosts at 1 Gbit/s, not those of more.
+    "tensor-2": tensors(2, 1000),
+    "tensor-4": tensors(4, 200),
+    "tensor-8": tensors(8, 200),
 }
 HEADLINES = tuple(name for name in FULL if name.startswith("headline"))
 GRIDS = tuple(name for name in FULL if name.startswith("grid"))

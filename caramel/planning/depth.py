@@ -3,10 +3,11 @@
 While one part is added, another is on the wire; but every part costs messages of its own. So a
 group is split as often as its parts stay well above the threshold, below which latency dominates,
 into 1, 2 or 4 parts, and what is very large into 8. The paper leaves the formula open. These limits
-are taken from `benchmarks/results/allreduce.json`: with them, and the pattern that is the fastest
-for a size, no size takes over 5 % longer than with its best fixed depth. Between two workers, whose
-links are busy in both directions from the begin, that holds for groups of up to 100 MB that are not
-split at all; what is larger takes so long to add that the link would stand still.
+are taken from `benchmarks/results/decided/allreduce.json`: with them, and the pattern that is the
+fastest for a size, no size takes over 5 % longer than with its best fixed depth. Between two
+workers, whose links are busy in both directions from the begin, that holds for groups of up to
+100 MB that are not split at all; what is larger takes so long to add that the link would stand
+still.
 
 Where other groups are on the wire meanwhile, splitting fills no pause and only costs: ResNet-50 on
 two hosts, everything else planned, took 0.95 s with groups of 4 MB in 8 parts and 0.91 s without.

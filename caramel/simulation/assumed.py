@@ -23,7 +23,7 @@ PAYLOAD_SHARE = 0.94
 TRANSFER_S = 0.2e-3
 """What TensorFlow takes for a transfer of next to nothing, if no faster one was measured: half of
 what two workers take to aggregate 64 bytes, without the client's call
-(`benchmarks/results/allreduce.json`, `benchmarks/results/overhead.json`)."""
+(`benchmarks/results/decided/allreduce.json`, `benchmarks/results/overhead.json`)."""
 
 
 REQUEST_S = 0.036e-3

@@ -23,7 +23,7 @@ SENDING_S_PER_BYTE = PROCESSOR_S_PER_BYTE - REDUCE_S_PER_BYTE / 2
 HANDLING_S_PER_BYTE = 0.4e-9
 """From the last byte of a tensor that arrives until it can be used, and before the first one goes:
 what one aggregation of 16 or 64 MB between two workers takes longer than the wire and the additions
-need (`benchmarks/results/allreduce.json`)."""
+need (`benchmarks/results/decided/allreduce.json`)."""
 
 MESSAGE_S = 0.04e-3
 """What each chunk costs its link beside its bytes: what plain steps of Inception v1, v2 and v3 with
