@@ -66,6 +66,19 @@ def test_public_names_are_in_the_reference():
         assert name == "__version__" or f"caramel.{name}\n" in text, name
 
 
+def test_functions_of_the_walks_exist():
+    """Each name in the walks of the architecture is defined somewhere in the package."""
+    _, _, walks = (DOCS / "architecture.md").read_text().partition("## Walk 1")
+    source = "\n".join(path.read_text() for path in (ROOT / "caramel").rglob("*.py"))
+    named = set(re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)(?:\([^`]*\))?`", walks)) - {"session.step"}
+    assert len(named) > 30
+    for name in named:
+        own = name.rpartition(".")[2]
+        assert re.search(rf"(def|class) {own}\b|^{own}\b", source, re.MULTILINE), name
+    hops = re.findall(r"^(\d+)\. ", walks, re.MULTILINE)
+    assert max(map(int, hops)) <= 10
+
+
 def get_started():
     """The programs of "Get started", by file name."""
     text = (DOCS / "get-started.md").read_text()
