@@ -254,10 +254,13 @@ class Merging:
         summed: variables that are added to (counters, totals, confusion matrices).
         averaged: variables that move towards something (moving averages), or add up what is a mean
             already.
+        conditions: those of either for which each worker decides by its own examples whether it
+            writes: no value is what one device has. With the ops that put out the predicates.
     """
 
     summed: tuple[str, ...] = ()
     averaged: tuple[str, ...] = ()
+    conditions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

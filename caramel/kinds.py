@@ -121,6 +121,9 @@ QUEUES = frozenset(
 # Control flow whose branches and bodies are functions, and whose ops are stateful.
 FUNCTIONAL_CONTROL_FLOW = frozenset({"If", "Case", "While"})
 
+# Conditionals whose branches are functions; their first input says which is called.
+CONDITIONALS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
+
 # Ops on tables that change nothing in them.
 TABLE_READS = frozenset(
     {

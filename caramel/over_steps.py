@@ -15,7 +15,14 @@ from typing import Any, TypeVar
 from caramel.analysis import Analysis
 from caramel.analyzers.regions import served_parameters
 from caramel.errors import CaramelError
-from caramel.facts import InputPipelines, Merging, ReplicaState, StateAccess, TrainingJob
+from caramel.facts import (
+    GradientFrontier,
+    InputPipelines,
+    Merging,
+    ReplicaState,
+    StateAccess,
+    TrainingJob,
+)
 from caramel.graph import OpGraph
 from caramel.steps import StepName
 
@@ -59,8 +66,17 @@ def over_steps(
     first, *others = jobs.values()
     losses = dict.fromkeys(job.loss for job in others if job.loss != first.loss)
     every = dataclasses.replace(first, other_losses=tuple(losses))
-    whole = analysis_of(next(iter(jobs)), every, ())
-    common = (whole.get(StateAccess), whole.get(Merging))
+    name = next(iter(jobs))
+    whole = analysis_of(name, every, ())
+    access = whole.get(StateAccess)
+    cuts = [
+        cut
+        for name, job in jobs.items()
+        for cut in _of_step(name, analysis_of(name, job, (access,)), GradientFrontier).cuts
+    ]
+    whole_cuts = GradientFrontier(tuple(cuts))
+    merged = analysis_of(name, every, (access, whole_cuts)).get(Merging)
+    common = (access, merged)
     serves = served_parameters(whole.get(OpGraph), every, whole.get(StateAccess))
     jobs = {name: dataclasses.replace(job, serves=serves) for name, job in jobs.items()}
     differing: frozenset[str] = frozenset()

@@ -26,6 +26,7 @@ from caramel.facts import (
     LoopFrames,
     LossScale,
     LossScales,
+    Merging,
     ReplicaState,
     StateAccess,
     StateOrder,
@@ -136,6 +137,8 @@ class StepModel:
         self._fusions = analysis.get(Fusions)
         self._graph = analysis.get(OpGraph)
         tell_order(context.op_graph, analysis.get(StateOrder))
+        if len(common.devices) > 1:
+            _tell_conditions(facts.get(Merging))
         self._scales: dict[TensorRef, LossScale | None] = {}
         plain = self._plain_plan(analysis)
         self.windows = known_windows(analysis)
@@ -348,6 +351,18 @@ def _decided(plan: Plan | None, own: Plan) -> Plan:
     if plan is None:
         return own
     return dataclasses.replace(own, **{name: getattr(plan, name) for name in DECIDED})
+
+
+def _tell_conditions(merging: Merging) -> None:
+    """Warn of variables that each worker writes or not as its own examples say."""
+    for name, ops in merging.conditions.items():
+        _log.warning(
+            "whether variable '%s' is written depends on each worker's own examples (by %s), so "
+            "that no worker has the value of one device; the workers' values are %s",
+            name,
+            ", ".join(f"'{op}'" for op in ops),
+            "added up" if name in merging.summed else "averaged",
+        )
 
 
 def _told(loss: TensorRef, weight: Weight) -> str:

@@ -222,3 +222,86 @@ def test_slots_and_initial_values_gather_nothing():
         assert drawn is not None
     state = state_of(caramel.Context(graph, train_op=train_op, loss=loss))
     assert state.local == state.summed == ()
+
+
+def counted_if_finite(v2):
+    """A job that counts the steps whose aggregated gradients are finite, and sums their norms."""
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float64, [None, CLASSES], name="x")
+        w = tf1.get_variable("w", [CLASSES], tf.float64, tf1.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(w - x))
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        ((gradient, _),) = optimizer.compute_gradients(loss, [w])
+        zeros = {"initializer": tf1.zeros_initializer(), "trainable": False}
+        applied = tf1.get_variable("applied", [], tf.int64, **zeros)
+        norms = tf1.get_variable("norms", [], tf.float64, **zeros)
+        norm = tf.norm(gradient)
+        train_op = tf.cond(
+            tf.math.is_finite(norm),
+            lambda: tf.group(w.assign_sub(0.1 * gradient), applied.assign_add(1)),
+            tf.no_op,
+        )
+        train_op = tf.group(train_op, norms.assign_add(norm))
+    return graph, train_op, loss
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_what_depends_on_aggregated_gradients_only_is_the_same_on_all_workers(v2, control_flow):
+    control_flow(v2)
+    graph, train_op, loss = counted_if_finite(v2)
+    x = {"x:0": BATCHES[0]["x:0"]}
+    with graph.as_default(), tf1.Session() as plain:
+        plain.run(tf1.global_variables_initializer())
+        for _ in range(3):
+            plain.run([train_op, loss], x)
+        norms = plain.run("norms/Read/ReadVariableOp:0")
+    model = caramel.ARModel(caramel.Context(graph, train_op=train_op, loss=loss), workers=2)
+    with model.session() as session:
+        for _ in range(3):
+            session.step(x)
+        values = session.variables()
+    assert int(values["applied"]) == 3
+    assert values["norms"] == pytest.approx(norms, rel=1e-12)
+
+
+def test_steps_know_of_each_other_what_depends_on_aggregated_gradients():
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float64, [None, CLASSES], name="x")
+        steps = {}
+        for name in ("d", "g"):
+            w = tf1.get_variable(name, [CLASSES], tf.float64, tf1.zeros_initializer())
+            loss = tf.reduce_mean(tf.square(w - x))
+            (gradient,) = tf1.gradients(loss, [w])
+            total = tf1.get_variable(
+                f"{name}_norms", [], tf.float64, tf1.zeros_initializer(), trainable=False
+            )
+            update = tf.group(w.assign_sub(0.1 * gradient), total.assign_add(tf.norm(gradient)))
+            steps[name] = (update, loss)
+    x = {"x:0": BATCHES[0]["x:0"]}
+    with caramel.ARModel(caramel.Context(graph, steps=steps), workers=2).session() as session:
+        for name in ("d", "g", "g"):
+            session.step(x, step=name)
+        values = session.variables()
+    norm = np.linalg.norm(2 / CLASSES * BATCHES[0]["x:0"].mean(axis=0))
+    factor = 1 - 0.1 * 2 / CLASSES  # by which the gradient gets smaller in a step
+    assert values["d_norms"] == pytest.approx(norm, rel=1e-12)
+    assert values["g_norms"] == pytest.approx(norm * (1 + factor), rel=1e-12)
+
+
+@pytest.mark.parametrize("v2", [False, True])
+def test_a_count_that_depends_on_what_each_worker_has_is_told(v2, control_flow, caplog):
+    control_flow(v2)
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float64, [None, CLASSES], name="x")
+        w = tf1.get_variable("w", [CLASSES], tf.float64, tf1.zeros_initializer())
+        loss = tf.reduce_mean(tf.square(w - x))
+        high = tf1.get_variable("high", [], tf.int64, tf1.zeros_initializer(), trainable=False)
+        counted = tf.cond(
+            loss > 1, lambda: tf.group(high.assign_add(1)), lambda: tf.group(high.assign_add(0))
+        )
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+        context = caramel.Context(graph, train_op=tf.group(train_op, counted), loss=loss)
+    with caplog.at_level("WARNING", "caramel"):
+        caramel.ARModel(context, workers=2)
+    assert "'high'" in caplog.text
+    assert "no worker has" in caplog.text

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from caramel import kinds
 from caramel.access import fills_table, handle_of
-from caramel.facts import StateAccess
+from caramel.facts import GradientFrontier, StateAccess
 from caramel.graph import Op, OpGraph
 from caramel.names import TensorRef
 
@@ -34,6 +34,17 @@ class Spread:
         while (before := self.came_from[path[-1]]) is not None:
             path.append(before)
         return path[::-1]
+
+
+def cut_by(frontier: GradientFrontier) -> Callable[[TensorRef, str], bool]:
+    """Whether an edge, from a tensor to an op, carries an aggregated gradient."""
+    aggregated = {
+        (tensor, consumer)
+        for cut in frontier.cuts
+        for tensor in cut.gradient.tensors
+        for consumer in cut.consumers
+    }
+    return lambda tensor, consumer: (tensor, consumer) in aggregated
 
 
 def spread(

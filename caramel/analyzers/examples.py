@@ -36,7 +36,6 @@ from caramel.names import TensorRef
 Shape = tuple[int | None, ...] | None
 
 _PASSES = 8  # after which what still changes in a loop is given up
-_CONDITIONALS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 _LOOPS = frozenset({"While", "StatelessWhile"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _HIDDEN = "@"  # begins what stands for an op in a function, which cannot be read from outside
@@ -199,7 +198,7 @@ class _Evaluation:
 
     def _called(self, op: Op) -> list[str]:
         names = [op.kind] if op.kind in self._functions else list(op.functions)
-        if op.kind in _LOOPS | _CONDITIONALS | _CALLS or op.kind in self._functions:
+        if op.kind in _LOOPS | kinds.CONDITIONALS | _CALLS or op.kind in self._functions:
             return [name for name in names if name in self._functions]
         return []
 
@@ -210,7 +209,7 @@ class _Evaluation:
         shapes = [self.shape(tensor) for tensor in op.inputs]
         if op.kind in _LOOPS:
             return self._loop(at, called[0], shapes)
-        if op.kind in _CONDITIONALS:
+        if op.kind in kinds.CONDITIONALS:
             results = [self._body(at, name, at.inputs[1:], shapes[1:]) for name in called]
             return [joined(each, at.where) for each in zip(*results, strict=False)]
         return self._body(at, called[0], at.inputs, shapes)

@@ -7,20 +7,25 @@ the examples is added in each step. Where it is not known which of these is adde
 batch is fixed, so that one number of examples is as good as another: it is a mean if it is divided
 by a count that is the same on all workers.
 
+Where a worker's own examples decide whether something is written, no sum and no mean is what one
+device has, and that is told.
+
 Anything in the graph can be fetched beside a step, so all of it is looked at, not only the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from caramel import kinds
 from caramel.access import handle_of, uses_of
+from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.courses import Course, Kind, as_sum
-from caramel.analyzers.dependence import spread
+from caramel.analyzers.dependence import cut_by, spread
 from caramel.analyzers.examples import Examples
 from caramel.analyzers.regions import served_parameters
-from caramel.facts import Merging, StateAccess, TrainingJob, WorkerInputs
+from caramel.facts import GradientFrontier, Merging, StateAccess, TrainingJob, WorkerInputs
 from caramel.graph import Function, OpGraph
 from caramel.names import TensorRef
 
@@ -34,6 +39,7 @@ def merging(
     job: TrainingJob,
     access: StateAccess,
     inputs: WorkerInputs,
+    frontier: GradientFrontier,
     examples: Examples,
 ) -> Merging:
     """How the workers' values of each variable that gathers something become one.
@@ -41,18 +47,23 @@ def merging(
     Parameters, and what updates of parameters read (slots, accumulated gradients), are left out:
     these must stay equal.
     """
-    adds = _Gathering(graph, job, access, inputs, examples).adds
+    gathering = _Gathering(graph, job, access, inputs, frontier, examples)
+    adds = gathering.adds
     names = [variable.name for variable in job.variables if variable.name in adds]
     return Merging(
         summed=tuple(name for name in names if adds[name]),
         averaged=tuple(name for name in names if not adds[name]),
+        conditions={
+            name: gathering.conditions[name] for name in names if gathering.conditions[name]
+        },
     )
 
 
 class _Gathering:
     """Looks for variables that are computed from themselves and from examples.
 
-    `adds` says of each whether its values are added up.
+    `adds` says of each whether its values are added up, `conditions` which ops decide on each
+    worker by itself whether something is written.
     """
 
     def __init__(
@@ -61,6 +72,7 @@ class _Gathering:
         job: TrainingJob,
         access: StateAccess,
         inputs: WorkerInputs,
+        frontier: GradientFrontier,
         examples: Examples,
     ) -> None:
         self._graph, self._access, self._examples = graph, access, examples
@@ -68,7 +80,11 @@ class _Gathering:
         self._writers = _writers(graph, job, access)
         self._readers = _readers(access)
         self._computed_from: dict[str, set[str]] = {}
-        gathering = self._gathering(inputs)
+        gathering: dict[str, list[str]] = {}
+        if self._writers:
+            own = self._access_of_writers()
+            reached = spread(graph, inputs.reasons, own, is_cut=cut_by(frontier)).came_from
+            gathering = self._gathering(reached)
         if gathering:
             serving = served_parameters(graph, job, access)
             gathering = {name: ops for name, ops in gathering.items() if name not in serving}
@@ -78,13 +94,15 @@ class _Gathering:
             if adds_sums is None:
                 adds_sums = not self._is_counted_by_steps(name)
             self.adds[name] = adds_sums
+        self.conditions = (
+            {name: self._conditions(ops, reached) for name, ops in gathering.items()}
+            if gathering
+            else {}
+        )
 
-    def _gathering(self, inputs: WorkerInputs) -> dict[str, list[str]]:
+    def _gathering(self, reached: Container[str]) -> dict[str, list[str]]:
         """For each variable the ops that write into it what comes from examples, if some keep what
         was there."""
-        if not self._writers:
-            return {}
-        reached = spread(self._graph, inputs.reasons, self._access_of_writers()).came_from
         gathering = {}
         for name, ops in self._writers.items():
             differing = [op for op in ops if op in reached]
@@ -103,6 +121,23 @@ class _Gathering:
             {op: names & self._writers.keys() for op, names in reads},
             {op: frozenset(names) for op, names in writing.items()},
         )
+
+    def _conditions(self, ops: Iterable[str], reached: Container[str]) -> tuple[str, ...]:
+        """The predicates that differ between workers, of conditionals around ops."""
+        predicates = {
+            predicate
+            for name in ops
+            for predicate in (
+                [self._graph[name].inputs[0].op]
+                if self._graph[name].kind in kinds.CONDITIONALS
+                else self._around[name]
+            )
+        }
+        return tuple(sorted(name for name in predicates if name in reached))
+
+    @cached_property
+    def _around(self) -> Mapping[str, frozenset[str]]:
+        return predicates_around(self._graph)
 
     def _keeps(self, name: str, op_name: str) -> bool:
         """Whether what an op leaves in a variable depends on what was there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from caramel import kinds
 from caramel.access import fills_table, handle_of
-from caramel.analyzers.dependence import Spread, spread
+from caramel.analyzers.dependence import Spread, cut_by, spread
 from caramel.errors import DriftError
 from caramel.facts import (
     GradientFrontier,
@@ -39,15 +39,7 @@ def replica_state(
             aggregation; names the path.
     """
     step = graph.ancestors([job.train_op, job.loss.op])
-    aggregated = {
-        (tensor, consumer)
-        for cut in frontier.cuts
-        for tensor in cut.gradient.tensors
-        for consumer in cut.consumers
-    }
-
-    def is_cut(tensor: TensorRef, consumer: str) -> bool:
-        return (tensor, consumer) in aggregated
+    is_cut = cut_by(frontier)
 
     def reached_from(sources: list[str]) -> Spread:
         return spread(graph, sources, access, within=step, is_cut=is_cut)

@@ -28,7 +28,7 @@ _STATE_KINDS = frozenset({kinds.VARIABLE, "ReadVariableOp", "Const"})
 _OFTEN_IDLE = frozenset({"VarIsInitializedOp", "ZerosLike"})
 _NAMING = ("_class", "shared_name", "frame_name")  # attributes with names of ops, or like them
 _SEED = "seed"
-_CONDITIONALS = frozenset({"Switch", "If", "StatelessIf", "Case", "StatelessCase"})
+_CONDITIONALS = kinds.CONDITIONALS | {"Switch"}
 
 
 @dataclass(frozen=True)
