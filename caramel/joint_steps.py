@@ -85,7 +85,7 @@ class JointSteps:
                 if key[1] != set(only):
                     raise type(error)(
                         f"cannot fetch {told} in a step: {error}; {_ADVICE}"
-                    ) from error
+                    ) from None
                 _log.warning("%s may run before or behind what the step does: %s", told, error)
                 self._joint[key] = step
         return self._joint[key]
@@ -107,7 +107,7 @@ class JointSteps:
             scalars = tuple(_scalars(step.context.op_graph, fetched))
             if not scalars:
                 raise
-            return self._joined(step, joined, scalars)
+        return self._joined(step, joined, scalars)
 
     def _joined(
         self, step: StepModel, fetched: Sequence[str], scalars: tuple[TensorRef, ...] = ()
