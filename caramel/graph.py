@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import heapq
 import math
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from caramel.errors import InvariantError
 from caramel.names import TensorRef, control_source, parse_input
@@ -301,7 +300,7 @@ ARGUMENT = "_Arg"
 """The kind of op that stands for an argument in the body of a function."""
 
 _FEW = 64
-_NUMERIC = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64}  # by DataType
+_FORMATS = {1: "f", 2: "d", 3: "i", 9: "q"}  # of `struct`, by DataType
 _SLICES = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 _BATCHES = ("adj_x", "adj_y")
 _AXES: Mapping[str, tuple[str, ...]] = {
@@ -315,6 +314,8 @@ _AXES: Mapping[str, tuple[str, ...]] = {
     "Pack": ("axis",),
     "ResourceGather": ("batch_dims",),
     "ReverseSequence": ("batch_dim", "seq_dim"),
+    "SparseMatMul": ("transpose_a", "transpose_b"),
+    "SparseTensorDenseMatMul": ("adjoint_a", "adjoint_b"),
     "Squeeze": ("squeeze_dims",),
     "StridedSlice": _SLICES,
     "StridedSliceGrad": _SLICES,
@@ -424,11 +425,11 @@ def _small_constants(nodes: Iterable[Any]) -> dict[str, tuple[float, ...]]:
 def _few_elements(tensor: Any) -> tuple[float, ...] | None:
     """The elements of a numeric TensorProto; None if they are many, or of another dtype."""
     size = math.prod(dimension.size for dimension in tensor.tensor_shape.dim)
-    dtype = _NUMERIC.get(tensor.dtype)
-    if size > _FEW or dtype is None:
+    form = _FORMATS.get(tensor.dtype)
+    if size > _FEW or form is None:
         return None
     if tensor.tensor_content:
-        return tuple(np.frombuffer(tensor.tensor_content, dtype).tolist())
+        return tuple(number for (number,) in struct.iter_unpack(f"<{form}", tensor.tensor_content))
     given = tensor.int_val or tensor.int64_val or tensor.float_val or tensor.double_val
     values = tuple(given) or (0,)
     return (values + (values[-1],) * (size - len(values)))[:size]

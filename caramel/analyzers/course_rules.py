@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from caramel import kinds
 from caramel.analyzers.courses import (
+    EXAMPLES,
     NUMBER,
     OF_ARRAY,
     SHARED,
@@ -365,6 +366,8 @@ def _reduced_whole(at: At, course: Course) -> Course:
                 return replace(element, elements=None)
             powers = multiplied_powers(powers, element.powers)
         return Course(Kind.SHARED, powers=powers)
+    if course.index == "shape":  # which of its elements these are is not known
+        return unknown(f"{at.where} is of a shape whose rank is not known")
     if at.op.kind in _LINEAR_REDUCTIONS or course.kind in (Kind.UNKNOWN, Kind.NOTHING):
         return replace(course, elements=None, leaves=None)
     if at.is_scalar(0):
@@ -385,7 +388,7 @@ def l2_loss(at: At) -> Course:
 
 def matrix_product(at: At) -> Course:
     """Matrix products, of batches of matrices, too."""
-    flags = ("transpose_a", "transpose_b") if at.op.kind == "MatMul" else ("adj_x", "adj_y")
+    flags = ("adj_x", "adj_y") if at.op.kind.startswith("Batch") else ("transpose_a", "transpose_b")
     ranks = [at.rank(0), at.rank(1)]
     rank = max((r for r in ranks if r is not None), default=2)
     names = "abcdefghijklmnop"
@@ -394,6 +397,17 @@ def matrix_product(at: At) -> Course:
         names[rank - (own or rank) : rank - 2] + end for own, end in zip(ranks, ends, strict=True)
     ]
     return _contracted(at, labels, names[: rank - 2] + "xy")
+
+
+def sparse_product(at: At) -> Course:
+    """A sparse matrix, whose rows its values stand for, times a matrix."""
+    values, other = at.inputs[1], at.inputs[3]
+    if values.kind is Kind.ROWS:
+        values = replace(values, axis=0, length=EXAMPLES, index="")
+    op = replace(at.op, inputs=(at.op.inputs[1], at.op.inputs[3]))
+    labels = ["zx" if at.attribute("adjoint_a") else "xz"]
+    labels.append("yz" if at.attribute("adjoint_b") else "zy")
+    return _contracted(replace(at, op=op, inputs=(values, other)), labels, "xy")
 
 
 def einsum(at: At) -> Course:
@@ -592,7 +606,10 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"), reduce_),
     **dict.fromkeys(("Relu", "Abs"), homogeneous),
     **dict.fromkeys(("Select", "SelectV2"), select),
-    **dict.fromkeys(("MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), matrix_product),
+    **dict.fromkeys(
+        ("MatMul", "SparseMatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"), matrix_product
+    ),
+    "SparseTensorDenseMatMul": sparse_product,
     **dict.fromkeys(kinds.PRODUCTS.keys() - {"MatMul"}, filter_gradient),
     **dict.fromkeys(
         (

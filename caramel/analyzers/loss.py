@@ -22,6 +22,7 @@ from caramel.facts import (
     LoopFrames,
     LossScale,
     LossScales,
+    RawGradient,
     SharedTerm,
     TrainingJob,
     Weight,
@@ -86,20 +87,21 @@ class Scales:
         """Whether the user has said how the loss scales."""
         return self._job.reduction is not None or self._job.loss_weight is not None
 
-    def shown_by(self, tensor: TensorRef) -> Weight | None:
+    def shown_by(self, gradient: RawGradient) -> Weight | None:
         """How much a worker's gradient counts, if the gradient itself leaves no doubt.
 
         Where the graph fixes the number of examples, a constant may be it or may not.
         """
-        course = self._courses.of(tensor)
+        course = self._courses.of(gradient.values)
+        wanted = Kind.SUM if gradient.indices is None else Kind.ROWS
         if (
             self._courses.batch is not None
             or course.marks
-            or course.kind not in (Kind.ROWS, Kind.SUM)
+            or course.kind not in (wanted, Kind.SUM)
             or course.affine
         ):
             return None
-        return self.weight_of(tensor)
+        return self.weight_of(gradient.values)
 
     def weight_of(self, tensor: TensorRef) -> Weight | None:
         """How much a worker's gradient counts; None if that cannot be told."""
@@ -303,7 +305,7 @@ def gradient_weights(
         gradient = cut.gradient
         is_told = job.told is None or gradient.parameter in job.told
         if is_told or job.reduction is not None:
-            shown = None if of_gradients.is_settled else of_gradients.shown_by(gradient.values)
+            shown = None if of_gradients.is_settled else of_gradients.shown_by(gradient)
             weight = shown or alike or of_gradients.weight_of(gradient.values)
         else:
             weight = of_gradients.plain_weight_of(gradient.values)

@@ -305,8 +305,10 @@ def strided_slice(at: At) -> Course:
 
 def _sliced_shape(at: At, course: Course, begin: Sequence[int] | None) -> Course:
     """A part of a shape of unknown rank."""
-    if not at.attribute("shrink_axis_mask") or not begin or course.axis is None:
+    if not at.attribute("shrink_axis_mask") or not begin:
         return course
+    if course.axis is None:
+        return unknown(f"{at.where} is of a shape whose rank is not known")
     return _number_of(course) if begin[0] == course.axis else SHARED
 
 

@@ -50,6 +50,7 @@ _ALONG_ROWS = frozenset({"Softmax", "LogSoftmax", "Cumsum", "Cumprod", "ReverseV
 _BIASES = frozenset({"BiasAdd", "BiasAddV1"})
 _FILTERED = frozenset({"Conv2D", "Conv3D", "DepthwiseConv2dNative"})
 _KNOWN = _GATHERS | _BIASES | _FILTERED | _ROW_BY_ROW
+_OF_SPARSE = frozenset({"SparseTensorDenseMatMul"})  # whose row numbers and shape are no rows
 _MATRIX_PRODUCTS = frozenset({"MatMul", "BatchMatMul", "BatchMatMulV2", "BatchMatMulV3"})
 
 
@@ -192,7 +193,8 @@ class _Course:
             return [SHARED]
         for position in rows:
             self._look(at, position, inputs[position].axis or 0)
-        if op.kind not in ALL_RULES.keys() | _KNOWN and any(_is_first(at, n) for n in rows):
+        known = (ALL_RULES.keys() | _KNOWN) - _OF_SPARSE
+        if op.kind not in known and any(_is_first(at, n) for n in rows):
             self.is_open = self.is_open or any(
                 tensor.op in self._behind_others and n not in rows
                 for n, tensor in enumerate(op.inputs)
