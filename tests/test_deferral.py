@@ -260,7 +260,7 @@ def test_an_empty_gradient_or_one_in_a_loop_is_not_deferred():
     with tf.Graph().as_default() as graph:
         x, y, feed = inputs(40)
         empty = parameter("empty", [0])
-        loss = cross_entropy(perceptron(x), y) + tf.reduce_sum(empty * tf.reduce_sum(x))
+        loss = cross_entropy(perceptron(x), y) + tf.reduce_sum(empty * tf.reduce_mean(x))
         train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
     job = Network(graph, train_op, loss, feed)
     model = caramel.ARModel(job.context(), 2)

@@ -41,7 +41,7 @@ def embedding(empty_too=True):
         rows = tf.gather(parameter("rows", [7, 3]), tf.cast(tf.abs(x[:, 0]), tf.int32))
         loss = cross_entropy(x @ parameter("w", [6, 3]) + rows, y)
         if empty_too:
-            loss += tf.reduce_sum(parameter("empty", [0]) * tf.reduce_sum(x))
+            loss += tf.reduce_sum(parameter("empty", [0]) * tf.reduce_mean(x))
         train_op = tf1.train.AdamOptimizer(0.01).minimize(loss)
     return Network(graph, train_op, loss, feed)
 

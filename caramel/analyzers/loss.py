@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import networkx as nx
+
 from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.courses import EXAMPLES, ROOT, Count, Course, Kind, Leaf, as_sum
 from caramel.analyzers.examples import Examples
@@ -102,6 +104,27 @@ class Scales:
         ):
             return None
         return self.weight_of(gradient.values)
+
+    def differentiations(self, frontier: GradientFrontier) -> list[list[str]]:
+        """The parameters whose gradients have ops behind the forward pass in common."""
+        forward = self._graph.data_ancestors([loss.op for loss in self._job.losses])
+        common = nx.Graph()
+        for cut in frontier.cuts:
+            common.add_node((cut.gradient.parameter, ""))
+            behind = self._graph.data_ancestors([cut.gradient.values.op], stop=frozenset(forward))
+            common.add_edges_from(
+                ((cut.gradient.parameter, ""), ("", name))
+                for name in behind - forward
+                if self._graph[name].inputs and self._graph[name].kind != "ReadVariableOp"
+            )
+        return [
+            [
+                cut.gradient.parameter
+                for cut in frontier.cuts
+                if (cut.gradient.parameter, "") in part
+            ]
+            for part in nx.connected_components(common)
+        ]
 
     def weight_of(self, tensor: TensorRef) -> Weight | None:
         """How much a worker's gradient counts; None if that cannot be told."""
@@ -292,20 +315,23 @@ def gradient_weights(
     """How much each worker's gradient counts, by parameter.
 
     If all losses of the step scale alike, so do their gradients, but there may be others: of a
-    loss that was not named, or multiplied by a number of examples. Each is looked at, and what it
-    shows itself counts unless the user has said how the loss scales.
+    loss that was not named, or multiplied by a number of examples. So each is looked at, and what
+    all gradients of one differentiation show counts unless the user has said how the loss scales.
 
     Raises:
         LossScaleError: it cannot be told; says why and what to do.
     """
     found = [scale.weight for scale in scales.of.values()]
     alike = found[0] if len(set(found)) == 1 else None
+    shown_by = {}
+    if not of_gradients.is_settled:
+        shown_by = _shown(frontier, of_gradients, alike)
     weights = {}
     for cut in frontier.cuts:
         gradient = cut.gradient
         is_told = job.told is None or gradient.parameter in job.told
         if is_told or job.reduction is not None:
-            shown = None if of_gradients.is_settled else of_gradients.shown_by(gradient)
+            shown = shown_by.get(gradient.parameter)
             weight = shown or alike or of_gradients.weight_of(gradient.values)
         else:
             weight = of_gradients.plain_weight_of(gradient.values)
@@ -322,6 +348,34 @@ def gradient_weights(
             )
         weights[cut.gradient.parameter] = weight
     return weights
+
+
+def _shown(
+    frontier: GradientFrontier, of_gradients: Scales, alike: Weight | None
+) -> dict[str, Weight]:
+    """What gradients show of how they count, by parameter.
+
+    One that shows something else than the named losses is believed only if no gradient of the same
+    differentiation scales as these do: a rule that is wrong about an op must change no training.
+    """
+    shown = {
+        cut.gradient.parameter: weight
+        for cut in frontier.cuts
+        if (weight := of_gradients.shown_by(cut.gradient)) is not None
+    }
+    if alike is None or all(weight == alike for weight in shown.values()):
+        return shown
+    believed: dict[str, Weight] = {}
+    for family in of_gradients.differentiations(frontier):
+        told = {shown[name] for name in family if name in shown}
+        if len(told) == 1 and alike not in told:
+            believed |= dict.fromkeys(family, told.pop())
+        elif told and alike not in told:
+            raise LossScaleError(
+                f"the gradients of '{family[0]}' and others do not scale with the examples as the "
+                f"loss does, nor as each other; {_ADVICE}"
+            )
+    return believed
 
 
 __all__ = ["Leaf", "Scales", "gradient_weights", "loss_scales"]

@@ -120,7 +120,7 @@ def of_kind(at: At) -> Sequence[Course]:
         rest = local(f"{at.where} normalises the worker's own batch", root=True, trained=True)
         return [row, *[rest] * (number - 1)]
     if kind in _BATCH_NORM_GRADIENTS and inputs[0].kind is Kind.ROWS:
-        total = Course(Kind.SUM, powers=inputs[0].powers, trained=True)
+        total = replace(inputs[0], kind=Kind.SUM, axis=None, trained=True)
         return [inputs[0], total, total, *[SHARED] * max(0, number - 3)]
     if kind == "SparseFillEmptyRows":
         return [Course(Kind.ROWS, axis=0)] * number
