@@ -144,7 +144,8 @@ def to_array(feed: Feed) -> np.ndarray:
         array = np.asarray(feed.value)
         if array.dtype.kind in "OUS" or not _castable(array, feed.dtype):
             raise TypeError(_what(feed.value, array))
-        return array.astype(feed.dtype, copy=False)
+        with np.errstate(over="ignore"):  # what is too large is infinite, as in TensorFlow
+            return array.astype(feed.dtype, copy=False)
     except Exception as error:  # whatever an object does when it is asked for its values
         raise FeedError(
             f"cannot feed '{feed.tensor}': it takes {feed.spec.dtype}, got {error}"

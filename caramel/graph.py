@@ -237,6 +237,27 @@ class OpGraph:
         """The given ops and all they are computed from: the same, not counting control edges."""
         return self._behind(names, stop, controls=False)
 
+    def data_descendants(
+        self, names: Iterable[str], *, stop: frozenset[str] = frozenset()
+    ) -> set[str]:
+        """The given ops and all that is computed from them, not counting control edges.
+
+        What is in `stop` is left out.
+        """
+        found: set[str] = set()
+        waiting = [name for name in names if name not in stop]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += [
+                    reader
+                    for reader in self.consumers[name]
+                    if reader not in stop
+                    and any(tensor.op == name for tensor in self.ops[reader].inputs)
+                ]
+        return found
+
     def _behind(self, names: Iterable[str], stop: frozenset[str], *, controls: bool) -> set[str]:
         seen: set[str] = set()
         waiting = list(names)

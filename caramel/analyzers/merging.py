@@ -199,7 +199,7 @@ class _Gathering:
     def _depend_on(self, name: str, tensors: Iterable[TensorRef]) -> bool:
         """Whether tensors are computed from a variable."""
         if name not in self._computed_from:  # few ops are, but averages are computed from many
-            self._computed_from[name] = _data_descendants(self._graph, self._readers.get(name, ()))
+            self._computed_from[name] = self._graph.data_descendants(self._readers.get(name, ()))
         return any(tensor.op in self._computed_from[name] for tensor in tensors)
 
     def _is_value(self, name: str, tensor: TensorRef) -> bool:
@@ -266,21 +266,6 @@ def _readers(access: StateAccess) -> dict[str, list[str]]:
         for name in names:
             readers.setdefault(name, []).append(op)
     return readers
-
-
-def _data_descendants(graph: OpGraph, names: Iterable[str]) -> set[str]:
-    """The given ops and all that is computed from them."""
-    found, waiting = set[str](), list(names)
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [
-                reader
-                for reader in graph.consumers[name]
-                if any(tensor.op == name for tensor in graph[reader].inputs)
-            ]
-    return found
 
 
 def _reads_variables(body: Function, inputs: Iterable[str]) -> bool:

@@ -139,15 +139,4 @@ def _computed_from_variables(
 
     They are few where nothing but updates reads variables there.
     """
-    found: set[str] = set()
-    waiting = [name for name in access.reads if name not in forward]
-    while waiting:
-        name = waiting.pop()
-        if name not in found:
-            found.add(name)
-            waiting += [
-                reader
-                for reader in graph.consumers[name]
-                if reader not in forward and any(t.op == name for t in graph[reader].inputs)
-            ]
-    return found
+    return graph.data_descendants(access.reads, stop=forward)
