@@ -219,3 +219,19 @@ def test_gradients_that_count_differently_are_not_joined():
     group = dataclasses.replace(plan.groups[0], members=members)
     with pytest.raises(PlanError, match="joins gradients that count differently"):
         dataclasses.replace(plan, gradients=mixed, groups=(group,))
+
+
+def test_a_gradient_alone_is_not_believed_against_others_of_the_same_differentiation(monkeypatch):
+    """A rule that is wrong about an op must change no training."""
+    from caramel.analyzers.loss import Scales
+    from caramel.facts import SUM
+
+    shown_by = Scales.shown_by
+
+    def wrong(self, gradient):
+        return SUM if gradient.parameter == "b2" else shown_by(self, gradient)
+
+    monkeypatch.setattr(Scales, "shown_by", wrong)
+    job = network("momentum")
+    plan = caramel.ARModel(job.context(), workers=2).plan
+    assert {gradient.weight for gradient in plan.gradients} == {""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, defaultdict, namedtuple
 
+import attr
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -94,7 +95,6 @@ def test_fetches_come_back_in_their_structure(session, tensors, kind):
 
 
 def test_fetches_of_attrs_come_back_as_such(session, tensors):
-    attr = pytest.importorskip("attr")
     cls = attr.make_class("Made", ["loss", "other"])
     made = session.run(cls(tensors["loss"], [tensors["loss"]]), {"x:0": X, "y:0": Y})
     assert made == cls(made.loss, [made.loss])
