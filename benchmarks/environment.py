@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caramel.onednn import SETTING as ONEDNN
-from caramel.quiet import WITHOUT_KERAS
+from caramel.cluster.onednn_check import SETTING as ONEDNN
+from caramel.cluster.quiet_start import WITHOUT_KERAS
 
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", ONEDNN: "1"}
 """TensorFlow says nothing and looks for no GPU: computation is the processor's, or emulated. It

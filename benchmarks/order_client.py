@@ -31,8 +31,8 @@ import caramel
 from benchmarks import networks
 from benchmarks.emulate import emulate, flops_times
 from benchmarks.workers import measured_profile
-from caramel.names import group_of
-from caramel.timeline import Timeline
+from caramel.core.names import group_of
+from caramel.core.timeline import Timeline
 
 tf1 = tf.compat.v1
 

@@ -14,9 +14,9 @@ import tensorflow as tf
 
 import caramel
 from benchmarks.overhead import CALLABLE, RUN, STEP
+from caramel.core.names import in_replica, marks_cleared
 from caramel.modifiers.defer import step_ops
-from caramel.modifiers.mark import KINDS
-from caramel.names import in_replica, marks_cleared
+from caramel.modifiers.progress_marks import KINDS
 
 tf1 = tf.compat.v1
 

@@ -26,9 +26,9 @@ import numpy as np
 import caramel
 from benchmarks import networks
 from benchmarks.emulate.flops import flops_times
-from caramel.facts import NetworkModel, TimingTable
-from caramel.network import assumed_network
+from caramel.core.facts import NetworkModel, TimingTable
 from caramel.planning.candidate import Candidate
+from caramel.simulation.network_model import assumed_network
 
 TIMEOUT_S = 300
 BYTES_PER_S, LATENCY_S = 1.2e8, 3e-4  # of the network that a plan is made for

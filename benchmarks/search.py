@@ -21,8 +21,8 @@ from benchmarks.pieces import piece, warn
 from benchmarks.results import Row, write
 from benchmarks.step.cells import FULL as SUITES
 from benchmarks.step.cells import GRIDS, Cell
+from caramel.cluster.quiet_start import quiet_start
 from caramel.planning.options import Options
-from caramel.quiet import quiet_start
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from benchmarks.results import Row
 from benchmarks.step.cells import Cell
 from benchmarks.testbed import PAYLOAD_SHARE
 from caramel import Context
-from caramel.facts import TimingTable
-from caramel.network import assumed_network
+from caramel.core.facts import TimingTable
+from caramel.planning.from_profile import deferrable, outline_of, outlook_of
 from caramel.planning.options import Options
-from caramel.planning.outline import deferrable, outline_of, outlook_of
-from caramel.planning.search import search
+from caramel.planning.search.search import search
 from caramel.simulation.hardware import hardware_of
+from caramel.simulation.network_model import assumed_network
 
 LATENCY_S = 1.5e-3
 """Of one aggregation: about what is measured between the hosts of a bed."""

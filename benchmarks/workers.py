@@ -95,11 +95,12 @@ def measured_profile(
     network: Path | None = None,
     repeats: int = Case.network_repeats,
 ) -> Any:
-    """The `caramel.profile.Profile` of a job on running workers: its ops, and the network.
+    """The `caramel.core.profile.Profile` of a job on running workers: its ops, and the network.
 
     Args:
-        timing: the `caramel.facts.TimingTable` of the job's ops; needed unless they are emulated.
-        accelerator: the one that the job's computation emulates, if any. Times of ops are then what
+        timing: the `caramel.core.facts.TimingTable` of the job's ops; needed unless they are
+        emulated. accelerator: the one that the job's computation emulates, if any. Times of ops are
+        then what
             it was told to emulate.
         network: a file with measurements of the network, which is written if it is not there.
         repeats: how often each aggregation is measured for it.
@@ -112,14 +113,14 @@ def measured_profile(
     import tensorflow as tf
 
     from benchmarks.emulate import kernel_times
-    from caramel.facts import TimingTable
-    from caramel.fingerprint import graph_hash
-    from caramel.measure import measure_network
-    from caramel.measurements import Measurements
-    from caramel.network import fit_network
-    from caramel.profile import Profile
-    from caramel.profiler import machine
-    from caramel.records import from_json_value, to_json_value
+    from caramel.core.facts import TimingTable
+    from caramel.core.measurements import Measurements
+    from caramel.core.profile import Profile
+    from caramel.core.util.fingerprint import graph_hash
+    from caramel.core.util.json_records import from_json_value, to_json_value
+    from caramel.profiling.network import measure_network
+    from caramel.profiling.ops import machine
+    from caramel.simulation.network_model import fit_network
 
     if network is not None and network.exists():
         measured = from_json_value(Measurements, json.loads(network.read_text()))

@@ -9,31 +9,31 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from caramel.errors import CaramelError
-from caramel.version import __version__
+from caramel.core.errors import CaramelError
+from caramel.core.version import __version__
 
 if TYPE_CHECKING:
-    from caramel.builder import ARModel
-    from caramel.cluster import Cluster
-    from caramel.context import Context
-    from caramel.memory import keep_memory
-    from caramel.plan import Plan
-    from caramel.replanning import ReplanSettings
+    from caramel.capture.context import Context
+    from caramel.cluster.cluster import Cluster
+    from caramel.core.plan import Plan
+    from caramel.models.allreduce import ARModel
+    from caramel.native.malloc import keep_memory
     from caramel.report.saved import save_timelines
-    from caramel.session import Session
-    from caramel.stalls import StallSettings
-    from caramel.trials import TrialSettings
+    from caramel.runtime.control.drift import ReplanSettings
+    from caramel.runtime.control.trials import TrialSettings
+    from caramel.runtime.session import Session
+    from caramel.runtime.stalls.diagnosis import StallSettings
 
 _HOME = {
-    "ARModel": "caramel.builder",
-    "Cluster": "caramel.cluster",
-    "Context": "caramel.context",
-    "Plan": "caramel.plan",
-    "ReplanSettings": "caramel.replanning",
-    "Session": "caramel.session",
-    "StallSettings": "caramel.stalls",
-    "TrialSettings": "caramel.trials",
-    "keep_memory": "caramel.memory",
+    "ARModel": "caramel.models.allreduce",
+    "Cluster": "caramel.cluster.cluster",
+    "Context": "caramel.capture.context",
+    "Plan": "caramel.core.plan",
+    "ReplanSettings": "caramel.runtime.control.drift",
+    "Session": "caramel.runtime.session",
+    "StallSettings": "caramel.runtime.stalls.diagnosis",
+    "TrialSettings": "caramel.runtime.control.trials",
+    "keep_memory": "caramel.native.malloc",
     "save_timelines": "caramel.report.saved",
 }
 

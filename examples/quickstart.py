@@ -5,7 +5,7 @@
 What stands between the two marks is also in the README; a test keeps them equal.
 """
 
-from caramel.quiet import quiet_start
+from caramel.cluster.quiet_start import quiet_start
 
 with quiet_start():  # hides what TensorFlow writes when it is imported for the first time
     import tensorflow  # noqa: F401

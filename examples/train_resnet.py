@@ -28,8 +28,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import caramel
+from caramel.cluster.quiet_start import quiet_start
 from caramel.planning.options import Planner
-from caramel.quiet import quiet_start
 
 with quiet_start():
     import tensorflow as tf

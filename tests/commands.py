@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from caramel.cli import main
+from caramel.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 

@@ -56,4 +56,4 @@ def quick_plans(monkeypatch) -> None:
     from caramel.planning.options import Options
 
     quick = functools.partial(Options, budget_tasks=10_000)
-    monkeypatch.setattr("caramel.builder.Options", quick)
+    monkeypatch.setattr("caramel.models.allreduce.Options", quick)

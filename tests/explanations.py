@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from caramel.explanation import Explanation, GroupExplanation, Limit, WhatIf
-from caramel.timeline import Span, Timeline
+from caramel.core.explanation import Explanation, GroupExplanation, Limit, WhatIf
+from caramel.core.timeline import Span, Timeline
 
 # Two workers; "late" is ready first and deferred, "early" is aggregated in the step.
 SMALL = Explanation(

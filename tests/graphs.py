@@ -12,12 +12,12 @@ import numpy as np
 from networks import tf, tf1
 
 import caramel
-from caramel.devices import task_of
-from caramel.feeds import Feed, split_feeds
-from caramel.modifiers import synchronise as programs
-from caramel.names import in_replica, tensor_in_replica
-from caramel.servers import embedded_servers
-from caramel.traffic import Traffic
+from caramel.cluster.servers import embedded_servers
+from caramel.core.devices import task_of
+from caramel.core.names import in_replica, tensor_in_replica
+from caramel.modifiers import variable_programs as programs
+from caramel.modifiers.traffic_audit import Traffic
+from caramel.runtime.steps.feeds import Feed, split_feeds
 
 _EDGE = re.compile(r"edge_\d+_(?P<op>\S+) from (?P<source>\S+) to (?P<target>\S+)$")
 _FEED = "_recv_"  # TensorFlow's nodes for what the client feeds, which enters on its task

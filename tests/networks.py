@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 import caramel
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.facts import GradientFrontier, NetworkModel, ReplicaState, TimingTable
-from caramel.graph import OpGraph
-from caramel.modifiers.synchronise import value_on
-from caramel.network import assumed_network
+from caramel.analyzers.analysis import Analysis
+from caramel.core.facts import GradientFrontier, NetworkModel, ReplicaState, TimingTable
+from caramel.core.graph import OpGraph
+from caramel.modifiers.variable_programs import value_on
+from caramel.simulation.network_model import assumed_network
 
 tf1 = tf.compat.v1
 

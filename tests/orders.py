@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from caramel.access import state_access
 from caramel.analyzers.activation import activation_order
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.units import Units, units_of_step
 from caramel.analyzers.windows import transfer_windows
-from caramel.facts import (
+from caramel.core.facts import (
     ActivationOrder,
     Cut,
     GradientFrontier,
@@ -21,10 +20,11 @@ from caramel.facts import (
     TransferWindows,
     Variable,
 )
-from caramel.graph import Op, OpGraph, TensorSpec
-from caramel.names import TensorRef
-from caramel.plan import Edge
-from caramel.planning.serialize import serialize
+from caramel.core.graph import Op, OpGraph, TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import Edge
+from caramel.core.variable_access import state_access
+from caramel.planning.control_edges import serialize
 
 LOSS, TRAIN = "loss", "train"
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from caramel.facts import TimingTable
-from caramel.fingerprint import Machine
-from caramel.profile import Profile
-from caramel.workload import Gradient, JobOutline, Piece, Update, Workload
+from caramel.core.facts import TimingTable
+from caramel.core.profile import Profile
+from caramel.core.util.fingerprint import Machine
+from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
 
 NAMES = [f"layer_{number}" for number in range(6)]
 ELEMENTS = 2**20

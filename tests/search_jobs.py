@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from caramel.facts import Variable
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
-from caramel.network import assumed_network
-from caramel.plan import AggregatedGradient, Group, Plan
+from caramel.analyzers.workload import Piece, Update, Workload
+from caramel.core.facts import Variable
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Group, Plan
 from caramel.planning.candidate import Outlook
 from caramel.simulation.hardware import Hardware, Host
-from caramel.simulation.workload import Piece, Update, Workload
+from caramel.simulation.network_model import assumed_network
 
 MB = 1_000_000
 

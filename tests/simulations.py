@@ -13,14 +13,14 @@ from itertools import pairwise
 
 from hypothesis import strategies as st
 
-from caramel.facts import Link
-from caramel.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
-from caramel.plan import Gate, Group
+from caramel.core.facts import Link
+from caramel.core.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
+from caramel.core.plan import Gate, Group
+from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.planning.gates import gates_of
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.simulate import Prediction, simulate_groups
-from caramel.workload import Piece, Size, Update, Workload
 
 PATTERNS = ("shuffle", "ring", "halving_doubling", "exchange")
 FLOAT = 4  # bytes

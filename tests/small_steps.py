@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from simulations import hosts
 
-from caramel.plan import Group
+from caramel.core.plan import Group
+from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.simulate import simulate_groups
-from caramel.workload import Piece, Size, Update, Workload
 
 RATE = 1024.0
 KIB_2 = Size(512, 4)

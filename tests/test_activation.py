@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orders import FIGURE_1, FIGURE_1_SECONDS, Step, step
 
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.units import targets_in_order, targets_of
-from caramel.errors import PlanError
-from caramel.facts import ActivationOrder, TimingTable
+from caramel.core.errors import PlanError
+from caramel.core.facts import ActivationOrder, TimingTable
 
 # Examples ---------------------------------------------------------------------------------------
 

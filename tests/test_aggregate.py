@@ -9,18 +9,18 @@ import pytest
 from networks import tf, tf1
 from tensorflow.python.distribute.v1 import all_reduce
 
-from caramel.checks import check_graph
-from caramel.crossings import Wiring
-from caramel.graph import TensorSpec
-from caramel.modifiers.aggregate import aggregate
-from caramel.modifiers.aggregated import aggregated_tensors
-from caramel.modifiers.nodes import GraphWriter
-from caramel.modifiers.weigh import share, uneven, weigh
-from caramel.names import TensorRef, in_replica, tensor_in_replica
-from caramel.patterns import PATTERNS, chunk_sizes, schedule
-from caramel.plan import AggregatedGradient, Group, Plan
-from caramel.servers import embedded_servers
-from caramel.traffic import audit
+from caramel.cluster.servers import embedded_servers
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef, in_replica, tensor_in_replica
+from caramel.core.patterns import PATTERNS, chunk_sizes, schedule
+from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.modifiers.aggregation.aggregate import aggregate
+from caramel.modifiers.aggregation.results import aggregated_tensors
+from caramel.modifiers.batch_weights import share, uneven, weigh
+from caramel.modifiers.crossings import Wiring
+from caramel.modifiers.graph_writer import GraphWriter
+from caramel.modifiers.invariants import check_graph
+from caramel.modifiers.traffic_audit import audit
 
 Shape = tuple[int, ...]
 

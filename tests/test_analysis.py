@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from caramel.analysis import Analysis
-from caramel.errors import MissingFactError
+from caramel.analyzers.analysis import Analysis
+from caramel.core.errors import MissingFactError
 
 
 @dataclass(frozen=True)

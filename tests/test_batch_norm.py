@@ -6,10 +6,10 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.errors import AmbiguousGradientError
-from caramel.facts import GradientFrontier
+from caramel.analyzers.analysis import Analysis
+from caramel.core.errors import AmbiguousGradientError
+from caramel.core.facts import GradientFrontier
 
 tf1 = tf.compat.v1
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.planning.batching import ReadyGradient, batches
+from caramel.planning.paper.batching import ReadyGradient, batches
 
 THRESHOLD = 10
 

@@ -17,7 +17,7 @@ from benchmarks import order
 from benchmarks.order_client import SERVER, WORKER, arrivals, emulated, measure, placed
 from benchmarks.results import Row
 from benchmarks.testbed import missing
-from caramel.servers import embedded_servers
+from caramel.cluster.servers import embedded_servers
 
 orders = st.integers(0, 8).flatmap(
     lambda n: st.tuples(st.permutations(range(n)), st.permutations(range(n)))

@@ -13,7 +13,7 @@ from benchmarks.peers.varied import varied
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.predicted import draw, pairs, spearman, summary
-from caramel.live_planning import forecast_of
+from caramel.models.live_planning import forecast_of
 
 
 def row(predicted_s, measured_s, *, invalid=None, network="toy"):

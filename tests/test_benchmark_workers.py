@@ -6,8 +6,8 @@ import pytest
 from networks import network
 
 from benchmarks.workers import measured_profile
-from caramel.facts import TimingTable
-from caramel.measurements import AggregationTimes, Measurements
+from caramel.core.facts import TimingTable
+from caramel.core.measurements import AggregationTimes, Measurements
 
 
 def test_a_network_is_measured_once(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ def test_a_network_is_measured_once(tmp_path, monkeypatch):
         calls.append(options)
         return measured
 
-    monkeypatch.setattr("caramel.measure.measure_network", measure)
+    monkeypatch.setattr("caramel.profiling.network.measure_network", measure)
     timing, file = TimingTable({}), tmp_path / "network.json"
     profiles = [
         measured_profile(network(optimizer).context(), None, timing=timing, network=file)

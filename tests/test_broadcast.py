@@ -18,8 +18,8 @@ from networks import (
 from test_drift import job_with, normalized, with_update_ops
 
 import caramel
-from caramel.devices import task_of
-from caramel.modifiers import synchronise as programs
+from caramel.core.devices import task_of
+from caramel.modifiers import variable_programs as programs
 
 
 def sends(model, variable):

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from networks import tf, tf1
 
-from caramel.c_api import GraphCall, GraphSession
-from caramel.distributed_graph import DistributedGraph
-from caramel.errors import GraphError, SessionError
-from caramel.names import TensorRef
-from caramel.servers import embedded_servers
+from caramel.cluster.servers import embedded_servers
+from caramel.core.errors import GraphError, SessionError
+from caramel.core.names import TensorRef
+from caramel.native.session import GraphCall, GraphSession
+from caramel.runtime.execution.distributed_graph import DistributedGraph
 
 LONG = "a string that does not fit into the 24 bytes of its place, " * 3
 
@@ -195,7 +195,7 @@ def test_a_target_that_no_session_serves_is_refused():
 def test_a_graph_that_no_message_can_carry_is_refused(monkeypatch):
     graph = DistributedGraph()
     graph.add(tf1.GraphDef(node=[{"name": "small", "op": "NoOp"}]))
-    monkeypatch.setattr("caramel.distributed_graph._MOST_BYTES", 100)
+    monkeypatch.setattr("caramel.runtime.execution.distributed_graph._MOST_BYTES", 100)
     with pytest.raises(GraphError, match="can send 2 GiB; every worker has a copy"):
         graph.add(tf1.GraphDef(node=[{"name": "x" * 100, "op": "NoOp"}]), 1)
     assert graph.size == (1, len(graph.parts[0].graph_def))

@@ -9,9 +9,9 @@ import time
 import pytest
 import tensorflow as tf
 
-from caramel.channel import Channel, Look
-from caramel.cluster import Cluster
-from caramel.errors import StepTimeoutError, WorkerLostError
+from caramel.cluster.cluster import Cluster
+from caramel.core.errors import StepTimeoutError, WorkerLostError
+from caramel.runtime.execution.calls import Channel, Look
 
 
 def test_the_thread_of_a_closed_channel_is_gone():
@@ -61,13 +61,13 @@ def test_a_worker_that_accepts_connections_and_says_nothing_is_lost_in_the_end(m
     """Its process was stopped, or something else accepts in its place."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         cluster = Cluster.of([f"127.0.0.1:{mute.getsockname()[1]}"])
-        monkeypatch.setattr("caramel.channel._PROBE_TIMEOUT_S", 0.1)
+        monkeypatch.setattr("caramel.runtime.execution.calls._PROBE_TIMEOUT_S", 0.1)
         for name, number in (("AFTER_S", 1.0), ("EVERY_S", 0.0)):
-            monkeypatch.setattr(f"caramel.channel._SILENT_{name}", number)
+            monkeypatch.setattr(f"caramel.runtime.execution.calls._SILENT_{name}", number)
         channel, goes_on = Channel(cluster), threading.Event()
         with pytest.raises(StepTimeoutError, match=r"within 2 s; at worker 0 .* nothing answers"):
             channel.call(goes_on.wait, what="a step", timeout_s=2)
-        monkeypatch.setattr("caramel.channel._MOST_SILENT", 2)
+        monkeypatch.setattr("caramel.runtime.execution.calls._MOST_SILENT", 2)
         channel = Channel(cluster)
         with pytest.raises(WorkerLostError, match=r"lost worker 0 .*a step: connections are acc.*"):
             channel.call(goes_on.wait, what="a step", timeout_s=60)
@@ -109,7 +109,7 @@ def test_a_connection_that_was_interrupted_for_a_moment_is_told_with_what_to_do(
     """The workers answer again, whatever it was; nobody knows what they have kept."""
     cluster = Cluster.of(["127.0.0.1:1", "127.0.0.1:2"])
     monkeypatch.setattr(cluster, "unreachable", lambda timeout_s=1.0: ())
-    monkeypatch.setattr("caramel.channel._DIAGNOSIS_S", 0.1)
+    monkeypatch.setattr("caramel.runtime.execution.calls._DIAGNOSIS_S", 0.1)
 
     def reset():
         raise tf.errors.UnavailableError(None, None, "recvmsg:Connection reset by peer")

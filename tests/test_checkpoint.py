@@ -16,9 +16,9 @@ import tensorflow as tf
 from networks import parameter
 
 import caramel
-from caramel import checkpoint
-from caramel.checkpoint import SavedTensor, write_checkpoint
-from caramel.errors import CheckpointError
+from caramel.core.errors import CheckpointError
+from caramel.runtime import checkpoint
+from caramel.runtime.checkpoint import SavedTensor, write_checkpoint
 
 tf1 = tf.compat.v1
 
@@ -258,7 +258,7 @@ def test_a_process_killed_while_saving_leaves_a_whole_checkpoint(tmp_path):
     program = textwrap.dedent(
         """
         import sys, numpy as np
-        from caramel.checkpoint import SavedTensor, write_checkpoint
+        from caramel.runtime.checkpoint import SavedTensor, write_checkpoint
         print("ready", flush=True)
         for value in range(1, 10**6):
             write_checkpoint(sys.argv[1], [SavedTensor(n, "", np.full(10**5, value)) for n in "ab"])

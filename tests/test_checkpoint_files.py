@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from caramel import checkpoint
-from caramel.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
-from caramel.checkpoint_index import data_files, with_data_files
-from caramel.errors import CheckpointError
-from caramel.facts import Variable
-from caramel.graph import TensorSpec
+from caramel.core.errors import CheckpointError
+from caramel.core.facts import Variable
+from caramel.core.graph import TensorSpec
+from caramel.runtime import checkpoint
+from caramel.runtime.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
+from caramel.runtime.checkpoint_index import data_files, with_data_files
 
 A = Variable("a", "a", "a/init", "a/read", TensorSpec("float64", (2,)), True, True, "a")
 

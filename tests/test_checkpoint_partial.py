@@ -11,8 +11,8 @@ import tensorflow as tf
 from networks import parameter
 
 import caramel
-import caramel.checkpoint
-from caramel.errors import CheckpointError
+import caramel.runtime.checkpoint
+from caramel.core.errors import CheckpointError
 
 tf1 = tf.compat.v1
 
@@ -65,8 +65,8 @@ def test_it_is_refused_without_being_asked_for(without_slots):
 
 
 def test_a_checkpoint_that_holds_nothing_of_the_graph_is_refused(tmp_path):
-    other = caramel.checkpoint.write_checkpoint(
-        tmp_path / "other", [caramel.checkpoint.SavedTensor("v", "", np.zeros(3))]
+    other = caramel.runtime.checkpoint.write_checkpoint(
+        tmp_path / "other", [caramel.runtime.checkpoint.SavedTensor("v", "", np.zeros(3))]
     )
     with (
         caramel.ARModel(job().context(), workers=2).session() as session,

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.errors import CheckpointError
+from caramel.core.errors import CheckpointError
 
 tf1 = tf.compat.v1
 

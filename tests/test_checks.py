@@ -7,10 +7,10 @@ import pytest
 from networks import network, tf, tf1
 
 import caramel
-from caramel.checks import check_graph
-from caramel.errors import InvariantError
+from caramel.core.errors import InvariantError
+from caramel.modifiers.invariants import check_graph
+from caramel.modifiers.pipeline import MODIFIERS, rewrite
 from caramel.modifiers.replicate import replicate
-from caramel.modifiers.rewrite import MODIFIERS, rewrite
 
 
 @pytest.fixture(scope="module")

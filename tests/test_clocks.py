@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.clocks import Reading, clock_offsets_s
+from caramel.runtime.execution.clocks import Reading, clock_offsets_s
 
 
 class Fake:

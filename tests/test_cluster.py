@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from caramel import processes
-from caramel.cluster import Cluster, Task
-from caramel.errors import ClusterError, WorkerStartError
+from caramel.cluster import processes
+from caramel.cluster.cluster import Cluster, Task
+from caramel.core.errors import ClusterError, WorkerStartError
 
 
 @pytest.fixture

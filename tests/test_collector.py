@@ -8,11 +8,11 @@ import pytest
 from networks import network, wide
 
 import caramel
-from caramel.collector import held_back
-from caramel.errors import PlanError
-from caramel.facts import NetworkModel, TimingTable
-from caramel.graph import OpGraph
-from caramel.network import assumed_network
+from caramel.core.errors import PlanError
+from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.graph import OpGraph
+from caramel.core.util.gc_pause import held_back
+from caramel.simulation.network_model import assumed_network
 
 
 def test_it_is_as_before_afterwards_also_after_an_error():

@@ -9,11 +9,11 @@ import tensorflow as tf
 from networks import parameter
 
 import caramel
-from caramel.errors import FeedError
-from caramel.profiler import profile_steps
-from caramel.structures import IndexedSlicesValue
-from caramel.tracing import trace_job
-from caramel.user_job import UserJob
+from caramel.capture.structures import IndexedSlicesValue
+from caramel.cli.trace import trace_job
+from caramel.cli.user_job import UserJob
+from caramel.core.errors import FeedError
+from caramel.profiling.ops import profile_steps
 
 tf1 = tf.compat.v1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caramel.congestion import advice
+from caramel.cluster.tcp_check import advice
 
 HOSTS = ("a:2222", "10.0.0.2:2222")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from caramel.facts import TransferWindows, Window
-from caramel.planning.contention import PROCESSOR_S_PER_BYTE, stretched
+from caramel.core.facts import TransferWindows, Window
+from caramel.simulation.contention import PROCESSOR_S_PER_BYTE, stretched
 
 WINDOWS = TransferWindows({"a": Window(0.8, 0.1), "b": Window(0.5, 0.2)}, 1.0, 0.3)
 

@@ -11,7 +11,7 @@ import pytest
 from networks import Network, built_network, network, parameter, tf, tf1
 
 import caramel
-from caramel.errors import (
+from caramel.core.errors import (
     AmbiguousGradientError,
     CaramelError,
     GraphError,
@@ -24,7 +24,7 @@ from caramel.errors import (
     UnknownNameError,
     UnsupportedOpError,
 )
-from caramel.names import TensorRef
+from caramel.core.names import TensorRef
 
 
 @pytest.fixture

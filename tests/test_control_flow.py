@@ -25,7 +25,7 @@ from networks import (
 )
 
 import caramel
-from caramel.names import is_added, is_in_replica
+from caramel.core.names import is_added, is_in_replica
 
 NUMBER = 24  # divides over 2 and 3 workers
 

@@ -10,7 +10,7 @@ import pytest
 from networks import CLASSES, FEATURES, Network, cross_entropy, inputs, parameter, tf, tf1
 
 import caramel
-from caramel.names import in_group, without_variant
+from caramel.core.names import in_group, without_variant
 
 WIDTHS = (160, 33, 320, 250)  # numbers of 4 bytes; the second and last matrix end where 64 do not
 

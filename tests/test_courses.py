@@ -7,11 +7,11 @@ import pytest
 from models import MODELS, WITH_CONTROL_FLOW
 from networks import Network, control_flow_version, network, tf
 
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.analyzers.courses import EXAMPLES, PER_EXAMPLE, ROOT, Course, Kind
-from caramel.analyzers.examples import Examples
-from caramel.names import parse_tensor
+from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.examples.courses import EXAMPLES, PER_EXAMPLE, ROOT, Course, Kind
+from caramel.analyzers.examples.examples import Examples
+from caramel.core.names import parse_tensor
 
 
 def course_of(job: Network, tensor=None) -> Course:

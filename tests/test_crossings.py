@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from caramel.crossings import Wiring
-from caramel.names import TensorRef
+from caramel.core.names import TensorRef
+from caramel.modifiers.crossings import Wiring
 
 tf1 = tf.compat.v1
 A, B = "/job:worker/task:0", "/job:worker/task:1"

@@ -47,13 +47,13 @@ from pending_updates import (
 )
 
 import caramel
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.errors import PlanError
-from caramel.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
-from caramel.plan import Gate, Part
-from caramel.planning.serialize import serialize
-from caramel.planning.split import with_parts
+from caramel.analyzers.analysis import Analysis
+from caramel.core.errors import PlanError
+from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
+from caramel.core.plan import Gate, Part
+from caramel.planning.control_edges import serialize
+from caramel.planning.search.split import with_parts
 
 
 def train(model, feed, steps=STEPS):

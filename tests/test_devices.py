@@ -9,10 +9,10 @@ from graphs import sent_traffic, traced_step
 from networks import network, run_on_one_device, tf, tf1
 
 import caramel
-from caramel.devices import Device, merge, task_of, without_task
-from caramel.errors import ClusterError
-from caramel.names import worker_of
-from caramel.traffic import planned_traffic
+from caramel.core.devices import Device, merge, task_of, without_task
+from caramel.core.errors import ClusterError
+from caramel.core.names import worker_of
+from caramel.modifiers.traffic_audit import planned_traffic
 
 WORKER = "/job:worker/task:{}"
 GPUS = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import caramel
-from caramel import errors
-from caramel.processes import free_ports
+from caramel.cluster.processes import free_ports
+from caramel.core import errors
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -29,7 +29,7 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import DriftError, FeedError, UnsupportedOpError
+from caramel.core.errors import DriftError, FeedError, UnsupportedOpError
 
 
 def job_with(make_train_op, *, seed: int | None = 1, model=perceptron) -> Network:

@@ -26,7 +26,7 @@ from benchmarks.emulate import (
 from benchmarks.emulate.flops import flops_of
 from benchmarks.emulate.merge import contract, gather_times
 from benchmarks.emulate.region import computation
-from caramel.errors import FeedError
+from caramel.core.errors import FeedError
 
 tf1 = tf.compat.v1
 

@@ -32,7 +32,7 @@ from networks import (
 )
 
 import caramel
-from caramel.patterns import PATTERNS
+from caramel.core.patterns import PATTERNS
 
 WORKERS = (1, 2, 3, 5, 8)
 EVERY_SETTING = [(workers, pattern) for workers in WORKERS for pattern in PATTERNS]

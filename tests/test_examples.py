@@ -25,7 +25,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from caramel.processes import free_ports
+from caramel.cluster.processes import free_ports
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*.txt"))
@@ -73,7 +73,7 @@ def transcript(command: str, directory: Path, run=run) -> str:
 
 FORKING = """
 import json, os, runpy, sys
-from caramel.quiet import quiet_start
+from caramel.cluster.quiet_start import quiet_start
 with quiet_start():
     import tensorflow
 import rich.progress, sklearn.datasets, sklearn.model_selection, typer

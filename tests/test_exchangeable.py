@@ -10,7 +10,7 @@ from deferring import EVERY, deferred
 from networks import Network, cross_entropy, inputs, perceptron, relative_error, tf, tf1
 
 import caramel
-from caramel.errors import CaramelError, FeedError, GraphError
+from caramel.core.errors import CaramelError, FeedError, GraphError
 
 PLAIN = {"planner": "plain", "pattern": "shuffle"}
 

@@ -8,16 +8,16 @@ import pytest
 from search_jobs import MB, layered, outlook_of, plain_of
 from simulations import PATTERNS, hosts
 
-from caramel.facts import Link
-from caramel.names import in_group
-from caramel.network import assumed_network
-from caramel.plan import Gate
+from caramel.analyzers.workload import Update
+from caramel.core.facts import Link
+from caramel.core.names import in_group
+from caramel.core.plan import Gate
+from caramel.core.timeline import Span, Timeline
 from caramel.planning.candidate import Outlook
 from caramel.planning.options import Options
-from caramel.planning.search import search
-from caramel.simulation.explain import _UNPLANNED, explain
-from caramel.simulation.workload import Update
-from caramel.timeline import Span, Timeline
+from caramel.planning.search.search import search
+from caramel.planning.what_if.explain import _UNPLANNED, explain
+from caramel.simulation.network_model import assumed_network
 
 RATE = 4000.0  # bytes per second
 QUICK = Options(budget_tasks=2_000)
@@ -44,7 +44,7 @@ def best_plan(outlook, *, budget_tasks=20_000, **options):
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    monkeypatch.setattr("caramel.simulation.explain.QUICK", QUICK)
+    monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", QUICK)
 
 
 def texts(limits):

@@ -9,11 +9,11 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.errors import FileError, PlanError
+from caramel.core.errors import FileError, PlanError
+from caramel.core.timeline import Span, Timeline
 from caramel.planning.options import Options
-from caramel.replanning import ReplanSettings
-from caramel.timeline import Span, Timeline
-from caramel.trials import TrialSettings
+from caramel.runtime.control.drift import ReplanSettings
+from caramel.runtime.control.trials import TrialSettings
 from tests.networks import network, slow_facts, train_steps, wide
 
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
@@ -23,8 +23,10 @@ AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
 def fixture_quickly():
     """Plans and variations are searched with small budgets."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
-        patch.setattr("caramel.builder.Options", functools.partial(Options, budget_tasks=10_000))
+        patch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=2_000))
+        patch.setattr(
+            "caramel.models.allreduce.Options", functools.partial(Options, budget_tasks=10_000)
+        )
         yield
 
 
@@ -112,9 +114,9 @@ def test_traced_steps_are_compared_with_the_plan_that_did_them():
 
 
 def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
-    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 0.0)
+    monkeypatch.setattr("caramel.models.plan_choice.WORTH_PLANNING", 0.0)
     job, context, other = deferring()
-    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", lambda *_: other)
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with model.session(replanning=AT_ONCE) as session:
         train_steps(session, job, 6)
@@ -128,10 +130,10 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
 
 
 def test_where_plans_need_too_much_memory_what_runs_is_explained(monkeypatch, caplog):
-    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
-    monkeypatch.setattr("caramel.distributed_graph.total_bytes", lambda: 0)
+    monkeypatch.setattr("caramel.models.plan_choice.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.runtime.execution.distributed_graph.total_bytes", lambda: 0)
     job, context, other = deferring()
-    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: other)
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", lambda *_: other)
     model = caramel.ARModel(context, 2, pattern="shuffle")
     size = model.graph_size
     with model.session(replanning=AT_ONCE) as session:

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from explanations import SMALL, resnet, trained
 
-from caramel.errors import PlanError
-from caramel.explanation import Explanation
+from caramel.core.errors import PlanError
+from caramel.core.explanation import Explanation
 
 
 @pytest.mark.parametrize(

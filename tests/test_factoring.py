@@ -12,32 +12,32 @@ from simulations import hosts
 from test_factors import deep
 
 import caramel
-from caramel.errors import PlanError
-from caramel.facts import Factors
-from caramel.graph import TensorSpec
-from caramel.live_planning import worth_a_trial
-from caramel.model_plans import OWN
-from caramel.names import TensorRef, in_group
-from caramel.network import assumed_network
-from caramel.patterns import PATTERNS
-from caramel.plan import FACTORS
+from caramel.core.errors import PlanError
+from caramel.core.facts import Factors
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef, in_group
+from caramel.core.patterns import PATTERNS
+from caramel.core.plan import FACTORS
+from caramel.core.timeline import Span, Timeline
+from caramel.core.util.json_records import from_json_value, to_json_value
+from caramel.core.workload import JobOutline, Product
+from caramel.models.live_planning import worth_a_trial
+from caramel.models.plan_choice import OWN
+from caramel.models.variants import UNFACTORED
 from caramel.planning.candidate import Candidate, Outlook
-from caramel.planning.factoring import by_factors, factored, worthwhile_factors
-from caramel.planning.grouping import Grouping
-from caramel.planning.neighbours import Neighbours
+from caramel.planning.from_profile import outline_of
 from caramel.planning.options import Options
-from caramel.planning.outline import outline_of
-from caramel.planning.search import search
-from caramel.planning.split import worthwhile_parts
-from caramel.profiler import profile_steps
-from caramel.program import Unlike
-from caramel.records import from_json_value, to_json_value
-from caramel.simulation.explain import QUICK, _longer, explain
-from caramel.simulation.scaling import scale
-from caramel.timeline import Span, Timeline
-from caramel.trials import TrialSettings
-from caramel.variants import UNFACTORED
-from caramel.workload import JobOutline, Product
+from caramel.planning.search.factoring import by_factors, factored, worthwhile_factors
+from caramel.planning.search.grouping import Grouping
+from caramel.planning.search.neighbours import Neighbours
+from caramel.planning.search.search import search
+from caramel.planning.search.split import worthwhile_parts
+from caramel.planning.what_if.explain import QUICK, _longer, explain
+from caramel.planning.what_if.scaling import scale
+from caramel.profiling.ops import profile_steps
+from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.steps.program import Unlike
+from caramel.simulation.network_model import assumed_network
 
 RATE = 100 * MB
 OPTIONS = Options(budget_tasks=20_000)
@@ -50,9 +50,9 @@ def anything(parameters):
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
     """Plans, and what a change would bring, are searched with a small budget."""
-    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=4_000))
+    monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=4_000))
     quick = functools.partial(Options, budget_tasks=20_000)
-    monkeypatch.setattr("caramel.builder.Options", quick)
+    monkeypatch.setattr("caramel.models.allreduce.Options", quick)
 
 
 def outlook_of(sizes, factor_bytes, again_s, *, workers=2, cores=1, rate=RATE):

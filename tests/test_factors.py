@@ -28,18 +28,18 @@ from test_processes import WORKER, started
 from test_variants import plain_training
 
 import caramel
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.factors import gradient_factors
-from caramel.errors import PlanError
-from caramel.facts import Cut, GradientFactors, GradientFrontier, RawGradient
-from caramel.names import TensorRef, in_group, is_checksum
-from caramel.plan import FACTORS, Gate, Group, Part, Plan
-from caramel.planning.split import with_parts
-from caramel.processes import free_ports
-from caramel.program import Program
-from caramel.trials import TrialSettings
-from caramel.variants import UNFACTORED
+from caramel.cluster.processes import free_ports
+from caramel.core.errors import PlanError
+from caramel.core.facts import Cut, GradientFactors, GradientFrontier, RawGradient
+from caramel.core.names import TensorRef, in_group, is_checksum
+from caramel.core.plan import FACTORS, Gate, Group, Part, Plan
+from caramel.models.variants import UNFACTORED
+from caramel.planning.search.split import with_parts
+from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.steps.program import Program
 
 STEPS = 8  # bits are compared after 1, 2, 4 and 8
 

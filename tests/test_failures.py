@@ -23,7 +23,7 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import SessionError
+from caramel.core.errors import SessionError
 
 PLAIN = {"planner": "plain", "pattern": "shuffle"}
 

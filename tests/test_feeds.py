@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.errors import FeedError
-from caramel.feeds import Feed, split_feeds
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
+from caramel.core.errors import FeedError
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.runtime.steps.feeds import Feed, split_feeds
 
 X, Y = TensorRef("x"), TensorRef("y")
 

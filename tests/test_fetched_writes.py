@@ -19,7 +19,7 @@ from networks import (
 from step_jobs import assert_as_alone, gan
 
 import caramel
-from caramel.errors import AmbiguousGradientError, DriftError, FeedError, LossScaleError
+from caramel.core.errors import AmbiguousGradientError, DriftError, FeedError, LossScaleError
 
 BOTH = [("d", ("g_train",)), ("g", ("d_train",)), ("d", ()), ("d", ("g_train",)), ("g", ())]
 

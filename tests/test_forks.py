@@ -11,7 +11,7 @@ import pytest
 from networks import network
 
 import caramel
-from caramel.errors import ClusterError, SessionError
+from caramel.core.errors import ClusterError, SessionError
 
 _AT_ONCE_S = 2.0
 

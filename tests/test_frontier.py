@@ -41,15 +41,15 @@ from networks import (
 )
 
 import caramel
-from caramel.access import state_access
-from caramel.analyzers.examples import examples
+from caramel.analyzers.examples.examples import examples
 from caramel.analyzers.frames import loop_frames
-from caramel.analyzers.frontier import gradient_frontier
+from caramel.analyzers.gradients.frontier import gradient_frontier
 from caramel.analyzers.inputs import worker_inputs
-from caramel.errors import AmbiguousGradientError
-from caramel.facts import GradientFrontier, RawGradient, TrainingJob
-from caramel.graph import Op, OpGraph
-from caramel.names import TensorRef, parse_tensor
+from caramel.core.errors import AmbiguousGradientError
+from caramel.core.facts import GradientFrontier, RawGradient, TrainingJob
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef, parse_tensor
+from caramel.core.variable_access import state_access
 
 
 def reference(tensor) -> TensorRef:

@@ -13,14 +13,14 @@ from orders import step
 
 import caramel
 from caramel.analyzers.fusions import find_cycle, fused_ops, fusions_among, opened
-from caramel.checks import check_graph
-from caramel.errors import InvariantError, PlanError
-from caramel.facts import Fusions
-from caramel.graph import OpGraph
-from caramel.modifiers.rewrite import rewrite
-from caramel.names import in_replica
-from caramel.onednn import advice
-from caramel.plan import Edge
+from caramel.cluster.onednn_check import advice
+from caramel.core.errors import InvariantError, PlanError
+from caramel.core.facts import Fusions
+from caramel.core.graph import OpGraph
+from caramel.core.names import in_replica
+from caramel.core.plan import Edge
+from caramel.modifiers.invariants import check_graph
+from caramel.modifiers.pipeline import rewrite
 
 
 def layers(**changed: str):

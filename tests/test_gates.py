@@ -10,9 +10,9 @@ from networks import network, relative_error, run_on_one_device, wide
 from test_sparse import embedding
 
 import caramel
-from caramel.errors import PlanError
-from caramel.names import in_group
-from caramel.plan import Gate, Plan
+from caramel.core.errors import PlanError
+from caramel.core.names import in_group
+from caramel.core.plan import Gate, Plan
 
 
 def gated(plan: Plan, *, deferred: bool | int, depth: int = 1) -> Plan:

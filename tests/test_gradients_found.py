@@ -26,7 +26,7 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import AmbiguousGradientError
+from caramel.core.errors import AmbiguousGradientError
 
 EXAMPLES = 14
 

@@ -6,8 +6,8 @@ import networks
 import pytest
 from networks import tf, tf1
 
-from caramel.errors import InvariantError
-from caramel.graph import (
+from caramel.core.errors import InvariantError
+from caramel.core.graph import (
     OpGraph,
     TensorSpec,
     called_functions,
@@ -15,7 +15,7 @@ from caramel.graph import (
     dtype_name,
     dtype_number,
 )
-from caramel.names import TensorRef
+from caramel.core.names import TensorRef
 
 
 def read(graph: tf.Graph) -> OpGraph:

@@ -7,10 +7,10 @@ import sys
 import pytest
 from networks import tf, tf1
 
-from caramel import library
-from caramel.errors import InstallationError
-from caramel.grpc_server import start_server, thread_options
-from caramel.processes import free_ports
+from caramel.cluster.processes import free_ports
+from caramel.core.errors import InstallationError
+from caramel.native import library
+from caramel.native.server import start_server, thread_options
 
 
 @pytest.fixture(name="given")
@@ -28,7 +28,7 @@ def fixture_given(monkeypatch):
         def TF_ServerTarget(self, server):  # noqa: N802
             return b"grpc://here:1"
 
-    monkeypatch.setattr("caramel.grpc_server._functions", Library)
+    monkeypatch.setattr("caramel.native.server._functions", Library)
     return given
 
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from caramel.processes import LISTENING, free_ports
+from caramel.cluster.processes import LISTENING, free_ports
 
 
 def said(*, congestion, onednn, task=0):
     """What one of two workers of this machine says, if these are its hints."""
     program = (
-        "import caramel.cli as cli;"
+        "import caramel.cli.main as cli;"
         f"cli.congestion.advice = lambda addresses: {congestion!r};"
         f"cli.onednn.advice = lambda: {onednn!r};"
         "cli.main()"

@@ -8,16 +8,11 @@ import pytest
 from search_jobs import MB, outlook_of
 
 from caramel.planning.candidate import Candidate
-from caramel.planning.family import Family
-from caramel.planning.grouping import Grouping
-from caramel.planning.improve import (
-    _VAIN_KICKS,
-    Budget,
-    Improver,
-    _Luck,
-)
 from caramel.planning.options import Options
-from caramel.planning.search import _start_s, search
+from caramel.planning.search.descent import _VAIN_KICKS, Budget, Improver, _Luck
+from caramel.planning.search.grouping import Grouping
+from caramel.planning.search.search import _start_s, search
+from caramel.planning.search.starts import Family
 
 
 def improver_of(outlook, budget_tasks=10**9, **options):

@@ -7,13 +7,13 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.cache import drop_plan, keep_plan, kept_plan
-from caramel.facts import TimingTable
-from caramel.fingerprint import graph_hash, this_machine
-from caramel.network import assumed_network
-from caramel.planning.fit import decides_alike
-from caramel.profile import Profile
-from caramel.trials import TrialSettings
+from caramel.core.facts import TimingTable
+from caramel.core.profile import Profile
+from caramel.core.util.disk_cache import drop_plan, keep_plan, kept_plan
+from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.planning.compatibility import decides_alike
+from caramel.runtime.control.trials import TrialSettings
+from caramel.simulation.network_model import assumed_network
 from tests.networks import (
     CLASSES,
     FEATURES,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from networks import tf
 
-from caramel.kernels import has_kernel
+from caramel.native.kernels import has_kernel
 
 PROGRAM = """
 import logging

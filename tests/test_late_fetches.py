@@ -19,9 +19,9 @@ from networks import (
 )
 
 import caramel
-from caramel.access import state_access
-from caramel.late import LateFetches
-from caramel.names import TensorRef
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import state_access
+from caramel.runtime.steps.deferred_fetches import LateFetches
 
 
 def both(job, choice=EVERY, **options):

@@ -1,12 +1,7 @@
 """Imports point downward only, and nobody reaches into TensorFlow's private parts.
 
-| layer | what                                              | may import                          |
-|-------|---------------------------------------------------|-------------------------------------|
-| 0     | errors, names, devices, kinds, ...                | the standard library                |
-| 1     | data                                              | 0-1, numpy                          |
-| 2     | algorithms                                        | 0-2, numpy, networkx                |
-| 3     | TensorFlow                                        | 0-1, 3, tensorflow, numpy, protobuf |
-| 4     | what puts them together                           | anything                            |
+`MAY_IMPORT` is the architecture: each package, and the packages and libraries that it may import.
+A package may import only what stands above it.
 """
 
 from __future__ import annotations
@@ -22,111 +17,36 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "caramel"
 
-# A name that ends in a dot stands for all modules of that package.
-LAYERS = {
-    0: {
-        "checkpoint_index",
-        "collector",
-        "congestion",
-        "devices",
-        "errors",
-        "files",
-        "kinds",
-        "library",
-        "memory",
-        "names",
-        "onednn",
-        "outcome",
-        "quiet",
-        "receiving",
-        "steps",
-        "stopwatch",
-        "turns",
-        "version",
-    },
-    1: {
-        *("access", "cache", "clocks", "cluster", "crossings", "entries", "explanation", "facts"),
-        *("feeds", "fingerprint", "initial_values"),
-        *("graph", "grpc_server", "launchers", "measurements", "metrics", "patterns", "plan"),
-        *("processes", "profile", "records", "replanning", "results", "rows", "stalls"),
-        *("timeline", "traffic", "trials", "workload"),
-    },
-    2: {
-        *("analysis", "analyzers.", "checks", "network", "ordering", "over_steps", "planning."),
-        "simulation.",
-    },
-    3: {
-        *(
-            "c_api",
-            "channel",
-            "checkpoint",
-            "context",
-            "distributed_graph",
-            "exchangeable",
-            "job",
-            "kernels",
-            "late",
-            "marks",
-            "modifiers.",
-            "pending",
-            "placement",
-        ),
-        *(
-            "probation",
-            "profiler",
-            "program",
-            "recording",
-            "remembered",
-            "runner",
-            "scaling_results",
-            "servers",
-            "session",
-            "state",
-            "step_trace",
-        ),
-        *("stepper", "structures", "steppers", "traces", "variables", "watchdog"),
-    },
-    4: {
-        *("", "__main__", "assembly", "builder", "cli", "live_planning", "measure"),
-        *(
-            "model_plans",
-            "observed",
-            "plan_table",
-            "profiling",
-            "report.",
-            "simulating",
-            "joint_steps",
-            "step_model",
-            "tracing",
-            "user_job",
-            "variants",
-        ),
-    },
+MAY_IMPORT = {
+    "core": "",
+    "native": "core  tensorflow numpy",
+    "cluster": "core native  tensorflow mpi4py",
+    "capture": "core  tensorflow numpy google",
+    "analyzers": "core  numpy networkx",
+    "simulation": "core  numpy",
+    "planning": "core analyzers simulation",
+    "modifiers": "core analyzers  tensorflow numpy google",
+    "runtime": "core native cluster capture modifiers  tensorflow numpy google",
+    "report": "core analyzers planning  rich matplotlib",
+    "models": "core cluster capture analyzers simulation planning modifiers runtime report  "
+    "tensorflow",
+    "profiling": "core native cluster capture simulation runtime models  tensorflow numpy",
+    "cli": "core native cluster capture simulation planning runtime report models profiling  "
+    "tensorflow numpy typer rich",
 }
-MAY_IMPORT = {0: {0}, 1: {0, 1}, 2: {0, 1, 2}, 3: {0, 1, 3}, 4: {0, 1, 2, 3, 4}}
-LIBRARIES = {
-    0: set(),
-    1: {"numpy"},
-    2: {"numpy", "networkx"},
-    3: {"numpy", "tensorflow", "google"},
-}
-OPTIONAL = {"launchers": {"mpi4py"}}  # imported where it is used, and only by those who have it
+WITHOUT_TENSORFLOW = ("core", "analyzers", "simulation", "planning", "report")
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def module_of(file: Path) -> str:
-    """The module's name without the package's: "" for the package itself, "analyzers.frames"."""
+    """The module's name without `caramel`: "" for `caramel` itself, "analyzers.frames"."""
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 MODULES = {module_of(file): file for file in FILES}
-
-
-def layer_of(module: str) -> int | None:
-    package = module.partition(".")[0] + "."
-    return next((n for n, names in LAYERS.items() if module in names or package in names), None)
+ROOMS = {module: file for module, file in MODULES.items() if module not in ("", "__main__")}
 
 
 def imports_of(tree: ast.AST) -> Iterator[str]:
@@ -147,38 +67,31 @@ def tree_of(module: str) -> ast.Module:
     return ast.parse(MODULES[module].read_text())
 
 
-def test_every_module_has_a_layer():
-    for module, file in MODULES.items():
-        assert layer_of(module) is not None, (
-            f"caramel/{file.relative_to(PACKAGE)} belongs to no layer: enter '{module}' into "
-            "LAYERS at the top of this file, as low as its imports allow (0 basics, 1 data, "
-            "2 algorithms, 3 TensorFlow, 4 what puts them together)"
-        )
-    named = {name for names in LAYERS.values() for name in names}
-    packages = {module.partition(".")[0] + "." for module in MODULES}
-    assert named <= set(MODULES) | packages, "LAYERS names modules that do not exist"
+def test_every_module_is_in_a_package_of_the_table():
+    assert {module.partition(".")[0] for module in ROOMS} == set(MAY_IMPORT)
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_point_downward(module):
-    layer = layer_of(module)
+def test_the_table_has_no_cycle():
+    above: set[str] = set()
+    for package, allowed in MAY_IMPORT.items():
+        assert set(allowed.split()) & set(MAY_IMPORT) <= above
+        above.add(package)
+
+
+@pytest.mark.parametrize("module", ROOMS)
+def test_imports_are_those_of_the_table(module):
+    package = module.partition(".")[0]
+    allowed = {package, *MAY_IMPORT[package].split()}
     for imported in imports_of(tree_of(module)):
         top, _, inner = imported.partition(".")
-        if top == "caramel":
-            assert layer_of(inner) in MAY_IMPORT[layer], (
-                f"'{module}' is in layer {layer} and imports '{inner}' of layer {layer_of(inner)}; "
-                f"it may import the layers {sorted(MAY_IMPORT[layer])}"
-            )
-        elif layer < 4 and top not in sys.stdlib_module_names:
-            allowed = LIBRARIES[layer] | OPTIONAL.get(module, set())
-            assert top in allowed, (
-                f"'{module}' is in layer {layer} and imports '{top}'; of libraries it may import "
-                f"{sorted(allowed) or 'none'}"
-            )
+        name = inner.partition(".")[0] if top == "caramel" else top
+        assert name in allowed or top in sys.stdlib_module_names, (
+            f"'caramel.{module}' imports '{imported}'; '{package}' may import {sorted(allowed)}"
+        )
 
 
 def test_what_needs_no_tensorflow_does_not_import_it():
-    modules = [f"caramel.{module}" for module in MODULES if layer_of(module) in (0, 1, 2)]
+    modules = [f"caramel.{m}" for m in ROOMS if m.partition(".")[0] in WITHOUT_TENSORFLOW]
     code = f"""
 import importlib, sys
 import caramel

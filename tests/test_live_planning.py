@@ -10,11 +10,11 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.errors import FeedError, PlanError
-from caramel.fingerprint import Machine, this_machine
-from caramel.live_planning import plan_from_traces
-from caramel.replanning import ReplanSettings, Watch
-from caramel.trials import TrialSettings
+from caramel.core.errors import FeedError, PlanError
+from caramel.core.util.fingerprint import Machine, this_machine
+from caramel.models.live_planning import plan_from_traces
+from caramel.runtime.control.drift import ReplanSettings, Watch
+from caramel.runtime.control.trials import TrialSettings
 from tests.networks import (
     CLASSES,
     network,
@@ -115,7 +115,7 @@ def test_nothing_drifts_before_anything_is_expected():
 
 @pytest.mark.processes
 def test_worker_processes_are_measured_while_they_train(caplog, monkeypatch):
-    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)  # whatever is predicted
+    monkeypatch.setattr("caramel.models.plan_choice.WORTH_PLANNING", 10.0)  # whatever is predicted
     job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
     short = TrialSettings(rounds=1, steps=2, skipped=1)
@@ -198,7 +198,7 @@ def large(x):
 
 
 def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog, monkeypatch):
-    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.models.plan_choice.WORTH_PLANNING", 10.0)
     job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
     plain = caramel.ARModel(context, 2, pattern="shuffle", planner="plain")
@@ -211,7 +211,7 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
         assert decision.outlook.hardware.cores == 3
         return dataclasses.replace(decision, plan=other)
 
-    monkeypatch.setattr("caramel.model_plans.plan_from_traces", planned)
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", planned)
     with plain.session() as session:
         train_steps(session, job, 30)
         expected = session.variables()
@@ -258,7 +258,7 @@ def test_without_trials_nothing_is_planned_while_the_job_runs(caplog):
 
 
 def test_a_plan_that_the_user_chose_is_not_replaced(monkeypatch):
-    monkeypatch.setattr("caramel.model_plans.WORTH_PLANNING", 10.0)
+    monkeypatch.setattr("caramel.models.plan_choice.WORTH_PLANNING", 10.0)
     job = network("gradient_descent", model=large, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle")
     model.add_variant(model.plan, "mine")
@@ -275,10 +275,10 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     context = network("adam", model=wide, dtype=tf.float32).context()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
     decision, kept = model.decision, []
-    monkeypatch.setattr("caramel.model_plans.plan_from_traces", lambda *_: decision)
-    monkeypatch.setattr("caramel.model_plans.keep_plan", lambda *what: kept.append(what))
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", lambda *_: decision)
+    monkeypatch.setattr("caramel.models.plan_choice.keep_plan", lambda *what: kept.append(what))
     dropped = []
-    monkeypatch.setattr("caramel.model_plans.drop_plan", dropped.append)
+    monkeypatch.setattr("caramel.models.plan_choice.drop_plan", dropped.append)
     model._plans._cache_key = "of the profile"
     names, expected_s = model._plans._plan_live("own", [], [])
     assert "plain" in names
@@ -286,7 +286,7 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     assert expected_s == decision.found.best.step_s
     variants = list(model.variants)
     monkeypatch.setattr(
-        "caramel.model_plans.WORTH_PLANNING", 0.0
+        "caramel.models.plan_choice.WORTH_PLANNING", 0.0
     )  # no plan is predicted to be better
     assert model._plans._plan_live("own", [], []) == (["plain"], decision.found.plain.step_s)
     assert model._plans._plan_live("plain", [], []) == ([], decision.found.plain.step_s)
@@ -322,7 +322,7 @@ def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
 ):
     """What transfers cost processors counts, then."""
     six = Machine("a processor", 6, "CPU")
-    monkeypatch.setattr("caramel.step_model.this_machine", lambda: six)
+    monkeypatch.setattr("caramel.models.step_model.this_machine", lambda: six)
     model = caramel.ARModel(network("momentum", model=large).context(), workers)
     given = []
 
@@ -330,7 +330,7 @@ def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
         given.append(facts)
         return model.decision
 
-    monkeypatch.setattr("caramel.model_plans.plan_from_traces", plan)
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", plan)
     model._plans._plan_live("own", [], [])
     assert given[0][-1] == cores
 
@@ -339,7 +339,7 @@ def test_what_goes_wrong_in_planning_costs_no_step(caplog, monkeypatch):
     def fail(*_):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("caramel.model_plans.plan_from_traces", fail)
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", fail)
     job = network("gradient_descent", model=large, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2)
     with (

@@ -21,8 +21,8 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import PlanError
-from caramel.plan import FACTORS, Plan
+from caramel.core.errors import PlanError
+from caramel.core.plan import FACTORS, Plan
 
 ADAM = lambda step: tf1.train.AdamOptimizer(0.02)  # noqa: E731
 COUNTED = ["by the sum of a mask", "by the sum of a mask and a bit", "boolean_mask"]
@@ -224,7 +224,7 @@ def test_gradients_that_count_differently_are_not_joined():
 def test_a_gradient_alone_is_not_believed_against_others_of_the_same_differentiation(monkeypatch):
     """A rule that is wrong about an op must change no training."""
     from caramel.analyzers.loss import Scales
-    from caramel.facts import SUM
+    from caramel.core.facts import SUM
 
     shown_by = Scales.shown_by
 

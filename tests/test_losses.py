@@ -10,7 +10,7 @@ from losses import MEANS, NEITHER, SUMS, WEIGHTED, batch_feed, loss_network
 from networks import assert_equals_one_device, in_turns, tf, tf1
 
 import caramel
-from caramel.errors import GraphError, LossScaleError
+from caramel.core.errors import GraphError, LossScaleError
 
 ADAM = lambda step: tf1.train.AdamOptimizer(0.02)  # noqa: E731
 

@@ -22,15 +22,15 @@ from pending_updates import assert_equal
 from variants import ALL, GROUPED, grouped, with_variants
 
 import caramel
-from caramel.devices import task_of
-from caramel.graph import OpGraph
-from caramel.marks import Done
-from caramel.model_plans import OWN
+from caramel.core.devices import task_of
+from caramel.core.graph import OpGraph
+from caramel.core.names import is_mark, marks_read
+from caramel.core.plan import Plan
+from caramel.models.plan_choice import OWN
 from caramel.modifiers.defer import moved_ops, step_ops
-from caramel.names import is_mark, marks_read
-from caramel.plan import Plan
-from caramel.planning.split import split_gradients
-from caramel.stalls import Marks
+from caramel.planning.search.split import split_gradients
+from caramel.runtime.stalls.diagnosis import Marks
+from caramel.runtime.steps.marks import Done
 
 
 def embedding(empty_too=True):

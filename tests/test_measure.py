@@ -13,14 +13,14 @@ import pytest
 from commands import called
 
 import caramel
-from caramel.errors import PlanError, ProfileError
-from caramel.fingerprint import graph_hash
-from caramel.measure import measure_network
-from caramel.network import fit_network
-from caramel.patterns import frugal_patterns
-from caramel.processes import free_ports
-from caramel.profile import Profile
-from caramel.session import Session
+from caramel.cluster.processes import free_ports
+from caramel.core.errors import PlanError, ProfileError
+from caramel.core.patterns import frugal_patterns
+from caramel.core.profile import Profile
+from caramel.core.util.fingerprint import graph_hash
+from caramel.profiling.network import measure_network
+from caramel.runtime.session import Session
+from caramel.simulation.network_model import fit_network
 
 SIZES = (64, 64 * 2**10)
 
@@ -86,7 +86,7 @@ def test_nothing_is_planned_while_it_is_measured(monkeypatch):
         planning.append((start.planning, start.trials))
         return Session(starts, *given, **options)
 
-    monkeypatch.setattr("caramel.builder.Session", session)
+    monkeypatch.setattr("caramel.models.allreduce.Session", session)
     measure_network(2, patterns=["ring"], sizes=(4, 8), repeats=1, pairs=False)
     assert planning == [(None, None)] * 5
 
@@ -103,7 +103,7 @@ def test_what_is_measured_can_be_chosen():
 
 
 def test_the_measuring_jobs_send_what_they_should():
-    from caramel.measure import _aggregation, _nothing
+    from caramel.profiling.network import _aggregation, _nothing
 
     for job in (_aggregation(4096), _aggregation(1024, 4)):
         sent = caramel.ARModel(job, 2, pattern="shuffle").traffic

@@ -9,8 +9,10 @@ import sys
 import pytest
 from commands import called
 
-from caramel import cli, memory, servers, user_job
-from caramel.errors import CaramelError
+from caramel.cli import main, user_job
+from caramel.cluster import servers
+from caramel.core.errors import CaramelError
+from caramel.native import malloc
 
 ALLOCATE = """
 import ctypes, resource, sys, threading
@@ -44,7 +46,7 @@ import ctypes, sys, time
 import caramel
 
 caramel.keep_memory()
-from caramel.quiet import quiet_start
+from caramel.cluster.quiet_start import quiet_start
 with quiet_start():
     import tensorflow as tf
 with tf.Graph().as_default():
@@ -117,8 +119,8 @@ def test_who_asks_before_the_graph_is_built_has_one_heap(tmp_path):
 def test_another_c_library_is_left_alone(monkeypatch):
     for name in filter(is_of_the_allocator, list(os.environ)):
         monkeypatch.delenv(name)
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: object())
-    assert not memory.keep_memory()
+    monkeypatch.setattr(malloc.ctypes, "CDLL", lambda name: object())
+    assert not malloc.keep_memory()
 
 
 def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
@@ -128,7 +130,7 @@ def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
         order.append("started")
         raise InterruptedError
 
-    monkeypatch.setattr(memory, "keep_memory", lambda: order.append("kept"))
+    monkeypatch.setattr(malloc, "keep_memory", lambda: order.append("kept"))
     monkeypatch.setattr(servers, "start_server", start)
     with pytest.raises(InterruptedError):
         servers.embedded_servers(17)  # nobody else's
@@ -152,7 +154,7 @@ def test_a_command_keeps_its_memory_before_it_builds_the_job(
         order.append("loaded")
         raise CaramelError("seen")
 
-    monkeypatch.setattr(cli, "keep_memory", lambda: order.append("kept"))
+    monkeypatch.setattr(main, "keep_memory", lambda: order.append("kept"))
     monkeypatch.setattr(user_job, "load_job", load)
     assert "seen" in called(monkeypatch, capsys, tmp_path, *command).stderr
     assert order == ["kept", "loaded"]
@@ -173,4 +175,4 @@ def test_a_container_has_as_much_memory_as_it_may_use(tmp_path, files, limit):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert memory.total_bytes(tmp_path) == (limit or machine)
+    assert malloc.total_bytes(tmp_path) == (limit or machine)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from caramel.errors import ProfileError
-from caramel.facts import TransferCost
-from caramel.measurements import AggregationTimes, Measurements, SendTimes
-from caramel.network import (
+from caramel.core.errors import ProfileError
+from caramel.core.facts import TransferCost
+from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
+from caramel.core.patterns import PATTERNS, schedule
+from caramel.simulation.network_model import (
     LARGEST_THRESHOLD,
     assumed_network,
     cheapest,
@@ -22,7 +23,6 @@ from caramel.network import (
     threshold,
     wire_shares,
 )
-from caramel.patterns import PATTERNS, schedule
 
 MB = 2**20
 

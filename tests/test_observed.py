@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from caramel.errors import ProfileError
-from caramel.graph import OpGraph
-from caramel.observed import observed_network, observed_timing
+from caramel.core.errors import ProfileError
+from caramel.core.graph import OpGraph
+from caramel.models.facts_from_traces import observed_network, observed_timing
 
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from caramel.onednn import PROCESSOR, SETTING, advice
+from caramel.cluster.onednn_check import PROCESSOR, SETTING, advice
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_tensorflow_says_the_same_of_this_machine():
 
 TRAINS = """
 import caramel, convolving, networks
-from caramel.facts import ActivationOrder
+from caramel.core.facts import ActivationOrder
 from deferring import deferred
 
 def order_of(layer):

@@ -7,8 +7,8 @@ import numpy as np
 import tensorflow as tf
 
 import caramel
-from caramel.graph import called_functions
-from caramel.modifiers.order_sums import order_sums
+from caramel.core.graph import called_functions
+from caramel.modifiers.fixed_sum_order import order_sums
 
 tf1 = tf.compat.v1
 

@@ -17,15 +17,15 @@ from networks import (
 )
 
 import caramel
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.facts import TimingTable
-from caramel.network import assumed_network
-from caramel.plan import ALL_GATHER
+from caramel.analyzers.analysis import Analysis
+from caramel.core.facts import TimingTable
+from caramel.core.plan import ALL_GATHER
 from caramel.planning.choose import choose
+from caramel.planning.from_profile import deferrable, outline_of, outlook_of, plan_of
 from caramel.planning.options import Options
-from caramel.planning.outline import deferrable, outline_of, outlook_of, plan_of
 from caramel.simulation.hardware import Hardware, Host
+from caramel.simulation.network_model import assumed_network
 from caramel.simulation.simulate import sizes_of
 
 HARDWARE = Hardware((Host(1e6, 1e6),) * 2, {"shuffle": 1e-4})

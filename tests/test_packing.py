@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.planning.packing import Packing, Transfer, pack
+from caramel.planning.paper.packing import Packing, Transfer, pack
 
 COMPUTATION_S = 10.0
 FORWARD_S = 3.0

@@ -178,7 +178,7 @@ def test_without_javascript_everything_is_there_but_what_needs_it(file):
 
 def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
     """Nothing is made up here: the plan, its explanation and the traced steps are the product's."""
-    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+    monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=2_000))
     job = network("adam", "clip_by_global_norm", model=fully_connected, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
     with model.session(trials=None) as session:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.errors import PlanError
-from caramel.facts import ActivationOrder, NetworkModel, TransferCost, TransferWindows, Window
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Edge, Gate, Group, Plan
-from caramel.planning.paper import paper_plan
+from caramel.core.errors import PlanError
+from caramel.core.facts import ActivationOrder, NetworkModel, TransferCost, TransferWindows, Window
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Edge, Gate, Group, Plan
+from caramel.planning.paper.plan import paper_plan
 from caramel.planning.plain import SMALLEST_CHUNK_BYTES
 
 OFF = {"batching": False, "scheduling": False, "adaptive_depth": False, "pattern": "shuffle"}

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_aggregate import make_plan
 
-from caramel.errors import PlanError
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
-from caramel.planning.split import split_gradients, with_parts, worthwhile_parts
+from caramel.core.errors import PlanError
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Gate, Group, Part, Plan
+from caramel.planning.search.split import split_gradients, with_parts, worthwhile_parts
 
 
 def plan_of(*parts, dtype="float32", indices=None, elements=48):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from caramel.errors import PlanError
-from caramel.facts import NetworkModel, TransferCost
-from caramel.patterns import PATTERNS
-from caramel.planning.pattern import pattern_of, seconds_of, usual_pattern
+from caramel.core.errors import PlanError
+from caramel.core.facts import NetworkModel, TransferCost
+from caramel.core.patterns import PATTERNS
+from caramel.planning.pattern_choice import pattern_of, seconds_of, usual_pattern
 
 
 def network(workers=3, **costs):

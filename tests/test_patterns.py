@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caramel.errors import PlanError
-from caramel.patterns import (
+from caramel.core.errors import PlanError
+from caramel.core.patterns import (
     CHUNK_ALIGNMENT_BYTES,
     PATTERNS,
     Gather,

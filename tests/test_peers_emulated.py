@@ -15,7 +15,7 @@ from benchmarks.peers.data import Case, Kernel, initial_values, kernels_of, prep
 from benchmarks.peers.plain import PLANNED
 from benchmarks.peers.rank import Rank
 from benchmarks.peers.validate import validate
-from caramel.processes import free_ports
+from caramel.cluster.processes import free_ports
 
 LACKING = testbed.missing()
 # 14.4 microseconds on a K80 become some 50 ms.

@@ -10,11 +10,11 @@ import tensorflow as tf
 from networks import network
 
 import caramel
-from caramel.c_api import UnreadError
+from caramel.core.names import token_filled
 from caramel.modifiers.defer import moved_ops
-from caramel.modifiers.tokens import token_variables
-from caramel.names import token_filled
-from caramel.pending import Pending
+from caramel.modifiers.step_tokens import token_variables
+from caramel.native.session import UnreadError
+from caramel.runtime.steps.deferred import Pending
 
 
 class Called:

@@ -12,8 +12,8 @@ from graphs import session_config
 from networks import relative_error, tf, tf1
 
 import caramel
-from caramel.errors import InputPipelineError, OneShotIteratorError
-from caramel.servers import embedded_servers
+from caramel.cluster.servers import embedded_servers
+from caramel.core.errors import InputPipelineError, OneShotIteratorError
 
 Dataset = tf.data.Dataset
 FEATURES = 3

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import caramel
-from caramel.errors import PlanError
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Group, Plan
+from caramel.core.errors import PlanError
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Group, Plan
 
 
 def gradient(parameter, dtype="float32", **options):

@@ -16,12 +16,12 @@ from networks import network, tf, wide
 from rich.console import Console
 
 import caramel
-from caramel.facts import TimingTable, TransferWindows, Window
-from caramel.fingerprint import Machine, graph_hash
-from caramel.network import assumed_network
-from caramel.plan import Gate, Plan
-from caramel.plan_table import show_plan
-from caramel.profile import Profile
+from caramel.core.facts import TimingTable, TransferWindows, Window
+from caramel.core.plan import Gate, Plan
+from caramel.core.profile import Profile
+from caramel.core.util.fingerprint import Machine, graph_hash
+from caramel.report.plan_table import show_plan
+from caramel.simulation.network_model import assumed_network
 
 TESTS = Path(__file__).parent
 

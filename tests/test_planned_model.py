@@ -22,16 +22,16 @@ from networks import (
 )
 
 import caramel
-from caramel.errors import PlanError
-from caramel.facts import NetworkModel, TimingTable
-from caramel.fingerprint import Machine, graph_hash
-from caramel.graph import OpGraph
-from caramel.network import assumed_network
-from caramel.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
-from caramel.plan import Plan
-from caramel.planning.pattern import usual_pattern
-from caramel.profile import Profile
-from caramel.trials import TrialSettings
+from caramel.core.errors import PlanError
+from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.graph import OpGraph
+from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
+from caramel.core.plan import Plan
+from caramel.core.profile import Profile
+from caramel.core.util.fingerprint import Machine, graph_hash
+from caramel.planning.pattern_choice import usual_pattern
+from caramel.runtime.control.trials import TrialSettings
+from caramel.simulation.network_model import assumed_network
 
 FLAGS = ("serialization", "batching", "scheduling", "adaptive_depth")
 COMBINATIONS = [

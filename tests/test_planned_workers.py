@@ -19,8 +19,8 @@ from test_workers import worker_pid
 from variants import in_turn, with_variants
 
 import caramel
-from caramel.errors import WorkerLostError
-from caramel.trials import TrialSettings
+from caramel.core.errors import WorkerLostError
+from caramel.runtime.control.trials import TrialSettings
 
 pytestmark = pytest.mark.processes
 

@@ -15,10 +15,10 @@ from deferring import deferred
 from networks import tf
 
 import caramel
-from caramel import probation
-from caramel.errors import StepTimeoutError
-from caramel.onednn import advice
-from caramel.plan import Edge
+from caramel.cluster.onednn_check import advice
+from caramel.core.errors import StepTimeoutError
+from caramel.core.plan import Edge
+from caramel.runtime.control import probation
 
 pytestmark = [
     pytest.mark.skipif(advice({}) is not None, reason="TensorFlow uses oneDNN by itself only there")
@@ -28,7 +28,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch) -> None:
     """Plans that never end are let through, and given up soon."""
-    monkeypatch.setattr("caramel.step_model.check_fused", lambda *_: None)
+    monkeypatch.setattr("caramel.models.step_model.check_fused", lambda *_: None)
     monkeypatch.setattr(probation, "LEAST_S", 4.0)
     monkeypatch.setattr(probation, "UNKNOWN_S", 4.0)
 

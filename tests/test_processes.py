@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from caramel import processes
-from caramel.cluster import Cluster
-from caramel.processes import ProcessGroup, describe_exit, free_ports, parent_has_gone
+from caramel.cluster import processes
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.processes import ProcessGroup, describe_exit, free_ports, parent_has_gone
 
 pytestmark = pytest.mark.processes
 
@@ -99,7 +99,7 @@ def test_a_group_that_nobody_uses_any_more_ends():
 def test_a_group_ends_with_its_interpreter():
     code = """
         import sys
-        from caramel.processes import ProcessGroup
+        from caramel.cluster.processes import ProcessGroup
         group = ProcessGroup([[sys.executable, "-c", "import time; time.sleep(60)"]])
         print(group.pid(0))
     """
@@ -110,7 +110,7 @@ def test_a_group_ends_with_its_interpreter():
 def test_a_fork_of_the_owner_does_not_end_the_children():
     code = """
         import os, sys
-        from caramel.processes import ProcessGroup
+        from caramel.cluster.processes import ProcessGroup
         group = ProcessGroup([[sys.executable, "-c", "import time; time.sleep(60)"]])
         child = os.fork()
         if child == 0:
@@ -167,7 +167,7 @@ def test_a_process_knows_whether_it_has_lost_its_parent():
 def test_local_workers_end_soon_after_their_client_is_killed():
     code = """
         import time
-        from caramel.cluster import Cluster
+        from caramel.cluster.cluster import Cluster
         cluster = Cluster.local(2)
         print([cluster.describe(number) for number in range(2)], flush=True)
         time.sleep(60)
@@ -272,13 +272,13 @@ def test_a_port_in_use_is_one_clear_error():
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line(options, message, monkeypatch, capsys):
-    from caramel import cli
+    from caramel.cli import main
 
     for name in [name for name in os.environ if re.match("TF_CONFIG|SLURM_|OMPI_|PMI", name)]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "argv", ["caramel", "worker", *options])
     with pytest.raises(SystemExit) as exit_:
-        cli.main()
+        main.main()
     errors = capsys.readouterr().err
     assert exit_.value.code == 2
     assert errors.startswith(f"caramel: error: {message}")
@@ -288,7 +288,7 @@ def test_mistakes_on_the_command_line_are_one_line(options, message, monkeypatch
 def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
     code = """
         import os
-        from caramel.quiet import quiet_start
+        from caramel.cluster.quiet_start import quiet_start
         with quiet_start() as restore_errors:
             os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called\\n")
             os.write(2, b"I0000 00:00:1795236646.386248    2653 port.cc:153] oneDNN is on\\n")
@@ -303,10 +303,10 @@ def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
 
 def test_the_command_starts_without_tensorflow():
     code = """
-        import sys, caramel.cli
+        import sys, caramel.cli.main
         assert "tensorflow" not in sys.modules and "numpy" not in sys.modules
         sys.argv = ["caramel", "--version"]
-        caramel.cli.main()
+        caramel.cli.main.main()
     """
     result = subprocess.run(python(code), capture_output=True, text=True, timeout=20)
     assert (result.returncode, result.stderr) == (0, "")
@@ -319,8 +319,8 @@ def test_the_command_starts_without_tensorflow():
 def test_a_worker_of_a_common_script_serves_until_the_chief_has_gone():
     code = """
         import sys
-        from caramel.cluster import Cluster
-        from caramel.servers import serve_until_chief_ends
+        from caramel.cluster.cluster import Cluster
+        from caramel.cluster.servers import serve_until_chief_ends
         serve_until_chief_ends(Cluster.of(sys.argv[1:], task=1), poll_s=0.1, failures=3)
         print("the chief has gone")
     """
@@ -339,7 +339,7 @@ def test_a_worker_of_a_common_script_serves_until_the_chief_has_gone():
 def test_embedded_servers_form_one_cluster_and_are_started_once():
     code = """
         import tensorflow as tf
-        from caramel.servers import embedded_servers
+        from caramel.cluster.servers import embedded_servers
 
         servers = embedded_servers(2)
         assert embedded_servers(2) is servers
@@ -359,9 +359,9 @@ def test_embedded_servers_form_one_cluster_and_are_started_once():
 
 def test_a_client_that_is_no_worker_has_no_own_server():
     code = """
-        from caramel.cluster import Cluster
-        from caramel.errors import ClusterError, WorkerStartError
-        from caramel.servers import own_server, serve_until_chief_ends
+        from caramel.cluster.cluster import Cluster
+        from caramel.core.errors import ClusterError, WorkerStartError
+        from caramel.cluster.servers import own_server, serve_until_chief_ends
 
         for call, cluster in [
             (own_server, Cluster.of(["a:1"])),

@@ -13,14 +13,14 @@ import pytest
 from networks import built_network, perceptron, tf, tf1, tied
 from rich.console import Console
 
-from caramel import cache as kept
-from caramel.errors import FileError, ProfileError
-from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
-from caramel.fingerprint import Machine, digest, graph_hash, this_machine
-from caramel.measurements import AggregationTimes, Measurements, SendTimes
-from caramel.profile import Profile
-from caramel.profiling import show
-from caramel.workload import Gradient, JobOutline, Piece, Update, Workload
+from caramel.cli.profile import show
+from caramel.core.errors import FileError, ProfileError
+from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
+from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
+from caramel.core.profile import Profile
+from caramel.core.util import disk_cache as kept
+from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_machine
+from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
 
 TIMING = TimingTable({"a": 0.001, "b/c": 2e-6}, steps=10, error=0.01)
 

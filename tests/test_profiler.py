@@ -10,13 +10,13 @@ import pytest
 from networks import tf, tf1
 
 import caramel
-from caramel import cache as kept
-from caramel import profiler
-from caramel.errors import ProfileError
-from caramel.facts import TimingTable
-from caramel.graph import Op, OpGraph
-from caramel.profiler import profile_steps
-from caramel.traces import op_seconds, timing_table
+from caramel.core.errors import ProfileError
+from caramel.core.facts import TimingTable
+from caramel.core.graph import Op, OpGraph
+from caramel.core.util import disk_cache as kept
+from caramel.profiling import ops as profiler
+from caramel.profiling.ops import profile_steps
+from caramel.runtime.traces.op_times import op_seconds, timing_table
 
 CPU, GPU = "/job:localhost/replica:0/task:0/device:CPU:0", "/device:GPU:0"
 

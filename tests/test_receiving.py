@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from caramel.receiving import whole_messages
+from caramel.cluster.grpc_tuning import whole_messages
 
 VARIABLE = "GRPC_EXPERIMENTS"
 
@@ -16,7 +16,7 @@ VARIABLE = "GRPC_EXPERIMENTS"
 SEND = """
 import os, socket, threading
 import tensorflow as tf
-from caramel.servers import embedded_servers
+from caramel.cluster.servers import embedded_servers
 
 def sockets():
     for name in os.listdir("/proc/self/fd"):

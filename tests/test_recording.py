@@ -16,7 +16,7 @@ from deferring import EVERY, deferred
 from networks import CLASSES, Network, cross_entropy, inputs, network, parameter, tf, tf1, wide
 
 import caramel
-from caramel.errors import WorkerLostError
+from caramel.core.errors import WorkerLostError
 
 BUSY = [sys.executable, "-c", "while True: pass"]
 

@@ -11,10 +11,10 @@ from html.parser import HTMLParser
 import pytest
 from explanations import SMALL, many_groups, resnet, trained
 
+from caramel.core.timeline import Timeline
 from caramel.report.markup import Markup, element, joined, raw
 from caramel.report.page import html_page
 from caramel.report.page_groups import groups_table
-from caramel.timeline import Timeline
 
 VOID = {"input", "link", "meta"}
 

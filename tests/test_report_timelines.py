@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import caramel
-from caramel.errors import CaramelError, FileError
+from caramel.core.errors import CaramelError, FileError
+from caramel.core.timeline import Span, Timeline
 from caramel.report import drawing
 from caramel.report.drawing import DEFERRED_COLOURS, draw_timelines, timeline_svg
 from caramel.report.layout import in_sequence, lanes, rows
 from caramel.report.perfetto import trace_events
-from caramel.timeline import Span, Timeline
 
 STEP = Timeline(
     (

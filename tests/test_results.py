@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caramel.results import combine
+from caramel.runtime.steps.combine_results import combine
 
 
 def test_floating_scalars_are_averaged_over_the_examples():

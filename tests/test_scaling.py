@@ -8,8 +8,9 @@ import pytest
 from outlines import OUTLINE, TIMING, WIDE_BYTES
 from simulations import PATTERNS
 
-from caramel.errors import PlanError
-from caramel.facts import NetworkModel, TimingTable, TransferCost
+from caramel.core.errors import PlanError
+from caramel.core.facts import NetworkModel, TimingTable, TransferCost
+from caramel.planning.what_if.scaling import Setting, scale, sweep
 from caramel.simulation.assumed import (
     PAYLOAD_SHARE,
     REQUEST_S,
@@ -18,7 +19,6 @@ from caramel.simulation.assumed import (
     assumed_hardware,
 )
 from caramel.simulation.hardware import MESSAGE_S, Host
-from caramel.simulation.scaling import Setting, scale, sweep
 
 ALONE = Host(1.0, 1.0)
 GBIT = 1e9

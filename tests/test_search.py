@@ -10,23 +10,19 @@ import pytest
 from search_jobs import MB, layered, outlook_of, plain_of
 from simulations import hosts
 
-from caramel.facts import TimingTable
-from caramel.names import TensorRef
-from caramel.network import assumed_network
-from caramel.plan import ALL_GATHER, Group
+from caramel.analyzers.workload import Update
+from caramel.core.facts import TimingTable
+from caramel.core.names import TensorRef
+from caramel.core.plan import ALL_GATHER, Group
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
-from caramel.planning.grouping import Grouping, Shape
-from caramel.planning.improve import (
-    IN_FLIGHT,
-    Improver,
-    Scored,
-)
 from caramel.planning.options import DEFAULT, Options
-from caramel.planning.search import _simplest, _start_s, other_sides, search
+from caramel.planning.search.descent import IN_FLIGHT, Improver, Scored
+from caramel.planning.search.grouping import Grouping, Shape
+from caramel.planning.search.search import _simplest, _start_s, other_sides, search
 from caramel.simulation.hardware import hardware_of
+from caramel.simulation.network_model import assumed_network
 from caramel.simulation.simulate import sizes_of
-from caramel.simulation.workload import Update
 
 
 def best_of_all(outlook, in_flight_bytes):
@@ -138,7 +134,7 @@ def starts(monkeypatch):
 @pytest.mark.parametrize(("per_group", "joined"), [(1e-9, False), (1.0, True)])
 def test_the_search_starts_from_few_groups_if_each_counts(monkeypatch, starts, per_group, joined):
     """Without latency small groups are better by a little: computation hides all but the last."""
-    monkeypatch.setattr("caramel.planning.search._PER_GROUP", per_group)
+    monkeypatch.setattr("caramel.planning.search.search._PER_GROUP", per_group)
     search(outlook_of([MB] * 4, [0.02] * 4), [])
     assert (len(starts[0].candidate.groups) < 4) == joined
 
@@ -148,7 +144,7 @@ def test_the_fastest_starts_come_last_if_the_budget_lasts(
     monkeypatch, starts, budget_tasks, groups
 ):
     """Whatever their number of groups: those with fewer are not always the better ones."""
-    monkeypatch.setattr("caramel.planning.search._PER_GROUP", 1.0)
+    monkeypatch.setattr("caramel.planning.search.search._PER_GROUP", 1.0)
     outlook = outlook_of([300_000] * 8, [0.003] * 8, rate=60 * MB)
     options = Options(budget_tasks=budget_tasks, in_flight_bytes=4 * MB)
     search(outlook, [], options=options)

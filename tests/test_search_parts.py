@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from search_jobs import MB, outlook_of
 
-from caramel.facts import TimingTable
+from caramel.core.facts import TimingTable
 from caramel.planning.candidate import Candidate
 from caramel.planning.options import Options
-from caramel.planning.search import search
-from caramel.planning.split import split_gradients
+from caramel.planning.search.search import search
+from caramel.planning.search.split import split_gradients
 from caramel.simulation.hardware import hardware_of
 
 DOMINATED = ([MB, MB, 2 * MB, 24 * MB, MB], [0.1, 0.08, 0.06, 0.01, 0.01])

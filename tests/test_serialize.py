@@ -15,14 +15,14 @@ from networks import CLASSES, FEATURES, WIDTH, parameter, tf
 from orders import FIGURE_1, Step, step
 
 import caramel
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.units import targets_of
-from caramel.errors import PlanError
-from caramel.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
-from caramel.names import in_replica
-from caramel.plan import Edge
-from caramel.planning.serialize import serialize, units_never_held
+from caramel.core.errors import PlanError
+from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
+from caramel.core.names import in_replica
+from caramel.core.plan import Edge
+from caramel.planning.control_edges import serialize, units_never_held
 
 # Examples ---------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from networks import Network, examples, inputs, parameter
 
 import caramel
-from caramel.errors import FeedError, PlanError, SessionError, UnknownNameError
+from caramel.core.errors import FeedError, PlanError, SessionError, UnknownNameError
 
 tf1 = tf.compat.v1
 

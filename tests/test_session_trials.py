@@ -13,10 +13,10 @@ from test_variants import plain_training
 from variants import ALL, GROUPED, SOME, with_variants
 
 import caramel
-from caramel import stepper
-from caramel.errors import SessionError
-from caramel.model_plans import OWN
-from caramel.trials import TrialSettings
+from caramel.core.errors import SessionError
+from caramel.models.plan_choice import OWN
+from caramel.runtime.control import controller
+from caramel.runtime.control.trials import TrialSettings
 
 SHORT = TrialSettings(rounds=2, steps=1, skipped=1, give_up=1000.0)
 NAMES = (OWN, ALL, SOME, GROUPED)
@@ -39,7 +39,7 @@ class Clock:
 def clock(monkeypatch):
     def set_clock(**step_s):
         made = Clock(dict(zip(NAMES, step_s.values(), strict=True)))
-        monkeypatch.setattr(stepper, "time", made)
+        monkeypatch.setattr(controller, "time", made)
         return made
 
     return set_clock

@@ -8,7 +8,9 @@ from deferring import EVERY, SOME, deferred
 from networks import Network, built_network, network, relative_error, run_on_one_device, tf, tf1
 
 import caramel
-from caramel import c_api, program, state
+from caramel.native import session as c_api
+from caramel.runtime import variables
+from caramel.runtime.steps import program
 
 PLAIN = {"planner": "plain", "pattern": "shuffle"}
 
@@ -121,7 +123,7 @@ def test_a_restore_that_is_interrupted_leaves_all_workers_equal(job, tmp_path, m
         for _ in range(2):
             session.step(job.feed)
         with monkeypatch.context() as patch:
-            patch.setattr(state.SharedState, "broadcast", interrupted)
+            patch.setattr(variables.SharedState, "broadcast", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 session.restore(path)
         session.step(job.feed)

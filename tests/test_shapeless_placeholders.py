@@ -8,9 +8,9 @@ import tensorflow as tf
 from networks import parameter
 
 import caramel
-from caramel.access import state_access
 from caramel.analyzers.inputs import worker_inputs
-from caramel.errors import FeedError
+from caramel.core.errors import FeedError
+from caramel.core.variable_access import state_access
 
 tf1 = tf.compat.v1
 

@@ -13,9 +13,8 @@ import pytest
 from outlines import PROFILE
 from typer.testing import CliRunner
 
-from caramel.cli import app
-from caramel.errors import CaramelError
-from caramel.simulating import (
+from caramel.cli.main import app
+from caramel.cli.simulate import (
     HostEntry,
     parse_patterns,
     parse_rate,
@@ -23,6 +22,7 @@ from caramel.simulating import (
     parse_workers,
     read_hosts,
 )
+from caramel.core.errors import CaramelError
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_picture_has_a_curve_for_each_network(profile, tmp_path):
 def test_tensorflow_is_not_imported(profile):
     code = f"""
 import sys
-from caramel.cli import app
+from caramel.cli.main import app
 app(["simulate", "--profile", {str(profile)!r}, "--workers", "2", "--latency", "1ms"],
     standalone_mode=False)
 assert "tensorflow" not in sys.modules

@@ -20,9 +20,9 @@ from small_steps import (
     update,
 )
 
-from caramel.plan import ALL_GATHER, FACTORS
+from caramel.core.plan import ALL_GATHER, FACTORS
+from caramel.core.workload import Piece, Product, Workload
 from caramel.simulation.simulate import GroupTimes
-from caramel.workload import Piece, Product, Workload
 
 
 def test_a_processor_computes_at_half_the_speed_while_it_transfers():

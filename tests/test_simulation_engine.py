@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulations import hosts
 
-from caramel.facts import Link
+from caramel.core.facts import Link
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware, Host
 

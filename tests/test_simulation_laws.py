@@ -22,13 +22,13 @@ from simulations import (
     unfolded,
 )
 
-from caramel.patterns import chunk_sizes, schedule
-from caramel.simulation.alone import run_alone
+from caramel.core.patterns import chunk_sizes, schedule
+from caramel.core.workload import Piece, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, run
 from caramel.simulation.simulate import simulate_groups
+from caramel.simulation.single_host import run_alone
 from caramel.simulation.tasks import tasks_of
-from caramel.workload import Piece, Workload
 
 some = settings(deadline=None, max_examples=60)
 SIMPLE = ("shuffle", "ring")  # what the second simulator knows

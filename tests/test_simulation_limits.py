@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from simulations import PATTERNS, hosts
 
-from caramel.plan import Group
+from caramel.core.plan import Group
+from caramel.core.workload import Piece, Size, Workload
+from caramel.planning.what_if.limits import saved_by
 from caramel.simulation.conditions import Conditions
-from caramel.simulation.limits import saved_by
 from caramel.simulation.simulate import simulate_groups
-from caramel.workload import Piece, Size, Workload
 
 # 2 s of computation, then 2048 bytes among two workers: each sends as many.
 WORK = Workload((Piece("b", 2.0, yields=("p",)),))

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulations import PATTERNS, hosts
 
-from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
-from caramel.measurements import AggregationTimes, Measurements
-from caramel.network import fit_network, wire_shares
-from caramel.patterns import schedule
-from caramel.plan import Group
+from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
+from caramel.core.measurements import AggregationTimes, Measurements
+from caramel.core.patterns import schedule
+from caramel.core.plan import Group
+from caramel.core.workload import Piece, Size, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import (
     HANDLING_S_PER_BYTE,
@@ -24,6 +24,7 @@ from caramel.simulation.hardware import (
     hardware_of,
     network_of,
 )
+from caramel.simulation.network_model import fit_network, wire_shares
 from caramel.simulation.rounds import (
     MOST_ROUNDS,
     Addition,
@@ -34,7 +35,6 @@ from caramel.simulation.rounds import (
     rounds_of,
 )
 from caramel.simulation.simulate import GroupTimes, simulate_groups
-from caramel.workload import Piece, Size, Workload
 
 
 def test_shuffle_between_three_workers_is_two_exchanges_of_all_with_all():

@@ -21,17 +21,17 @@ from small_steps import (
     update,
 )
 
-from caramel.errors import PlanError
-from caramel.facts import Link
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Gate, Plan
+from caramel.core.errors import PlanError
+from caramel.core.facts import Link
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Gate, Plan
+from caramel.core.timeline import Span
+from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.loads import Load, load_of
 from caramel.simulation.simulate import GroupTimes, simulate, simulate_groups, sizes_of
-from caramel.timeline import Span
-from caramel.workload import Piece, Size, Update, Workload
 
 
 def test_one_worker_computes_and_sends_nothing():

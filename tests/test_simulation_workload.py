@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from orders import FIGURE_1, FIGURE_1_SECONDS, step
 
-from caramel.access import state_access
-from caramel.facts import GradientFrontier, TimingTable
-from caramel.graph import TensorSpec
-from caramel.plan import AggregatedGradient, Edge
-from caramel.planning.deferral import Deferrals
-from caramel.simulation.workload import workload_of
-from caramel.workload import Piece, Update, Workload
+from caramel.analyzers.deferral import Deferrals
+from caramel.analyzers.workload import workload_of
+from caramel.core.facts import GradientFrontier, TimingTable
+from caramel.core.graph import TensorSpec
+from caramel.core.plan import AggregatedGradient, Edge
+from caramel.core.variable_access import state_access
+from caramel.core.workload import Piece, Update, Workload
 
 SPEC = TensorSpec("float32", (2,))
 

@@ -22,8 +22,8 @@ from networks import (
 )
 
 import caramel
-from caramel.names import TensorRef, in_group
-from caramel.servers import embedded_servers
+from caramel.cluster.servers import embedded_servers
+from caramel.core.names import TensorRef, in_group
 
 ROWS, WIDTH, CLASSES, WORDS = 12, 4, 3, 5
 METHODS = ("gather", "dense")

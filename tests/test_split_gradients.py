@@ -27,16 +27,16 @@ from test_planned_model import every_op_takes_a_millisecond
 from test_sparse import embedding
 
 import caramel
-from caramel.facts import NetworkModel
-from caramel.names import in_group, in_replica, joined, kept_piece, split, whole
-from caramel.network import assumed_network
-from caramel.patterns import PATTERNS
-from caramel.plan import Gate, Part, Plan
-from caramel.plan_table import show_plan
+from caramel.core.facts import NetworkModel
+from caramel.core.names import in_group, in_replica, joined, kept_piece, split, whole
+from caramel.core.patterns import PATTERNS
+from caramel.core.plan import Gate, Part, Plan
 from caramel.planning.choose import choose
 from caramel.planning.options import Options
-from caramel.planning.split import split_gradients, with_parts
+from caramel.planning.search.split import split_gradients, with_parts
 from caramel.report.page import html_page
+from caramel.report.plan_table import show_plan
+from caramel.simulation.network_model import assumed_network
 
 ALL, SOME, NONE = "all", "some", "none"
 CHOICES = {
@@ -343,7 +343,7 @@ def test_the_next_run_takes_over_a_plan_with_parts(planned):
 
 
 def test_a_plan_with_parts_is_shown_and_explained(planned, monkeypatch):
-    monkeypatch.setattr("caramel.simulation.explain.QUICK", Options(budget_tasks=2_000))
+    monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=2_000))
     _, model = planned
     out = io.StringIO()
     show_plan(model.plan, model.windows, Console(file=out, width=250))

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from caramel.errors import PlanError
-from caramel.graph import TensorSpec
-from caramel.names import TensorRef
-from caramel.plan import AggregatedGradient, Gate, Group, Part, Plan
-from caramel.stalls import (
+from caramel.core.errors import PlanError
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Gate, Group, Part, Plan
+from caramel.runtime.stalls.diagnosis import (
     Course,
     Forecast,
     Leg,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
-from caramel.facts import StateOrder, TrainingJob, Variable
-from caramel.graph import Function, FunctionNode, Op, OpGraph, TensorSpec
-from caramel.names import TensorRef
+from caramel.analyzers.analysis import Analysis
+from caramel.core.facts import StateOrder, TrainingJob, Variable
+from caramel.core.graph import Function, FunctionNode, Op, OpGraph, TensorSpec
+from caramel.core.names import TensorRef
 
 SPEC = TensorSpec("float32", (2,))
 

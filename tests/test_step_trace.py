@@ -8,9 +8,9 @@ import pytest
 from networks import network, tf, wide
 
 import caramel
-from caramel.names import group_of
-from caramel.runner import _compared_clocks
-from caramel.step_trace import timeline_of
+from caramel.core.names import group_of
+from caramel.runtime.execution.runner import _compared_clocks
+from caramel.runtime.traces.step_timeline import timeline_of
 
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
 
@@ -116,11 +116,11 @@ def test_a_call_that_was_sent_twice_is_asked_again(monkeypatch):
             raise tf.errors.AbortedError(None, None, "received twice")
         return (0.0,) * clocks
 
-    monkeypatch.setattr("caramel.runner.clock_offsets_s", compared)
+    monkeypatch.setattr("caramel.runtime.execution.runner.clock_offsets_s", compared)
     assert _compared_clocks("", ["/device:CPU:0"] * 2) == (0.0, 0.0)
     assert len(calls) == 3
     calls[:] = []
-    monkeypatch.setattr("caramel.runner._CLOCK_TRIES", 2)
+    monkeypatch.setattr("caramel.runtime.execution.runner._CLOCK_TRIES", 2)
     with pytest.raises(tf.errors.AbortedError):
         _compared_clocks("", ["/device:CPU:0"])
 

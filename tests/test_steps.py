@@ -10,8 +10,8 @@ from networks import network, slow_facts, tf, tf1
 from step_jobs import all_deferred, alone, assert_as_alone, gan, gathering, trained
 
 import caramel
-from caramel.errors import DriftError, FeedError, GraphError, PlanError
-from caramel.user_job import load_job
+from caramel.cli.user_job import load_job
+from caramel.core.errors import DriftError, FeedError, GraphError, PlanError
 
 IN_TURN = [("d", ()), ("g", ())] * 4
 UNEVEN_TURNS = [("d", ()), ("d", ()), ("g", ()), ("d", ()), ("g", ()), ("g", ())]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from networks import parameter
 
 import caramel
-from caramel.errors import FeedError, NotTensorFlowError
+from caramel.core.errors import FeedError, NotTensorFlowError
 
 tf1 = tf.compat.v1
 

@@ -418,7 +418,7 @@ def test_the_number_of_hosts_is_limited():
 
 TRAIN = """
     import sys
-    from caramel.quiet import quiet_start
+    from caramel.cluster.quiet_start import quiet_start
     with quiet_start():
         import tensorflow as tf
     import caramel

@@ -11,8 +11,8 @@ import pytest
 from networks import network, perceptron, relative_error, run_on_one_device, tf
 
 import caramel
-from caramel.errors import SessionError
-from caramel.turns import Turns, in_turn, last_turn
+from caramel.core.errors import SessionError
+from caramel.runtime.turns import Turns, in_turn, last_turn
 
 _LONGEST_S = 60.0
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.timeline import LinkPauses, Span, Timeline, wire_limit_s
+from caramel.core.timeline import LinkPauses, Span, Timeline, wire_limit_s
 
 # Worker 0 computes for 6 s, worker 1 for 5 s; transfers overlap with it from 4 s on.
 STEP = Timeline(

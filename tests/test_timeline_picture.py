@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from explanations import SMALL, many_groups, resnet, trained
 
+from caramel.core.timeline import Span, Timeline
 from caramel.report.timeline_picture import Block, lanes_of, ticks, timeline_picture
-from caramel.timeline import Span, Timeline
 
 
 def drawn(*spans, **changes):

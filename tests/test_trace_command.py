@@ -18,15 +18,15 @@ from networks import FEATURES, cross_entropy, network, optimized, perceptron, tf
 from rich.console import Console
 
 import caramel
-from caramel import names
-from caramel.errors import PlanError
-from caramel.facts import TimingTable
-from caramel.fingerprint import Machine, graph_hash
-from caramel.network import assumed_network
-from caramel.profile import Profile
-from caramel.timeline import Span, Timeline
-from caramel.tracing import Traced, show_traced, trace_job
-from caramel.user_job import UserJob
+from caramel.cli.trace import Traced, show_traced, trace_job
+from caramel.cli.user_job import UserJob
+from caramel.core import names
+from caramel.core.errors import PlanError
+from caramel.core.facts import TimingTable
+from caramel.core.profile import Profile
+from caramel.core.timeline import Span, Timeline
+from caramel.core.util.fingerprint import Machine, graph_hash
+from caramel.simulation.network_model import assumed_network
 
 TESTS = Path(__file__).parent
 

@@ -8,13 +8,13 @@ from graphs import sent_traffic, traced_step
 from networks import Network, inputs, network, optimized, parameter, tf, tf1
 
 import caramel
-from caramel.checks import check_graph
-from caramel.crossings import Wiring
-from caramel.distributed_graph import DistributedGraph
-from caramel.errors import InvariantError, TrafficError
-from caramel.names import in_replica, is_added, worker_of
-from caramel.patterns import PATTERNS, frugal_patterns
-from caramel.traffic import audit, planned_traffic
+from caramel.core.errors import InvariantError, TrafficError
+from caramel.core.names import in_replica, is_added, worker_of
+from caramel.core.patterns import PATTERNS, frugal_patterns
+from caramel.modifiers.crossings import Wiring
+from caramel.modifiers.invariants import check_graph
+from caramel.modifiers.traffic_audit import audit, planned_traffic
+from caramel.runtime.execution.distributed_graph import DistributedGraph
 
 NUMBER = 24
 

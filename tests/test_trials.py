@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from caramel.errors import PlanError
-from caramel.trials import Trials, TrialSettings, TriedPlan
+from caramel.core.errors import PlanError
+from caramel.runtime.control.trials import Trials, TrialSettings, TriedPlan
 
 SHORT = TrialSettings(rounds=2, steps=2, skipped=1)
 

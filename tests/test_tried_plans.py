@@ -10,17 +10,17 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel import distributed_graph
-from caramel.c_api import GraphSession
-from caramel.channel import Channel
-from caramel.errors import TrafficError
-from caramel.live_planning import FURTHER, worth_a_trial
-from caramel.plan import Gate
+from caramel.core.errors import TrafficError
+from caramel.core.plan import Gate
+from caramel.models.live_planning import FURTHER, worth_a_trial
+from caramel.models.variants import Variants
+from caramel.native.session import GraphSession
 from caramel.planning.candidate import Candidate
-from caramel.planning.fit import decides_alike
-from caramel.planning.search import Found, Scored
-from caramel.trials import TrialSettings
-from caramel.variants import Variants
+from caramel.planning.compatibility import decides_alike
+from caramel.planning.search.search import Found, Scored
+from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.execution import distributed_graph
+from caramel.runtime.execution.calls import Channel
 from tests.networks import network, slow_facts, train_steps, wide
 
 pytestmark = pytest.mark.usefixtures("quick_plans")

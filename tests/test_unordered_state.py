@@ -35,8 +35,8 @@ from unordered import (
 )
 
 import caramel
-from caramel.facts import StateOrder, UnorderedPair
-from caramel.ordering import tell_order
+from caramel.analyzers.ordered_state import tell_order
+from caramel.core.facts import StateOrder, UnorderedPair
 
 STEPS = 5
 DEFERRED = "deferred"

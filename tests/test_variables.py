@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.errors import FeedError, GraphError, ProfileError
-from caramel.profiler import profile_steps
+from caramel.core.errors import FeedError, GraphError, ProfileError
+from caramel.profiling.ops import profile_steps
 
 tf1 = tf.compat.v1
 

@@ -29,9 +29,9 @@ from test_sparse import METHODS, embedding
 from variants import ALL, GROUPED, SOME, in_turn, with_variants
 
 import caramel
-from caramel.errors import PlanError, TrafficError
-from caramel.model_plans import OWN
-from caramel.names import TensorRef, kept_flat, read_back, tensor_in_replica
+from caramel.core.errors import PlanError, TrafficError
+from caramel.core.names import TensorRef, kept_flat, read_back, tensor_in_replica
+from caramel.models.plan_choice import OWN
 
 
 def plain_training(job, workers, *, steps=STEPS, feeds=None):
@@ -306,7 +306,7 @@ def test_every_plan_is_audited_before_it_gets_into_the_graph(monkeypatch):
     def found_wanting(*args):
         raise TrafficError("7 bytes cross")
 
-    monkeypatch.setattr(caramel.assembly, "audit", found_wanting)
+    monkeypatch.setattr(caramel.models.assembly, "audit", found_wanting)
     with pytest.raises(TrafficError, match="7 bytes cross"):
         model.add_variant(deferred(model, "every"), "other")
     assert len(model.graph.get_operations()) == nodes

@@ -30,10 +30,10 @@ from test_workers import worker_pid
 
 import caramel
 from benchmarks import testbed
-from caramel.errors import StepTimeoutError
-from caramel.model_plans import OWN
-from caramel.stalls import Forecast, StallSettings
-from caramel.watchdog import StallWatch, Watchdog
+from caramel.core.errors import StepTimeoutError
+from caramel.models.plan_choice import OWN
+from caramel.runtime.stalls.diagnosis import Forecast, StallSettings
+from caramel.runtime.stalls.watchdog import StallWatch, Watchdog
 
 SOON = StallSettings(least_s=0.1)
 PATIENCE_S = 60.0
@@ -411,7 +411,7 @@ def test_a_step_that_never_ends_tells_at_its_deadline_what_it_waits_for():
 
 TRAIN = """
     import logging, sys, threading, time
-    from caramel.quiet import quiet_start
+    from caramel.cluster.quiet_start import quiet_start
     with quiet_start():
         import tensorflow as tf
     import caramel

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from orders import FIGURE_1, FIGURE_1_SECONDS, step
 
-from caramel.analysis import Analysis
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.windows import group_window
-from caramel.errors import PlanError
-from caramel.facts import TimingTable, TransferWindows, Window
+from caramel.core.errors import PlanError
+from caramel.core.facts import TimingTable, TransferWindows, Window
 
 
 def test_the_best_order_of_figure_1():

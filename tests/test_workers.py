@@ -16,7 +16,8 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.errors import (
+from caramel.cluster.processes import free_ports
+from caramel.core.errors import (
     ClusterError,
     SessionError,
     StepTimeoutError,
@@ -24,7 +25,6 @@ from caramel.errors import (
     WorkerLostError,
     WorkerStartError,
 )
-from caramel.processes import free_ports
 
 tf1 = tf.compat.v1
 

@@ -8,7 +8,7 @@ from typing import Any
 from deferring import deferred
 
 import caramel
-from caramel.plan import Gate, Plan
+from caramel.core.plan import Gate, Plan
 
 ALL, SOME, GROUPED, PLAIN = "all deferred", "some deferred", "grouped", "plain"
 

@@ -58,8 +58,8 @@ from benchmarks.emulate.merge import contract, gather_times
 from benchmarks.emulate.region import Computation, Inputs, computation
 from benchmarks.emulate.write import Points, write
 from caramel import Context
-from caramel.facts import RawGradient, TrainingJob, Variable
-from caramel.names import TensorRef
+from caramel.core.facts import RawGradient, TrainingJob, Variable
+from caramel.core.names import TensorRef
 
 __all__ = [
     "DEVICES",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from caramel.errors import CaramelError
+from caramel.core.errors import CaramelError
 
 
 class EmulationError(CaramelError):

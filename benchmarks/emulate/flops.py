@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from benchmarks.emulate.errors import EmulationError
 from benchmarks.emulate.region import computation
-from caramel import Context, kinds
-from caramel.graph import Op, OpGraph, TensorSpec
+from caramel import Context
+from caramel.core import op_types
+from caramel.core.graph import Op, OpGraph, TensorSpec
 
 tf1 = tf.compat.v1
 
@@ -63,7 +64,7 @@ DEVICES: Mapping[str, Device] = {
 
 _FREE = frozenset(
     {
-        *kinds.SHAPE_ONLY,
+        *op_types.SHAPE_ONLY,
         "BroadcastGradientArgs",
         "ConcatOffset",
         "Const",
@@ -222,7 +223,7 @@ def sized(context: Context, batch: int) -> OpGraph:
 
 def _open_inputs(graph: OpGraph) -> Iterable[tuple[Op, int, TensorSpec]]:
     for op in graph:
-        if op.kind in kinds.PLACEHOLDERS or op.kind in kinds.INPUTS:
+        if op.kind in op_types.PLACEHOLDERS or op.kind in op_types.INPUTS:
             for index, spec in enumerate(op.outputs):
                 if spec.shape and spec.shape[0] is None:
                     yield op, index, spec

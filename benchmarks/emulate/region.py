@@ -14,16 +14,17 @@ from typing import Literal
 from weakref import WeakKeyDictionary
 
 from benchmarks.emulate.errors import EmulationError
-from caramel import Context, kinds
-from caramel.analysis import Analysis
+from caramel import Context
 from caramel.analyzers import ANALYZERS
-from caramel.facts import Cut, GradientFrontier, StateAccess, WorkerInputs
-from caramel.graph import Op, OpGraph
-from caramel.names import TensorRef
+from caramel.analyzers.analysis import Analysis
+from caramel.core import op_types
+from caramel.core.facts import Cut, GradientFrontier, StateAccess, WorkerInputs
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef
 
 Inputs = Literal["drop", "keep"]
 
-_INPUTS = kinds.PLACEHOLDERS | kinds.INPUTS
+_INPUTS = op_types.PLACEHOLDERS | op_types.INPUTS
 _LOOPS_AND_CONDITIONALS = frozenset({"Enter", "Exit", "Merge", "NextIteration", "Switch"})
 
 

@@ -22,10 +22,10 @@ import tensorflow as tf
 
 from benchmarks.emulate.errors import EmulationError
 from benchmarks.emulate.region import Computation, Links
-from caramel.access import handle_of
-from caramel.graph import OpGraph, TensorSpec, dtype_number
-from caramel.modifiers.nodes import SCALAR, GraphWriter
-from caramel.names import TensorRef
+from caramel.core.graph import OpGraph, TensorSpec, dtype_number
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import handle_of
+from caramel.modifiers.graph_writer import SCALAR, GraphWriter
 
 tf1 = tf.compat.v1
 

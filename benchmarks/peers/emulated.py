@@ -29,8 +29,8 @@ from benchmarks.emulate import emulate, flops_times
 from benchmarks.peers.data import KERNELS, Case
 from benchmarks.peers.kernels import layers_of
 from caramel import Context
-from caramel.graph import TensorSpec
-from caramel.modifiers.nodes import GraphWriter, static_shape
+from caramel.core.graph import TensorSpec
+from caramel.modifiers.graph_writer import GraphWriter, static_shape
 
 tf1 = tf.compat.v1
 

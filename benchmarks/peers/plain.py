@@ -134,8 +134,8 @@ def main() -> None:
     """Worker 0."""
     import caramel
     from benchmarks.peers import graph
-    from caramel.live_planning import forecast_of
-    from caramel.plan import FACTORS
+    from caramel.core.plan import FACTORS
+    from caramel.models.live_planning import forecast_of
 
     rank = Rank.read()
     caramel.keep_memory()
@@ -200,7 +200,7 @@ def main() -> None:
 
 def _sent_bytes(traffic: Any, plan: Any) -> list[int]:
     """What each host sends in a step, from the edges of the graph."""
-    from caramel.devices import task_of
+    from caramel.core.devices import task_of
 
     tasks = [task_of(device) for device in plan.devices]
     sent = dict.fromkeys(tasks, 0)

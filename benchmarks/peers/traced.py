@@ -45,10 +45,10 @@ def trace(bed: Testbed, case: Case) -> None:
 
 
 def timing_of(directory: str | Path) -> Any:
-    """The `caramel.facts.TimingTable` of the first host, from the directory of what was prepared;
+    """The `caramel.core.facts.TimingTable` of the first host, from what was prepared;
     None if nothing was traced there."""
-    from caramel.facts import TimingTable
-    from caramel.records import from_json_value
+    from caramel.core.facts import TimingTable
+    from caramel.core.util.json_records import from_json_value
 
     path = Path(directory) / TIMING
     return from_json_value(TimingTable, json.loads(path.read_text())) if path.exists() else None
@@ -58,8 +58,8 @@ def main() -> None:
     """One host: the first one traces, the others train until it is done."""
     import caramel
     from benchmarks.peers import graph
-    from caramel.profiler import profile_steps
-    from caramel.records import to_json_value
+    from caramel.core.util.json_records import to_json_value
+    from caramel.profiling.ops import profile_steps
 
     rank = Rank.read()
     directory, config = Path(rank.directory), graph.config(rank.case)

@@ -11,7 +11,7 @@ import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 
-from caramel.plan import ALL_GATHER, Group, Plan
+from caramel.core.plan import ALL_GATHER, Group, Plan
 from caramel.planning.choose import Decision
 from caramel.planning.gates import gates_of
 

@@ -10,7 +10,7 @@ from benchmarks import peers
 from benchmarks.peers import Case
 from benchmarks.peers.plain import OPTIMIZATIONS
 from benchmarks.wire import wire_limit_s
-from caramel.patterns import PATTERNS
+from caramel.core.patterns import PATTERNS
 
 
 @dataclass(frozen=True)

@@ -1,48 +1,52 @@
-"""Algorithms from facts to a fact; each file answers one question.
+"""Facts from facts: each file answers one question about the job's graph.
 
-===================== ===========================================================================
-`inputs`              which ops put out values that differ between workers by themselves?
-`dependence`          what do such values reach?
-`frames`              in which loop frame is each op?
-`branches`            in which branches of conditionals is each op?
-`state_order`         in which order are variables read and written where edges leave that open?
-`regions`             which ops compute the loss, differentiate, and come behind that?
-`seeds`               from which constants does differentiation start?
-`examples`            how does each tensor go with the examples of a batch?
-`courses`             the answers to that, as values to reckon with
-`course_rules`        what each kind of op does to them
-`shape_rules`         the same of ops that move, cut, join and make axes
-`row_rules`           the same of ops that work on each example by itself
-`search`              which tensors separate differentiation from the updates most cheaply?
-`wider`               the same where more is known of tensors than how they lie
-`proven`              the same among tensors that are proven to be sums over the examples
-`seeded`              the same among tensors that are linear in the seed of differentiation
-`loss`                how does what a worker computes count in the whole batch?
-`frontier`            where does differentiation end and post-processing begin?
-`factors`             from which smaller tensors can a gradient be computed again?
-`beside`              what do fetches write beside a step, and may each worker do that?
-`merging`             how is one value made of what each worker has gathered?
-`replicas`            which variables stay equal, and can replicas drift apart?
-`pipelines`           where are input pipelines split into shards?
-`fusions`             which ops may TensorFlow compute as one?
-`units`               what can a worker compute piece by piece, and which does a gradient need?
-`activation`          in which order should raw gradients get ready?
-`windows`             when can each parameter be aggregated without blocking computation?
-`racing`              which fetches touch a variable in no order with their step?
-`whole_feeds`         which fed tensors do not go with the examples?
-===================== ===========================================================================
+In come the op graph and the job (`caramel.core.facts`); out comes one frozen fact for each
+question. `analysis` runs what is needed, in the order of their annotations.
 
-`caramel.access` (which variables does each op read and write?) belongs to them, and is on a lower
-layer because the capture of a graph asks the same.
+=============== ====================================================================================
+`activation`    in which order should raw gradients get ready? The Caramel paper, section 4.1, stage
+                1
+`analysis`      runs analyzers: works out from annotations which are needed and in what order
+`beside`        what do fetches write beside a step, and may each worker do that by itself?
+`branches`      in which branches of v1 conditionals is each op?
+`deferral`      what moves into the next step when the aggregation of some gradients does?
+`dependence`    what do values that differ between workers reach?
+`factors`       from which smaller tensors can a gradient be computed again?
+`frames`        in which v1 loop frame is each op?
+`fusions`       which ops may TensorFlow compute as one?
+`inputs`        which ops put out values that differ between workers by themselves?
+`loss`          how does what a worker computes count in the loss, and in the gradients, of the
+                whole batch?
+`merging`       which variables gather what the examples say, and how is one value made of all
+                workers' own?
+`moves`         which ops move into the next step with which gradients?
+`ordered_state` what is known of a job whose step reads and writes its variables in one order
+`over_steps`    facts of a job with several steps, which hold whichever step is done when
+`pipelines`     where are the input pipelines of the step split into shards?
+`racing`        which fetches touch a variable that their step touches, too, in no order with it?
+`replicas`      which variables stay equal on all workers, and does everything that must stay equal
+                do so?
+`state_order`   in which order does a step read and write its variables where its edges leave that
+                open?
+`units`         what can a worker compute piece by piece, and which pieces does each gradient need?
+`whole_feeds`   which fed tensors go to every worker whole, because they do not go with the
+                examples?
+`windows`       when can each parameter be aggregated without blocking computation? Caramel paper,
+                section 3.3.1
+`workload`      what does a worker compute in a step, piece by piece, and what does each piece wait
+                for?
+`examples/`     how does each tensor go with the examples of a batch? Rules for each kind of op, in
+                one place for each sort
+`gradients/`    where are the raw gradients: the tensors that are aggregated between the workers?
+=============== ====================================================================================
 """
 
-from caramel.access import state_access
 from caramel.analyzers.activation import activation_order
-from caramel.analyzers.examples import examples
+from caramel.analyzers.examples.examples import examples
 from caramel.analyzers.factors import gradient_factors
 from caramel.analyzers.frames import loop_frames
-from caramel.analyzers.frontier import gradient_frontier
 from caramel.analyzers.fusions import fused_ops
+from caramel.analyzers.gradients.frontier import gradient_frontier
 from caramel.analyzers.inputs import worker_inputs
 from caramel.analyzers.loss import loss_scales
 from caramel.analyzers.merging import merging
@@ -50,6 +54,7 @@ from caramel.analyzers.pipelines import input_pipelines
 from caramel.analyzers.replicas import replica_state
 from caramel.analyzers.state_order import state_order
 from caramel.analyzers.windows import transfer_windows
+from caramel.core.variable_access import state_access
 
 ANALYZERS = (
     state_access,

@@ -9,8 +9,14 @@ from __future__ import annotations
 import numpy as np
 
 from caramel.analyzers.units import targets_of, units_of_step
-from caramel.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable, TrainingJob
-from caramel.graph import OpGraph
+from caramel.core.facts import (
+    ActivationOrder,
+    GradientFrontier,
+    LoopFrames,
+    TimingTable,
+    TrainingJob,
+)
+from caramel.core.graph import OpGraph
 
 _TICKS_PER_S = 10**12  # whole ticks add up to the same in any order, so that ties are ties
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from caramel import kinds
-from caramel.access import fills_table, handle_of
 from caramel.analyzers.dependence import spread
-from caramel.errors import FeedError
-from caramel.facts import (
+from caramel.core import op_types
+from caramel.core.errors import FeedError
+from caramel.core.facts import (
     GradientFrontier,
     InputPipelines,
     ReplicaState,
@@ -22,7 +21,8 @@ from caramel.facts import (
     TrainingJob,
     WorkerInputs,
 )
-from caramel.graph import OpGraph
+from caramel.core.graph import OpGraph
+from caramel.core.variable_access import fills_table, handle_of
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -138,7 +138,7 @@ class Beside:
     def _refuse_foreign_pipelines(self, name: str, extra: Iterable[str]) -> None:
         graph = self._graph
         for op in extra:
-            if graph[op].kind not in kinds.ITERATOR_READS:
+            if graph[op].kind not in op_types.ITERATOR_READS:
                 continue
             iterator = handle_of(graph, graph[op].inputs[0])
             if iterator not in self._pipelines.iterators:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from caramel.graph import OpGraph
-from caramel.names import TensorRef
+from caramel.core.graph import OpGraph
+from caramel.core.names import TensorRef
 
 
 def predicates_around(graph: OpGraph) -> Mapping[str, frozenset[str]]:

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from caramel import kinds
-from caramel.access import fills_table, handle_of
-from caramel.facts import GradientFrontier, StateAccess
-from caramel.graph import Op, OpGraph
-from caramel.names import TensorRef
+from caramel.core import op_types
+from caramel.core.facts import GradientFrontier, StateAccess
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import fills_table, handle_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def spread(
         for consumer in graph.consumers[op.name]:
             if _reads(graph, graph[consumer], op, is_cut):
                 reach(consumer, op.name)
-        if op.kind == kinds.STACK_PUSH:
+        if op.kind == op_types.STACK_PUSH:
             for pop in pops.get(handle_of(graph, op.inputs[0]), ()):
                 reach(pop, op.name)
         if fills_table(op):
@@ -123,7 +123,7 @@ def _is_pivot(graph: OpGraph, op: Op) -> bool:
 def _pops_by_stack(graph: OpGraph) -> dict[str, list[str]]:
     pops: dict[str, list[str]] = {}
     for op in graph:
-        if op.kind == kinds.STACK_POP:
+        if op.kind == op_types.STACK_POP:
             pops.setdefault(handle_of(graph, op.inputs[0]), []).append(op.name)
     return pops
 
@@ -131,6 +131,6 @@ def _pops_by_stack(graph: OpGraph) -> dict[str, list[str]]:
 def _reads_by_table(graph: OpGraph) -> dict[str, list[str]]:
     reads: dict[str, list[str]] = {}
     for op in graph:
-        if op.kind in kinds.TABLE_READS:
+        if op.kind in op_types.TABLE_READS:
             reads.setdefault(handle_of(graph, op.inputs[0]), []).append(op.name)
     return reads

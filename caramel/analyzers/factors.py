@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caramel import kinds
 from caramel.analyzers.branches import predicates_around
-from caramel.facts import Factors, GradientFactors, GradientFrontier, RawGradient
-from caramel.graph import OpGraph
+from caramel.core import op_types
+from caramel.core.facts import Factors, GradientFactors, GradientFrontier, RawGradient
+from caramel.core.graph import OpGraph
 
 # Put out the elements of their first input, in another shape.
 _SHAPING = frozenset({"ExpandDims", "Identity", "Reshape", "Squeeze"})
@@ -43,9 +43,9 @@ def _factors(graph: OpGraph, gradient: RawGradient) -> Factors | None:
         return None
     ops = list(_computed_by(graph, gradient.values.op))
     product = graph[ops[-1]]
-    if product.kind not in kinds.PRODUCTS:
+    if product.kind not in op_types.PRODUCTS:
         return None
-    tensors = tuple(product.inputs[position] for position in kinds.PRODUCTS[product.kind])
+    tensors = tuple(product.inputs[position] for position in op_types.PRODUCTS[product.kind])
     specs = tuple(graph.spec(tensor) for tensor in tensors)
     if len(set(tensors)) < len(tensors) or not _DTYPES.issuperset(spec.dtype for spec in specs):
         return None

@@ -5,8 +5,8 @@ Frames are opened by ``Enter`` and closed by ``Exit``; everything between is ins
 
 from __future__ import annotations
 
-from caramel.facts import LoopFrames
-from caramel.graph import OpGraph
+from caramel.core.facts import LoopFrames
+from caramel.core.graph import OpGraph
 
 ROOT = ""
 

@@ -16,8 +16,8 @@ These are the pairs of TensorFlow 2.21 (``mkl_layout_pass.cc``, its merge rules;
 
 What the pass does besides renames single ops. The optimizer of graphs (grappler, whose remapper
 merges ``MatMul`` with ``BiasAdd``, activations, batch normalisation and more) is off in the
-sessions of `caramel.runner`, and so are common subexpressions. The remapper leaves ops alone that
-control edges lead to or from.
+sessions of `caramel.runtime.execution.runner`, and so are common subexpressions. The remapper
+leaves ops alone that control edges lead to or from.
 
 A pair of which only the last op is waited for closes no cycle: that op waits for the other anyway.
 So only *open* ones matter, of which two ops or more are waited for by others.
@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from caramel.facts import Fusions, TrainingJob
-from caramel.graph import Op, OpGraph
-from caramel.plan import Edge
+from caramel.core.facts import Fusions, TrainingJob
+from caramel.core.graph import Op, OpGraph
+from caramel.core.plan import Edge
 
 _CHAINS = {"BiasAdd": "Conv2D", "Conv2D": "Pad", "_FusedConv2D": "Pad"}  # reader, what it reads
 _SIBLINGS = {"Conv2DBackpropFilter": 2, "BiasAddGrad": 0}  # which input is of the same op

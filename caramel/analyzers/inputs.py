@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from caramel import kinds
-from caramel.access import handle_of
 from caramel.analyzers.dependence import spread
-from caramel.facts import StateAccess, TrainingJob, WorkerInputs
-from caramel.graph import Op, OpGraph
-from caramel.names import TensorRef
+from caramel.core import op_types
+from caramel.core.facts import StateAccess, TrainingJob, WorkerInputs
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import handle_of
 
 
 def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> WorkerInputs:
@@ -24,12 +24,12 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
     way of such placeholders only; else it is listed in `scalar_only` or, if the loss would be no
     scalar, in `scalars`, and not taken to differ.
     """
-    random_functions = _functions_with(graph, kinds.RANDOM)
-    input_functions = _functions_with(graph, kinds.INPUTS)
+    random_functions = _functions_with(graph, op_types.RANDOM)
+    input_functions = _functions_with(graph, op_types.INPUTS)
     reasons: dict[str, str] = {}
     scalar_only = set()
     for op in graph:
-        if op.kind in kinds.PLACEHOLDERS:
+        if op.kind in op_types.PLACEHOLDERS:
             if op.name in job.replicated_feeds:
                 continue
             shape = op.outputs[0].shape if op.outputs else None
@@ -37,9 +37,9 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
                 scalar_only.add(op.name)
             elif shape:
                 reasons[op.name] = "a fed batch"
-        elif _is(op, kinds.RANDOM, random_functions):
+        elif _is(op, op_types.RANDOM, random_functions):
             reasons[op.name] = "a random draw"
-        elif _is(op, kinds.INPUTS, input_functions):
+        elif _is(op, op_types.INPUTS, input_functions):
             reasons[op.name] = "an input of each worker's own"
         elif job.differing and _reads_differing(graph, job, access, op):
             reasons[op.name] = "what other steps write there from each worker's own examples"
@@ -83,14 +83,14 @@ def _scalars_of(graph: OpGraph, loss: TensorRef) -> set[str]:
         name = waiting.pop()
         if name not in found:
             found.add(name)
-            if graph[name].kind in kinds.BROADCASTING:
+            if graph[name].kind in op_types.BROADCASTING:
                 waiting += [tensor.op for tensor in graph[name].inputs]
     return found
 
 
 def _reads_differing(graph: OpGraph, job: TrainingJob, access: StateAccess, op: Op) -> bool:
     """Whether an op reads a variable or a table that other steps make differ."""
-    if op.kind in kinds.TABLE_READS:
+    if op.kind in op_types.TABLE_READS:
         return handle_of(graph, op.inputs[0]) in job.differing
     return not job.differing.isdisjoint(access.reads.get(op.name, ()))
 

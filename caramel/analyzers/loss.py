@@ -1,8 +1,8 @@
 """How does what a worker computes count in the loss, and in the gradients, of the whole batch?
 
-The course of the loss (`caramel.analyzers.courses`) tells: a mean counts in proportion to the
-worker's number of examples, a sum counts once, and what is divided by a count of its own (the sum
-of a mask, the number of tokens) counts in proportion to that. Nothing can be done about what is
+The course of the loss (`caramel.analyzers.examples.courses`) tells: a mean counts in proportion to
+the worker's number of examples, a sum counts once, and what is divided by a count of its own (the
+sum of a mask, the number of tokens) counts in proportion to that. Nothing can be done about what is
 none of these, such as a norm over the batch.
 """
 
@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import networkx as nx
 
 from caramel.analyzers.branches import predicates_around
-from caramel.analyzers.courses import EXAMPLES, ROOT, Count, Course, Kind, Leaf, as_sum
-from caramel.analyzers.examples import Examples
-from caramel.errors import LossScaleError
-from caramel.facts import (
+from caramel.analyzers.examples.courses import EXAMPLES, ROOT, Count, Course, Kind, Leaf, as_sum
+from caramel.analyzers.examples.examples import Examples
+from caramel.core.errors import LossScaleError
+from caramel.core.facts import (
     MEAN,
     SUM,
     Divisor,
@@ -29,8 +29,8 @@ from caramel.facts import (
     TrainingJob,
     Weight,
 )
-from caramel.graph import OpGraph
-from caramel.names import TensorRef
+from caramel.core.graph import OpGraph
+from caramel.core.names import TensorRef
 
 _PASSING = frozenset({"Enter", "Identity", "StopGradient", "Switch"})
 _ADVICE = (

@@ -18,16 +18,16 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from caramel import kinds
-from caramel.access import handle_of, uses_of
 from caramel.analyzers.branches import predicates_around
-from caramel.analyzers.courses import Course, Kind, as_sum
 from caramel.analyzers.dependence import cut_by, spread
-from caramel.analyzers.examples import Examples
-from caramel.analyzers.regions import served_parameters
-from caramel.facts import GradientFrontier, Merging, StateAccess, TrainingJob, WorkerInputs
-from caramel.graph import Function, OpGraph
-from caramel.names import TensorRef
+from caramel.analyzers.examples.courses import Course, Kind, as_sum
+from caramel.analyzers.examples.examples import Examples
+from caramel.analyzers.gradients.regions import served_parameters
+from caramel.core import op_types
+from caramel.core.facts import GradientFrontier, Merging, StateAccess, TrainingJob, WorkerInputs
+from caramel.core.graph import Function, OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import handle_of, uses_of
 
 _SUMS = frozenset({"Add", "AddV2", "AddN"})
 _DIVISIONS = frozenset({"RealDiv", "Div", "DivNoNan", "TruncateDiv", "FloorDiv"})
@@ -129,7 +129,7 @@ class _Gathering:
             for name in ops
             for predicate in (
                 [self._graph[name].inputs[0].op]
-                if self._graph[name].kind in kinds.CONDITIONALS
+                if self._graph[name].kind in op_types.CONDITIONALS
                 else self._around[name]
             )
         }
@@ -144,7 +144,7 @@ class _Gathering:
         op = self._graph[op_name]
         if op.functions:
             return name in self._access.reads.get(op_name, ())
-        return op.kind not in kinds.ONLY_WRITE_VARIABLES or self._depend_on(name, op.inputs[1:])
+        return op.kind not in op_types.ONLY_WRITE_VARIABLES or self._depend_on(name, op.inputs[1:])
 
     def _are_added(self, name: str, ops: Iterable[str]) -> bool:
         """Whether all that is written is added to what was there, and does not depend on it."""
@@ -159,7 +159,7 @@ class _Gathering:
     def _added(self, name: str, op_name: str) -> Sequence[TensorRef] | None:
         """What an op adds to a variable, if it does that and nothing else."""
         op, graph = self._graph[op_name], self._graph
-        if op.kind in kinds.ADDING_TO_VARIABLES:
+        if op.kind in op_types.ADDING_TO_VARIABLES:
             return None if self._depend_on(name, op.inputs[1:]) else op.inputs[1:]
         if op.kind != "AssignVariableOp":
             return None
@@ -176,7 +176,7 @@ class _Gathering:
             if self._graph[op].functions or self._examples.batch is not None:
                 return None
             courses = [self._examples.of(tensor) for tensor in self._added(name, op) or ()]
-            if self._graph[op].kind in kinds.SCATTERING:  # by which row each is added, then what
+            if self._graph[op].kind in op_types.SCATTERING:  # by which row each is added, then what
                 courses = [courses[1] if courses[1].kind is not Kind.SHARED else courses[0]]
             found |= {_is_sum(course) for course in courses}
         return found.pop() if len(found) == 1 else None
@@ -189,10 +189,11 @@ class _Gathering:
             for position, tensor in enumerate(op.inputs)
             if handle_of(self._graph, tensor) == handle
             for body, node, argument in uses_of(self._graph, op.kind, op.functions, position)
-            if argument == 0 and node.kind not in kinds.ONLY_READ_VARIABLES
+            if argument == 0 and node.kind not in op_types.ONLY_READ_VARIABLES
         ]
         return bool(uses) and all(
-            node.kind in kinds.ADDING_TO_VARIABLES and not _reads_variables(body, node.inputs[1:])
+            node.kind in op_types.ADDING_TO_VARIABLES
+            and not _reads_variables(body, node.inputs[1:])
             for body, node in uses
         )
 
@@ -218,7 +219,7 @@ class _Gathering:
             other
             for other, ops in self._writers.items()
             if other not in self.adds
-            and any(self._graph[op].kind in kinds.ADDING_TO_VARIABLES for op in ops)
+            and any(self._graph[op].kind in op_types.ADDING_TO_VARIABLES for op in ops)
         }
         graph = self._graph
         return any(
@@ -278,7 +279,7 @@ def _reads_variables(body: Function, inputs: Iterable[str]) -> bool:
         if node is None or name in seen:
             continue
         seen.add(name)
-        if node.kind in kinds.ONLY_READ_VARIABLES or node.functions:
+        if node.kind in op_types.ONLY_READ_VARIABLES or node.functions:
             return True
         waiting += node.inputs
     return False

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from caramel import kinds
-from caramel.access import handle_of
-from caramel.errors import InputPipelineError
-from caramel.facts import InputPipelines, Pipeline, TrainingJob
-from caramel.graph import Op, OpGraph
-from caramel.names import TensorRef
+from caramel.core import op_types
+from caramel.core.errors import InputPipelineError
+from caramel.core.facts import InputPipelines, Pipeline, TrainingJob
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import handle_of
 
 _BY_POSITION = frozenset(
     {
@@ -87,7 +87,7 @@ def input_pipelines(graph: OpGraph, job: TrainingJob) -> InputPipelines:
                 readers = tuple(n for n in graph.consumers[source] if tensor in graph[n].inputs)
                 points[source] = Pipeline(iterator, source, readers)
     fed = any(
-        graph[name].kind in kinds.PLACEHOLDERS
+        graph[name].kind in op_types.PLACEHOLDERS
         and name not in job.replicated_feeds
         and bool(graph[name].outputs[0].shape)
         for name in step
@@ -159,8 +159,8 @@ def _examples(graph: OpGraph, step: set[str]) -> tuple[TensorRef | None, int | N
     Raises:
         InputPipelineError: it may differ, but all batches are read where they may not be read.
     """
-    reads = [op for op in graph if op.name in step and op.kind in kinds.ITERATOR_READS]
-    hidden = any(_calls(graph, graph[name], kinds.ITERATOR_READS) for name in step)
+    reads = [op for op in graph if op.name in step and op.kind in op_types.ITERATOR_READS]
+    hidden = any(_calls(graph, graph[name], op_types.ITERATOR_READS) for name in step)
     batches = [
         (TensorRef(op.name, index), spec.shape[0] if spec.shape else None)
         for op in reads
@@ -211,7 +211,7 @@ def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
 def _dataset_inputs(graph: OpGraph, dataset: Op) -> list[Op]:
     """The datasets that a dataset op reads."""
     sources = [graph[t.op] for t in dataset.inputs if graph.spec(t).dtype == "variant"]
-    return [op for op in sources if "Dataset" in op.kind or op.kind in kinds.PASS_THROUGH]
+    return [op for op in sources if "Dataset" in op.kind or op.kind in op_types.PASS_THROUGH]
 
 
 def _differs(graph: OpGraph, dataset: Op, by_value: bool = False) -> str | None:
@@ -250,7 +250,7 @@ def _draws(graph: OpGraph, dataset: Op) -> bool:
     """Whether the elements of a dataset are drawn at random, differently on every worker."""
     if dataset.kind in _RANDOM_SOURCES:
         return _no_seeds([tensor.op for tensor in dataset.inputs[:2]], graph.constants)
-    return _calls(graph, dataset, kinds.RANDOM)
+    return _calls(graph, dataset, op_types.RANDOM)
 
 
 def _no_seeds(seeds: Sequence[str], constants: Mapping[str, int]) -> bool:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from caramel import kinds
 from caramel.analyzers.state_order import order_of
-from caramel.facts import GradientFrontier, LoopFrames, StateAccess, TrainingJob, WorkerInputs
-from caramel.graph import OpGraph
+from caramel.core import op_types
+from caramel.core.facts import GradientFrontier, LoopFrames, StateAccess, TrainingJob, WorkerInputs
+from caramel.core.graph import OpGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _behind(graph: OpGraph, names: Iterable[str], among: Set[str]) -> set[str]:
 def _reader(graph: OpGraph, name: str) -> str:
     """The op whose value an op passes on."""
     seen = {name}
-    while graph[name].kind in kinds.PASS_THROUGH and graph[name].inputs:
+    while graph[name].kind in op_types.PASS_THROUGH and graph[name].inputs:
         name = graph[name].inputs[0].op
         if name in seen:
             break

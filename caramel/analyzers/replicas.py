@@ -7,11 +7,10 @@ are local variables, which no update reads.
 
 from __future__ import annotations
 
-from caramel import kinds
-from caramel.access import fills_table, handle_of
 from caramel.analyzers.dependence import Spread, cut_by, spread
-from caramel.errors import DriftError
-from caramel.facts import (
+from caramel.core import op_types
+from caramel.core.errors import DriftError
+from caramel.core.facts import (
     GradientFrontier,
     Merging,
     ReplicaState,
@@ -20,8 +19,9 @@ from caramel.facts import (
     Variable,
     WorkerInputs,
 )
-from caramel.graph import OpGraph
-from caramel.names import TensorRef
+from caramel.core.graph import OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import fills_table, handle_of
 
 
 def replica_state(
@@ -89,7 +89,7 @@ def _tables(graph: OpGraph, reached: Spread) -> tuple[str, ...]:
 def _is_constant(graph: OpGraph, variable: Variable) -> bool:
     """Whether a variable's initial value is made of constants only."""
     made_of = graph.ancestors([variable.initializer]) - {variable.initializer, variable.handle}
-    return all(graph[name].kind in kinds.CONSTANT for name in made_of)
+    return all(graph[name].kind in op_types.CONSTANT for name in made_of)
 
 
 def _generators(graph: OpGraph, job: TrainingJob, step: set[str]) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ def _generators(graph: OpGraph, job: TrainingJob, step: set[str]) -> tuple[str, 
     handles = {
         handle_of(graph, tensor)
         for name in step
-        if graph[name].kind in kinds.GENERATOR_RANDOM
+        if graph[name].kind in op_types.GENERATOR_RANDOM
         for tensor in graph[name].inputs[:1]
     }
     return tuple(variable.name for variable in job.variables if variable.handle in handles)
@@ -112,7 +112,7 @@ def _explain(
     advice = (
         "aggregate it before it is used, or compute it from values that are equal on all workers"
     )
-    if graph[source].kind in kinds.PLACEHOLDERS:
+    if graph[source].kind in op_types.PLACEHOLDERS:
         advice = (
             f"if '{source}' is the same for all workers, pass replicated_feeds=['{source}']; else "
             + advice

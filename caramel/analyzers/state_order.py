@@ -20,13 +20,12 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from caramel import kinds
-from caramel.access import handle_of
 from caramel.analyzers.branches import branches_around
 from caramel.analyzers.frames import ROOT
 from caramel.analyzers.fusions import fusions_among
 from caramel.analyzers.units import loops_of
-from caramel.facts import (
+from caramel.core import op_types
+from caramel.core.facts import (
     LoopFrames,
     StateAccess,
     StateOrder,
@@ -34,10 +33,11 @@ from caramel.facts import (
     UnorderedPair,
     WorkerInputs,
 )
-from caramel.graph import OpGraph
+from caramel.core.graph import OpGraph
+from caramel.core.variable_access import handle_of
 
 _NOTHING: frozenset[str] = frozenset()
-_INLINED = kinds.FUNCTIONAL_CONTROL_FLOW | {"StatelessIf", "StatelessCase", "StatelessWhile"}
+_INLINED = op_types.FUNCTIONAL_CONTROL_FLOW | {"StatelessIf", "StatelessCase", "StatelessWhile"}
 
 
 def state_order(
@@ -398,7 +398,7 @@ def _rank(
     if not written:
         return is_late, 0
     op = accesses.graph[unit]
-    if op.kind in kinds.ONLY_WRITE_VARIABLES and _is_made_of_a_read(accesses, unit, written):
+    if op.kind in op_types.ONLY_WRITE_VARIABLES and _is_made_of_a_read(accesses, unit, written):
         return is_late, 1
     return is_late, 3 if op.kind in _INLINED else 2
 

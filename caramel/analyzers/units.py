@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from caramel.analyzers.frames import ROOT
 from caramel.analyzers.fusions import fusions_among, opened
-from caramel.errors import PlanError
-from caramel.facts import ActivationOrder, GradientFrontier, LoopFrames, TrainingJob
-from caramel.graph import OpGraph
+from caramel.core.errors import PlanError
+from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TrainingJob
+from caramel.core.graph import OpGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ is fixed, while those of batches are not, and meets none of these. A placeholder
 anywhere, or of which nothing can be told, is split as ever.
 
 Each placeholder is followed by itself: everything else counts as the same everywhere, and the rules
-for rows (`caramel.analyzers.row_rules`) say where its first dimension is in what is made of it.
+for rows (`caramel.analyzers.examples.row_rules`) say where its first dimension is in what is made
+of it.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caramel import kinds
-from caramel.access import state_access
-from caramel.analyzers.course_rules import RULES, At
-from caramel.analyzers.courses import OF_ARRAY, SHARED, Course, Kind
-from caramel.analyzers.examples import Examples
+from caramel.analyzers.examples.course_rules import RULES, At
+from caramel.analyzers.examples.courses import OF_ARRAY, SHARED, Course, Kind
+from caramel.analyzers.examples.examples import Examples
+from caramel.analyzers.examples.row_rules import of_kind
+from caramel.analyzers.examples.shape_rules import ALL_RULES
 from caramel.analyzers.inputs import worker_inputs
-from caramel.analyzers.row_rules import of_kind
-from caramel.analyzers.shape_rules import ALL_RULES
-from caramel.facts import TrainingJob
-from caramel.graph import Op, OpGraph
-from caramel.names import TensorRef
+from caramel.core import op_types
+from caramel.core.facts import TrainingJob
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import state_access
 
 _MOST_OPS = 2000  # that are looked at for a placeholder
 _RULES = {RULES[each] for each in ("Add", "Mul", "RealDiv", "Maximum", "SelectV2", "FloorDiv")}
@@ -83,14 +84,14 @@ def whole_feeds(graph: OpGraph, jobs: Sequence[TrainingJob]) -> Mapping[str, str
 
 
 def _is_batch_like(op: Op) -> bool:
-    if op.kind not in kinds.PLACEHOLDERS and op.kind not in kinds.ITERATOR_READS:
+    if op.kind not in op_types.PLACEHOLDERS and op.kind not in op_types.ITERATOR_READS:
         return False
     return any(spec.shape for spec in op.outputs)
 
 
 def _may_be_whole(op: Op) -> bool:
     """Whether it is worth a look: images and the like of any number are batches."""
-    if op.kind not in kinds.PLACEHOLDERS:
+    if op.kind not in op_types.PLACEHOLDERS:
         return False
     shape = op.outputs[0].shape or ()
     return shape[0] is not None or len(shape) < 3

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from caramel import kinds
 from caramel.analyzers.units import Units, targets_in_order, units_of_step
-from caramel.facts import (
+from caramel.core import op_types
+from caramel.core.facts import (
     ActivationOrder,
     GradientFrontier,
     LoopFrames,
@@ -21,9 +21,9 @@ from caramel.facts import (
     TransferWindows,
     Window,
 )
-from caramel.graph import OpGraph
+from caramel.core.graph import OpGraph
 
-_HANDS_ON = kinds.PASS_THROUGH | {"ReadVariableOp"}
+_HANDS_ON = op_types.PASS_THROUGH | {"ReadVariableOp"}
 
 
 def transfer_windows(

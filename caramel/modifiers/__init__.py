@@ -1,20 +1,34 @@
-"""Rewrites of the distributed graph: functions ``(graph_def, plan) -> graph_def``.
+"""Rewrites of the graph: functions ``(graph_def, plan) -> graph_def``.
 
-===================== ===========================================================================
-`replicate`           one copy of the user's graph on every worker
-`serialize`           the plan's control edges, by which gradients get ready in one order
-`order_sums`          the user's sums in a fixed order
-`shard`               each worker's own shard of the input pipelines
-`await_inputs`        no update before every worker has read its inputs
-`weigh`               how much each worker's part of a batch counts
-`add_tokens`          queues by which a step waits for the deferred part of the one before
-`aggregate`           gradients aggregated between the workers
-`defer`               the deferred part, cut off from its step
-`synchronise`         programs that read, broadcast and average variables
-===================== ===========================================================================
+In come the user's graph and a plan; out comes the distributed graph that carries it out, audited.
+`pipeline` is the list of modifiers, in their order.
 
-`rewrite` runs them in this order. `aggregate` is helped by `dense`, `sparse`, `factors`, `split`
-and `desk`, `aggregated` knows where the results are, `keep` what is kept between two steps; `nodes`
-writes the nodes that all of them add. `stand_beside` makes what comes out ready to stand in one
-graph with that of another plan.
+=================== ================================================================================
+`await_inputs`      holds updates back until every worker has read its inputs
+`batch_weights`     says how much each worker's part of a batch counts
+`carry_over`        keeps tensors of one step for the next one, in variables of their worker
+`control_edges`     adds the plan's control edges to every replica. Caramel paper, section 4.1,
+                    stage 2
+`count_once`        lets what is the same on every worker count once in gradients that are no means
+`crossings`         what crosses between the tasks of a distributed graph
+`defer`             lets what is downstream of deferred groups run at the start of the next step
+`fixed_sum_order`   gives the user's sums of three and more tensors a fixed order
+`graph_writer`      writes nodes into a GraphDef: the one place that fills in protos of Caramel's
+                    own ops
+`invariants`        the invariants of a distributed graph, in one place
+`pipeline`          carries out a plan: an explicit list of modifiers and the loop that runs them
+`progress_marks`    leaves marks by which the client can tell how far a running step has come
+`replicate`         puts one copy of the user's graph on every worker
+`shard`             gives each worker its own shard of every input pipeline of the step
+`share_state`       makes the graph of another plan for a job ready to stand beside the first one,
+                    on the same state
+`step_tokens`       tokens by which ops of a step wait for moved ops of the step before, across two
+                    calls
+`traffic_audit`     the traffic audit: what crosses between tasks, from the graph's edges and from
+                    the plan
+`variable_copies`   copies of variables, which are taken before a step that may be given up, and put
+                    back after it
+`variable_programs` reads, broadcasts and merges variables: the programs beside the training step
+`aggregation/`      the aggregation of raw gradients between the workers, by ordinary ops
+=================== ================================================================================
 """

@@ -1,16 +1,16 @@
 """Holds updates back until every worker has read its inputs.
 
 They get a control edge from the reads of all workers, over which nothing but the fact travels.
-Which updates these are is in the plan (`caramel.planning.hold`).
+Which updates these are is in the plan (`caramel.planning.held_updates`).
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from caramel.modifiers.nodes import GraphWriter, copy_of
-from caramel.names import all_inputs_read, control_string, in_replica, inputs_read
-from caramel.plan import Plan
+from caramel.core.names import all_inputs_read, control_string, in_replica, inputs_read
+from caramel.core.plan import Plan
+from caramel.modifiers.graph_writer import GraphWriter, copy_of
 
 
 def await_inputs(graph_def: Any, plan: Plan) -> Any:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from caramel.facts import SUM, Weight
-from caramel.graph import dtype_name
-from caramel.modifiers.nodes import GraphWriter, copy_of
-from caramel.modifiers.weigh import SHARE_DTYPE, counted
-from caramel.names import (
+from caramel.core.facts import SUM, Weight
+from caramel.core.graph import dtype_name
+from caramel.core.names import (
     TensorRef,
     added,
     in_replica,
@@ -22,7 +20,9 @@ from caramel.names import (
     parse_input,
     tensor_in_replica,
 )
-from caramel.plan import Plan, SharedInput
+from caramel.core.plan import Plan, SharedInput
+from caramel.modifiers.batch_weights import SHARE_DTYPE, counted
+from caramel.modifiers.graph_writer import GraphWriter, copy_of
 
 
 def count_once(graph_def: Any, plan: Plan) -> Any:

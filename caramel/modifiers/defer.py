@@ -14,13 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from caramel.modifiers.aggregated import aggregated_values, arrival
-from caramel.modifiers.keep import keep
-from caramel.modifiers.mark import marked_parts
-from caramel.modifiers.nodes import GraphWriter, copy_of
-from caramel.modifiers.split import kept_pieces
-from caramel.modifiers.tokens import add_put, host_of, token_variables
-from caramel.names import (
+from caramel.core.names import (
     ALL_KEPT,
     TensorRef,
     arrived,
@@ -39,7 +33,13 @@ from caramel.names import (
     token_taken,
     without_prefix,
 )
-from caramel.plan import ALL_GATHER, Plan
+from caramel.core.plan import ALL_GATHER, Plan
+from caramel.modifiers.aggregation.results import aggregated_values, arrival
+from caramel.modifiers.aggregation.split import kept_pieces
+from caramel.modifiers.carry_over import keep
+from caramel.modifiers.graph_writer import GraphWriter, copy_of
+from caramel.modifiers.progress_marks import marked_parts
+from caramel.modifiers.step_tokens import add_put, host_of, token_variables
 
 
 def defer(graph_def: Any, plan: Plan) -> Any:

@@ -16,19 +16,19 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel import kinds, names
-from caramel.devices import merge, without_task
-from caramel.graph import called_functions
-from caramel.modifiers.nodes import GraphWriter
-from caramel.plan import Plan
+from caramel.core import names, op_types
+from caramel.core.devices import merge, without_task
+from caramel.core.graph import called_functions
+from caramel.core.plan import Plan
+from caramel.modifiers.graph_writer import GraphWriter
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # spreads the workers' seeds over all 63 bits
 _SEED_BITS = 63
-_STATE_KINDS = frozenset({kinds.VARIABLE, "ReadVariableOp", "Const"})
+_STATE_KINDS = frozenset({op_types.VARIABLE, "ReadVariableOp", "Const"})
 _OFTEN_IDLE = frozenset({"VarIsInitializedOp", "ZerosLike"})
 _NAMING = ("_class", "shared_name", "frame_name")  # attributes with names of ops, or like them
 _SEED = "seed"
-_CONDITIONALS = kinds.CONDITIONALS | {"Switch"}
+_CONDITIONALS = op_types.CONDITIONALS | {"Switch"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Original:
     @classmethod
     def of(cls, node: Any) -> _Original:
         own = {key for key in _NAMING if key in node.attr}
-        if node.op in kinds.SEEDED_RANDOM:
+        if node.op in op_types.SEEDED_RANDOM:
             own.add(_SEED)
         bare = tf.compat.v1.NodeDef()
         bare.CopyFrom(node)
@@ -163,7 +163,7 @@ def _keep_conditionals_home(graph_def: Any) -> None:
     TensorFlow moves a ``Switch`` to where its value comes from, and what is fed comes from the
     client's task, whatever the device of the placeholder.
     """
-    fed = {node.name: node for node in graph_def.node if node.op in kinds.PLACEHOLDERS}
+    fed = {node.name: node for node in graph_def.node if node.op in op_types.PLACEHOLDERS}
     conditionals = [node for node in graph_def.node if node.op in _CONDITIONALS]
     writer, copies = GraphWriter(graph_def), {}
     for node in conditionals:
@@ -197,7 +197,7 @@ def _seeded_functions(library: Any) -> dict[str, Any]:
     found = {
         name
         for name, function in functions.items()
-        if any(node.op in kinds.SEEDED_RANDOM for node in function.node_def)
+        if any(node.op in op_types.SEEDED_RANDOM for node in function.node_def)
     }
     grown = True
     while grown:
@@ -221,7 +221,7 @@ def _copy_functions(library: Any, seeded: dict[str, Any], copy: _Copy) -> dict[s
         own.CopyFrom(function)
         own.signature.name = renamed[name]
         for node in own.node_def:
-            if node.op in kinds.SEEDED_RANDOM:
+            if node.op in op_types.SEEDED_RANDOM:
                 offset_seed(node, copy.seed_offset)
             _rename_functions(node, renamed)
     own_gradients = [

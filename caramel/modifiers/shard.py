@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from caramel.graph import TensorSpec
-from caramel.modifiers.nodes import GraphWriter, copy_of
-from caramel.names import (
+from caramel.core.graph import TensorSpec
+from caramel.core.names import (
     TensorRef,
     added,
     in_replica,
@@ -22,7 +21,8 @@ from caramel.names import (
     tensor_in_replica,
     without_prefix,
 )
-from caramel.plan import Plan
+from caramel.core.plan import Plan
+from caramel.modifiers.graph_writer import GraphWriter, copy_of
 
 _CACHES = frozenset({"CacheDataset", "CacheDatasetV2"})
 

@@ -1,20 +1,27 @@
 """From facts to a plan.
 
-===================== ===========================================================================
-`plain`               every gradient is aggregated by itself when it appears
-`options`             what may a user choose?
-`choose`              which plan, from the facts that are there?
-`search`              which plan is predicted to be the fastest? `candidate`: a plan that it tries;
-                      `grouping`: candidates of a job; `family`: where it starts; `improve`: how it
-                      goes on; `neighbours`: candidates that differ by a change
-`split`               into which parts are large gradients split?
-`paper`               the plan of the Caramel paper; `batching`, `packing`, `depth`, `pattern` and
-                      `gates` answer its questions
-`serialize`           which control edges let gradients get ready in one order?
-`deferral`            what moves into the next step with deferred gradients?
-`hold`                which updates have to wait until every worker has read its inputs?
-`complete`            a plan with what follows from its groups
-`outline`             planning without a graph, from what a profile says of a job
-`fit`                 does a plan that was made elsewhere fit the job?
-===================== ===========================================================================
+In come facts and the user's options; out comes a `caramel.Plan`: which gradients are aggregated
+together, when, how and in which order. `choose` is where it begins.
+
+================ ===================================================================================
+`candidate`      a plan as far as it is searched, and what is known for predicting its steps
+`choose`         chooses a plan from the facts that are there
+`compatibility`  does a plan that was made elsewhere fit the job it is used for?
+`complete`       completes a plan with what follows from its groups and the job
+`control_edges`  control edges that let gradients get ready in one order. Caramel paper, section
+                 4.1, stage 2
+`depth`          into how many parts is a group split? Caramel paper, section 4.4
+`from_profile`   planning without a graph: from the outline of a job (`caramel.core.workload`) in a
+                 profile
+`gates`          which transfer waits for which, so that they arrive in the planned order?
+`held_updates`   which updates have to wait until every worker has read its inputs?
+`options`        what a user may choose about planning
+`pattern_choice` which aggregation pattern is the fastest for a group? The Caramel paper, section 4,
+                 by cost
+`plain`          the plain plan: every gradient is aggregated by itself when it appears
+`paper/`         the plan of the Caramel paper (sections 4.2 to 4.4)
+`search/`        the plan that is predicted to be the fastest: a search by simulation
+`what_if/`       what a plan brings, what bounds it, and how a job would scale: answered by
+                 simulating variations
+================ ===================================================================================
 """

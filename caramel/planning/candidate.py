@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from caramel.facts import NetworkModel
-from caramel.plan import Gate, Group, Part, Plan
+from caramel.core.facts import NetworkModel
+from caramel.core.plan import Gate, Group, Part, Plan
+from caramel.core.workload import Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware
 from caramel.simulation.simulate import Prediction, simulate_groups, sizes_of
-from caramel.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)

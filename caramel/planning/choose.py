@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from caramel.analysis import Analysis
+from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.fusions import find_cycle
-from caramel.devices import Device
-from caramel.errors import MissingFactError, PlanError
-from caramel.facts import (
+from caramel.analyzers.workload import workload_of
+from caramel.core.devices import Device
+from caramel.core.errors import MissingFactError, PlanError
+from caramel.core.facts import (
     ActivationOrder,
     Fusions,
     GradientFrontier,
@@ -21,22 +23,20 @@ from caramel.facts import (
     TrainingJob,
     TransferWindows,
 )
-from caramel.graph import OpGraph
-from caramel.plan import FACTORS, Edge, Group, Plan
+from caramel.core.graph import OpGraph
+from caramel.core.plan import FACTORS, Edge, Group, Plan
+from caramel.core.workload import Product
 from caramel.planning.candidate import Candidate, Outlook
-from caramel.planning.contention import stretched
-from caramel.planning.deferral import Deferrals
-from caramel.planning.factoring import factored
-from caramel.planning.fit import DECIDED
+from caramel.planning.compatibility import DECIDED
+from caramel.planning.control_edges import serialize
 from caramel.planning.gates import split_between_all
-from caramel.planning.improve import Scored
 from caramel.planning.options import Options
-from caramel.planning.paper import paper_plan
-from caramel.planning.search import Found, other_sides, search
-from caramel.planning.serialize import serialize
+from caramel.planning.paper.plan import paper_plan
+from caramel.planning.search.descent import Scored
+from caramel.planning.search.factoring import factored
+from caramel.planning.search.search import Found, other_sides, search
+from caramel.simulation.contention import stretched
 from caramel.simulation.hardware import hardware_of
-from caramel.simulation.workload import workload_of
-from caramel.workload import Product
 
 _NO_DIFFERENCE_MS = 0.05
 

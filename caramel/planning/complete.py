@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from caramel.facts import LoopFrames, StateAccess, TrainingJob
-from caramel.graph import OpGraph
-from caramel.plan import Plan
-from caramel.planning.deferral import Deferrals
-from caramel.planning.hold import with_held_updates
+from caramel.analyzers.deferral import Deferrals
+from caramel.core.facts import LoopFrames, StateAccess, TrainingJob
+from caramel.core.graph import OpGraph
+from caramel.core.plan import Plan
+from caramel.planning.held_updates import with_held_updates
 
 
 def complete(

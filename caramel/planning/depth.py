@@ -15,7 +15,7 @@ two hosts, everything else planned, took 0.95 s with groups of 4 MB in 8 parts a
 
 from __future__ import annotations
 
-from caramel.facts import NetworkModel
+from caramel.core.facts import NetworkModel
 
 LARGEST_DEPTH = 8
 PART_THRESHOLDS = 8

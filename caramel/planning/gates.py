@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from caramel.plan import Gate, Plan
+from caramel.core.plan import Gate, Plan
 
 # The best of 6, 12, 24 and 50 MB for ResNet-50 on two hosts of one core at 1 Gbit/s.
 IN_FLIGHT_BYTES = 12_000_000

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal, get_args
 
-from caramel.errors import PlanError
-from caramel.patterns import check_pattern
+from caramel.core.errors import PlanError
+from caramel.core.patterns import check_pattern
 from caramel.planning.gates import IN_FLIGHT_BYTES
-from caramel.planning.pattern import AUTO
+from caramel.planning.pattern_choice import AUTO
 
 Planner = Literal["search", "paper", "plain"]
 
@@ -23,12 +23,12 @@ class Options:
         batching: small gradients are aggregated together (4.2).
         scheduling: transfers are planned, some of them for the next forward pass (4.3).
         adaptive_depth: large groups are split (4.4).
-        pattern: one of `caramel.patterns.PATTERNS`, or "auto" for the fastest of each group.
+        pattern: one of `caramel.core.patterns.PATTERNS`, or "auto" for the fastest of each group.
         in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`);
             None for the planner's choice.
         budget_tasks: simulated tasks in a search; to look for factors takes up to ten small ones
             besides.
-        factors: gradients may be sent by their factors (`caramel.planning.factoring`), if no
+        factors: gradients may be sent by their factors (`caramel.planning.search.factoring`), if no
             pattern is asked for.
         planner: "search" takes what is predicted to be the fastest, "paper" follows the rules of
             the paper, "plain" plans nothing.

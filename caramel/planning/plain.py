@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from caramel.facts import (
+from caramel.core.facts import (
     MEAN,
     SUM,
     Cut,
@@ -22,8 +22,8 @@ from caramel.facts import (
     TrainingJob,
     Weight,
 )
-from caramel.graph import OpGraph, dtype_bytes
-from caramel.plan import (
+from caramel.core.graph import OpGraph, dtype_bytes
+from caramel.core.plan import (
     ALL_GATHER,
     AggregatedGradient,
     Edge,
@@ -32,7 +32,7 @@ from caramel.plan import (
     SharedInput,
     SparseMethod,
 )
-from caramel.planning.pattern import AUTO, usual_pattern
+from caramel.planning.pattern_choice import AUTO, usual_pattern
 
 # A message costs more processor time than the wire needs for this much.
 SMALLEST_CHUNK_BYTES = 4096
@@ -62,7 +62,7 @@ def plain_plan(
         order: how what the step reads and writes is ordered. Where that draws writes in, evaluation
             needs a copy without its edges.
         devices: where the replica of each worker is.
-        pattern: one of `caramel.patterns.PATTERNS`, or "auto" for `usual_pattern`.
+        pattern: one of `caramel.core.patterns.PATTERNS`, or "auto" for `usual_pattern`.
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
             that gives the same).
         marks: whether steps leave marks of how far groups have come.

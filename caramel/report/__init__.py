@@ -1,17 +1,28 @@
-"""Reports: what people see of plans and steps. None of them needs TensorFlow.
+"""What people look at: tables, pages, pictures. None of it needs TensorFlow.
 
-| file                  | what it makes                                                      |
-|-----------------------|--------------------------------------------------------------------|
-| `table.py`            | an explanation of a plan, as tables for the terminal               |
-| `page.py`             | the same as one HTML file; `page.css` and `page.js` are part of it |
-| `shown.py`            | an explanation that shows itself as either                         |
-| `page_groups.py`      | its table of groups                                                |
-| `timeline_picture.py` | its picture of what every worker does                              |
-| `perfetto.py`         | timelines as JSON for ui.perfetto.dev and chrome://tracing         |
-| `curves.py`           | how a job scales: tables for the terminal, and a picture           |
-| `drawing.py`          | timelines as a picture: SVG, or a file drawn by matplotlib         |
-| `saved.py`            | timelines as a file: a picture, or JSON                            |
-| `layout.py`           | where spans go in those: steps, lanes, and thin spans together     |
-| `markup.py`           | HTML elements, with all text escaped                               |
-| `units.py`            | times, sizes and ratios as text                                    |
+In come explanations, timelines and predictions; out come text, HTML, SVG and JSON.
+
+================== =================================================================================
+`curves`           shows how a job scales: a table for each network, and a picture with a curve for
+                   each
+`drawing`          draws timelines: what every worker computes, adds up, sends and receives, over
+                   milliseconds
+`layout`           where the spans of timelines go in a picture or a viewer
+`markup`           hTML elements from Python: text is escaped unless it is `Markup`, which only this
+                   file makes
+`page`             an explanation as one HTML file that needs nothing else: no network, no other
+                   file
+`page_groups`      the page's table of groups: size, window, pattern, depth, place and reason of
+                   each, and when
+`perfetto`         timelines as JSON in the Trace Event Format, for ui.perfetto.dev and
+                   chrome://tracing
+`plan_table`       prints a plan as a table: what is aggregated together, when, how, and why
+`saved`            timelines as files that people look at: a picture, or JSON for a viewer
+`shown`            an explanation that people look at: printed, in a notebook, or as a page of its
+                   own
+`table`            an explanation as tables for the terminal
+`timeline_picture` the timeline picture of a page: what every worker does, predicted above measured,
+                   as inline SVG
+`units`            times, sizes and ratios as short text for people: three digits and a unit
+================== =================================================================================
 """

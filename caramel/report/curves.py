@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from caramel.planning.what_if.scaling import Scaled, Setting
 from caramel.report.drawing import check_drawable, save_figure
 from caramel.report.units import percent_text, ratio_text, three_digits
-from caramel.simulation.scaling import Scaled, Setting
 
 Points = Mapping[Setting, Scaled]
 

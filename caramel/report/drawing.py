@@ -13,10 +13,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from caramel.errors import CaramelError, FileError
-from caramel.names import group_of
+from caramel.core.errors import CaramelError, FileError
+from caramel.core.names import group_of
+from caramel.core.timeline import Resource, Timeline
 from caramel.report.layout import Bar, Row, Steps, in_sequence, rows
-from caramel.timeline import Resource, Timeline
 
 COLOURS: Mapping[Resource, str] = {
     "compute": "#4e79a7",

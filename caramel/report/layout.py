@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, get_args
 
-from caramel.timeline import Resource, Span, Timeline
+from caramel.core.timeline import Resource, Span, Timeline
 
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 

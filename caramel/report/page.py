@@ -9,19 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.resources import files
 
-from caramel.explanation import Explanation
+from caramel.core.explanation import Explanation
+from caramel.core.version import __version__
 from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
 from caramel.report.table import MISSES_SHOWN, limited_text, off_text
 from caramel.report.timeline_picture import timeline_picture
-from caramel.report.units import (
-    bytes_text,
-    percent_text,
-    ratio_text,
-    seconds_text,
-    three_digits,
-)
-from caramel.version import __version__
+from caramel.report.units import bytes_text, percent_text, ratio_text, seconds_text, three_digits
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 

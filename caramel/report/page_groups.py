@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from caramel.explanation import Explanation, GroupExplanation
+from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.report.markup import Markup, element, joined
 from caramel.report.table import MISSES_SHOWN, during, miss_row, size_text
 from caramel.report.timeline_picture import percent

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from caramel.core.timeline import Timeline
 from caramel.report.layout import RESOURCES, Steps, in_sequence, lanes
-from caramel.timeline import Timeline
 
 Event = dict[str, Any]
 

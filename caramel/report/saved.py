@@ -7,11 +7,11 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from caramel.files import write_whole
+from caramel.core.timeline import Timeline
+from caramel.core.util.atomic_files import write_whole
 from caramel.report.drawing import PICTURES, draw_timelines
 from caramel.report.layout import Steps
 from caramel.report.perfetto import trace_events
-from caramel.timeline import Timeline
 
 
 def save_timelines(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from caramel.explanation import Explanation
-from caramel.files import write_whole
+from caramel.core.explanation import Explanation
+from caramel.core.util.atomic_files import write_whole
 from caramel.report.page import html_page
 from caramel.report.table import show_explanation
 

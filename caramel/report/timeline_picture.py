@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from caramel.explanation import Explanation, GroupExplanation
-from caramel.names import group_of
+from caramel.core.explanation import Explanation, GroupExplanation
+from caramel.core.names import group_of
+from caramel.core.timeline import Resource, Span
 from caramel.report.markup import Markup, element, joined
 from caramel.report.units import MINUS, bytes_text, milliseconds, seconds_text
-from caramel.timeline import Resource, Span
 
 WORKERS_SHOWN = 4
 """Pictures of more workers are folded up."""

@@ -1,20 +1,28 @@
-"""Predicts a training step: what every worker and link does when, without running anything.
+"""What a step would take: every worker and link, without running anything.
 
-================ ==================================================================================
-`workload`       what does a worker compute, piece by piece, and what does each piece wait for?
-`hardware`       what can the workers and their links do?
-`rounds`         in which rounds does an aggregation go over a link?
-`loads`          what does each group bring: how much, from when on, and until when?
-`tasks`          everything that happens in a step, and what waits for what
-`transfers`      of that, how a group gets from its raw gradients to where it is aggregated
-`engine`         when does each task begin and end? `alone`: the same of one host, in less time
-`simulate`       the timeline of a step, from a plan
-`explain`        why does it take that long, and what would help?
-`limits`         which resource limits it?
-`assumed`        workers and links that nobody has measured
-`scaling`        how does a job scale on them?
-================ ==================================================================================
+In come a plan, the job's workload and what the hardware can do; out comes a timeline. A step is
+simulated in its steady state: transfers that are deferred from the step before begin with it. The
+client waits for both parts of a step, so nothing else is left over from one to the next.
 
-A step is simulated in its steady state: transfers that are deferred from the step before begin with
-it. The client waits for both parts of a step, so nothing else is left over from one to the next.
+=============== ====================================================================================
+`assumed`       workers and links that nobody has measured: from rates and latencies that someone
+                names
+`conditions`    under which conditions are steps simulated, and what is the same for many plans?
+`contention`    how much longer does computing take where the processor also sends and receives?
+`engine`        when does each task of a step begin and end?
+`hardware`      what can the workers and their links do, as far as it matters for the time of a
+                step?
+`loads`         what does each group of a plan bring to a step: how much, from when on, and until
+                when?
+`network_model` a model of the network: fitted to measurements, or assumed from the rate of its
+                links
+`rounds`        in which rounds does an aggregation go over the links?
+`simulate`      the timeline of a step, predicted from a plan, what workers compute, and what they
+                can do
+`single_host`   the same simulation as `caramel.simulation.engine` of one host, which sends to
+                itself
+`tasks`         everything that happens in a step, and what waits for what
+`transfers`     the tasks in which a group gets from where its gradients are complete to where it is
+                aggregated
+=============== ====================================================================================
 """

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from caramel.errors import PlanError
-from caramel.facts import NetworkModel, TimingTable
-from caramel.patterns import PATTERNS
+from caramel.core.errors import PlanError
+from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.patterns import PATTERNS
 from caramel.simulation.hardware import (
     MESSAGE_S,
     Hardware,
@@ -28,7 +28,7 @@ what two workers take to aggregate 64 bytes, without the client's call
 
 REQUEST_S = 0.036e-3
 """What asking for a message takes, if no faster host was measured: 0.45 of what a small message
-takes between two workers of one core each (`caramel.network.REQUEST_SHARE`)."""
+takes between two workers of one core each (`caramel.simulation.network_model.REQUEST_SHARE`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from caramel.errors import PlanError
-from caramel.facts import Link, NetworkModel, TimingTable, TransferCost
-from caramel.network import JUDGED_AT_BYTES, cheapest, threshold
-from caramel.patterns import PATTERNS, schedule
-from caramel.planning.contention import PROCESSOR_S_PER_BYTE
+from caramel.core.errors import PlanError
+from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
+from caramel.core.patterns import PATTERNS, schedule
+from caramel.simulation.contention import PROCESSOR_S_PER_BYTE
+from caramel.simulation.network_model import JUDGED_AT_BYTES, cheapest, threshold
 from caramel.simulation.rounds import rounds_of
 
 REDUCE_S_PER_BYTE = 0.25e-9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caramel.plan import Group
+from caramel.core.plan import Group
+from caramel.core.workload import Size, Workload
 from caramel.simulation.hardware import Hardware
-from caramel.workload import Size, Workload
 
 
 @dataclass(frozen=True, slots=True)

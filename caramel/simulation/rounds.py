@@ -1,6 +1,6 @@
 """In which rounds does an aggregation go over the links?
 
-What a pattern (`caramel.patterns`) sends falls into rounds, each of which needs what the round
+What a pattern (`caramel.core.patterns`) sends falls into rounds, each of which needs what the round
 before brought. In a round the chunks that one worker has for another go together. Where all workers
 are alike, so are their links, and it is enough to look at one of them.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from caramel.patterns import Gather, Reduce, Schedule, Step, schedule
+from caramel.core.patterns import Gather, Reduce, Schedule, Step, schedule
 
 MOST_ROUNDS = 64
 """One worker that stands for many is simulated in no more rounds: where a pattern has more, several
@@ -112,7 +112,7 @@ def _by_round(plan: Schedule) -> Iterator[tuple[int, Step]]:
 
 @lru_cache(maxsize=64)
 def exchanges_of(pattern: str, workers: int, shift: int = 0) -> tuple[Exchange, ...]:
-    """The rounds of a pattern; the arguments are those of `caramel.patterns.schedule`."""
+    """The rounds of a pattern; the arguments are those of `caramel.core.patterns.schedule`."""
     rounds: list[_Parts] = []
     for number, step in _by_round(schedule(pattern, workers, shift=shift)):
         while len(rounds) <= number:

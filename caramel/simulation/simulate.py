@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from caramel.graph import dtype_bytes
-from caramel.plan import Gate, Group, Part, Plan
-from caramel.simulation.alone import run_alone
+from caramel.core.graph import dtype_bytes
+from caramel.core.plan import Gate, Group, Part, Plan
+from caramel.core.timeline import Resource, Span, Timeline
+from caramel.core.workload import Size, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware
+from caramel.simulation.single_host import run_alone
 from caramel.simulation.tasks import StepTasks, tasks_of
-from caramel.timeline import Resource, Span, Timeline
-from caramel.workload import Size, Workload
 
 
 @dataclass(frozen=True, slots=True)

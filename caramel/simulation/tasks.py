@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from caramel.plan import Gate, Group
+from caramel.core.plan import Gate, Group
+from caramel.core.workload import Update
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.loads import Load
 from caramel.simulation.transfers import URGENT, Transfers
-from caramel.workload import Update
 
 
 @dataclass(slots=True)

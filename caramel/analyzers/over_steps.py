@@ -1,0 +1,144 @@
+"""Facts of a job with several steps, which hold whichever step is done when.
+
+The steps work on the same variables and tables. What one of them makes differ between workers, such
+as a moving average, differs for all: none of them may let it reach a parameter. And an input
+pipeline is the same pipeline for all, so it is sharded for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.gradients.regions import served_parameters
+from caramel.core.errors import CaramelError
+from caramel.core.facts import (
+    GradientFrontier,
+    InputPipelines,
+    Merging,
+    ReplicaState,
+    StateAccess,
+    TrainingJob,
+)
+from caramel.core.graph import OpGraph
+from caramel.core.train_steps import StepName
+
+Fact = TypeVar("Fact")
+AnalysisOf = Callable[[StepName, TrainingJob, Sequence[Any]], Analysis]
+
+
+@dataclass(frozen=True)
+class StepFacts:
+    """What is known of one step.
+
+    Attributes:
+        job: what it trains.
+        analysis: what follows from that.
+        known: facts that hold for all steps, in place of those that follow from this one alone.
+    """
+
+    job: TrainingJob
+    analysis: Analysis
+    known: tuple[Any, ...] = ()
+
+    def get(self, fact: type[Fact]) -> Fact:
+        """A fact of the step, or the one that holds for all steps."""
+        return next((k for k in self.known if isinstance(k, fact)), None) or self.analysis.get(fact)
+
+
+def over_steps(
+    jobs: Mapping[StepName, TrainingJob], analysis_of: AnalysisOf
+) -> dict[StepName, StepFacts]:
+    """The facts of each step, by its name.
+
+    Args:
+        jobs: what each step trains.
+        analysis_of: an analysis of a step, by its name, that knows some more facts.
+
+    Raises:
+        GraphError: a step cannot be distributed; the message begins with its name.
+    """
+    if len(jobs) == 1:
+        return {name: StepFacts(job, analysis_of(name, job, ())) for name, job in jobs.items()}
+    first, *others = jobs.values()
+    losses = dict.fromkeys(job.loss for job in others if job.loss != first.loss)
+    every = dataclasses.replace(first, other_losses=tuple(losses))
+    name = next(iter(jobs))
+    whole = analysis_of(name, every, ())
+    access = whole.get(StateAccess)
+    cuts = [
+        cut
+        for name, job in jobs.items()
+        for cut in _of_step(name, analysis_of(name, job, (access,)), GradientFrontier).cuts
+    ]
+    whole_cuts = GradientFrontier(tuple(cuts))
+    merged = analysis_of(name, every, (access, whole_cuts)).get(Merging)
+    common = (access, merged)
+    serves = served_parameters(whole.get(OpGraph), every, whole.get(StateAccess))
+    jobs = {name: dataclasses.replace(job, serves=serves) for name, job in jobs.items()}
+    differing: frozenset[str] = frozenset()
+    while True:
+        jobs = {n: dataclasses.replace(job, differing=differing) for n, job in jobs.items()}
+        analyses = {name: analysis_of(name, job, common) for name, job in jobs.items()}
+        states = [_of_step(name, each, ReplicaState) for name, each in analyses.items()]
+        found = differing.union(*(differing_of(state) for state in states))
+        if found == differing:
+            break
+        differing = found
+    pipelines = [_of_step(name, each, InputPipelines) for name, each in analyses.items()]
+    return {
+        name: StepFacts(
+            jobs[name],
+            analyses[name],
+            (
+                *common,
+                whole_state(jobs[name], analyses[name].get(ReplicaState), states),
+                whole_pipelines(analyses[name].get(InputPipelines), pipelines),
+            ),
+        )
+        for name in jobs
+    }
+
+
+def differing_of(state: ReplicaState) -> frozenset[str]:
+    """What differs between workers: names of variables, and the ops of tables' handles."""
+    return frozenset((*state.local, *state.tables))
+
+
+def whole_state(
+    job: TrainingJob, own: ReplicaState, states: Iterable[ReplicaState]
+) -> ReplicaState:
+    """What a step knows of state, with what becomes of it in others."""
+    states = list(states)
+    local = {name for state in states for name in state.local}
+    generators = {name for state in states for name in state.generators}
+    parameters = {name for state in states for name in state.parameters}
+    others = [v.name for v in job.variables if not v.trainable]
+    return dataclasses.replace(
+        own,
+        parameters=tuple(v.name for v in job.variables if v.name in parameters),
+        shared=tuple(name for name in others if name not in local),
+        local=tuple(name for name in others if name in local),
+        generators=tuple(v.name for v in job.variables if v.name in generators),
+        tables=tuple(dict.fromkeys(table for state in states for table in state.tables)),
+    )
+
+
+def whole_pipelines(own: InputPipelines, every: Iterable[InputPipelines]) -> InputPipelines:
+    """What a step knows of input pipelines, with those of others."""
+    every = list(every)
+    return dataclasses.replace(
+        own,
+        pipelines=tuple({p.op: p for each in every for p in each.pipelines}.values()),
+        iterators=tuple(dict.fromkeys(name for each in every for name in each.iterators)),
+    )
+
+
+def _of_step(name: StepName, analysis: Analysis, fact: type[Any]) -> Any:
+    try:
+        return analysis.get(fact)
+    except CaramelError as error:
+        raise type(error)(f"step {name!r}: {error}") from error

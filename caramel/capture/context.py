@@ -1,0 +1,487 @@
+"""One single-device training job, captured by name and frozen.
+
+The user's graph is read once and never changed: everything later works on the GraphDef and the
+names that a `Context` holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import weakref
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.capture.structures import tensors_of
+from caramel.capture.variables import variables_of
+from caramel.core import op_types
+from caramel.core.errors import (
+    AmbiguousGradientError,
+    GraphError,
+    NoParametersError,
+    NothingUpdatedError,
+    NotTensorFlowError,
+    OneShotIteratorError,
+    QueueRunnerError,
+    ReferenceVariableError,
+    UnknownNameError,
+    UnsupportedOpError,
+)
+from caramel.core.facts import RawGradient, Reduction, TrainingJob, Variable
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import JOINED_STEP, TensorRef, control_string, parse_tensor
+from caramel.core.train_steps import StepName, given_steps, told
+from caramel.core.variable_access import state_access
+
+tf1 = tf.compat.v1
+
+Gradients = Iterable[tuple[Any, Any]]
+
+
+class Context:
+    """A training job written for one device.
+
+    A job may have several steps over the same variables, as that of a GAN has. Each then has a
+    name, by which `Session.step` is told which one to do, and a plan of its own.
+
+    Args:
+        graph: the `tf.Graph` that holds it. It is not changed.
+        train_op: what one training step runs: an operation, a tensor, or a name. For several steps
+            a mapping by name, or a list, whose steps are called 0, 1, ...
+        loss: the floating-point scalar that is minimised: a tensor or its name. For several steps
+            likewise, or one for all of them.
+        steps: in place of both, pairs of a train op and a loss, by name or in a list, as in
+            ``steps={"d": (d_train, d_loss), "g": (g_train, g_loss)}``.
+        gradients: raw gradients and their variables, as `tf.gradients` or
+            `Optimizer.compute_gradients` gave them, where they cannot be found from the graph's
+            structure; values may be `tf.IndexedSlices`. Those of all steps together, or, if two
+            train the same variable, a mapping by step.
+        loss_reduction: "mean" if the loss is the mean over the examples of a batch, "sum" if it is
+            their sum. By default the graph tells, also where the loss is divided by a count that
+            differs between workers, such as the sum of a mask.
+        loss_weight: where the graph does not tell, the scalar tensor (or its name) that has the
+            count by which the loss is divided; each worker then counts by its own. If there are
+            several steps, a mapping from their names to theirs.
+        replicated_feeds: placeholders whose fed value every worker gets whole, although it is not
+            a scalar (class weights, say).
+
+    Attributes:
+        graph_def: the captured graph.
+        job: what is trained, by names; if there are several steps, by the first.
+        op_graph: the graph as plain data.
+        unfetchable: ops of which TensorFlow says that nothing can be fetched: those inside v1
+            loops and branches.
+
+    Raises:
+        GraphError: the graph cannot be distributed; the subclass and the message say why and what
+            to do.
+    """
+
+    def __init__(
+        self,
+        graph: tf.Graph,
+        *,
+        train_op: Any = None,
+        loss: Any = None,
+        steps: Any = None,
+        gradients: Gradients | Mapping[StepName, Gradients] | None = None,
+        loss_reduction: Reduction | None = None,
+        loss_weight: Any = None,
+        replicated_feeds: Sequence[Any] = (),
+    ) -> None:
+        if not isinstance(graph, tf.Graph):
+            raise NotTensorFlowError(
+                f"the first argument of Context must be a tf.Graph, not {_describe(graph)}; build "
+                "the job inside 'with tf.Graph().as_default() as graph:'"
+            )
+        if loss_reduction not in (None, "mean", "sum"):
+            raise GraphError(f"loss_reduction must be 'mean' or 'sum', not {loss_reduction!r}")
+        if loss_reduction is not None and loss_weight is not None:
+            raise GraphError("give loss_reduction or loss_weight, not both")
+        _refuse_unsupported(graph)
+        names = GraphNames(graph)
+        self._graph = weakref.ref(graph)
+        self.graph_def = graph.as_graph_def(add_shapes=True)
+        self.unfetchable = frozenset(
+            op.name for op in graph.get_operations() if not graph.is_fetchable(op)
+        )
+        definitions = {op.type: op.op_def for op in graph.get_operations()}
+        definitions |= _definitions_in_functions(graph, self.graph_def, definitions)
+        self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
+        pairs = given_steps(train_op, loss, steps)
+        train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
+        in_steps = self.op_graph.ancestors(train_ops.values())
+        variables = tuple(variables_of(graph, self.op_graph, in_steps))
+        given = _gradients_by_step(names, gradients or (), variables, pairs)
+        parameters = {each.parameter for own in given.values() for each in own}
+        variables = tuple(
+            dataclasses.replace(v, trainable=v.trainable or v.name in parameters) for v in variables
+        )
+        if not any(variable.trainable for variable in variables):
+            raise NoParametersError(
+                "the graph has no trainable variables, so there is nothing to train; create them "
+                "with tf1.get_variable or tf.Variable inside the graph"
+            )
+        weights = _by_step(loss_weight, pairs)
+        jobs = {
+            name: TrainingJob(
+                train_op=train_ops[name],
+                loss=_scalar_loss(names, own_loss),
+                reduction=loss_reduction,
+                variables=variables,
+                given_gradients=given[name],
+                replicated_feeds=frozenset(
+                    names.operation(tensor, "replicated_feeds")
+                    for feed in replicated_feeds
+                    for tensor in tensors_of(feed)
+                ),
+                table_initializers=tuple(
+                    op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
+                ),
+                loss_weight=_scalar_weight(names, weights.get(name)),
+            )
+            for name, (_, own_loss) in pairs.items()
+        }
+        if len(jobs) > 1:
+            jobs = {name: _with_own_gradients(job, self.op_graph) for name, job in jobs.items()}
+        self.job, *_ = jobs.values()
+        self._jobs = jobs
+        self._check_updates()
+        losses = self.op_graph.ancestors([job.loss.op for job in jobs.values()])
+        self._check_initialised(in_steps | losses)
+
+    @property
+    def steps(self) -> Mapping[StepName, Context]:
+        """A context of each step alone, by name; this one if there is only one."""
+        if len(self._jobs) == 1:
+            return dict.fromkeys(self._jobs, self)
+        return {name: self.of(job) for name, job in self._jobs.items()}
+
+    def of(self, job: TrainingJob) -> Context:
+        """A context of another job in the same graph, which has one step."""
+        other = copy.copy(self)
+        other.job, other._jobs = job, {0: job}
+        return other
+
+    def feeding_whole(self, feeds: frozenset[str]) -> Context:
+        """A context of the same steps, in which every worker gets some feeds whole."""
+        if not feeds:
+            return self
+        other = copy.copy(self)
+        other._jobs = {
+            name: dataclasses.replace(
+                job,
+                replicated_feeds=job.replicated_feeds | feeds,
+                whole_feeds=job.whole_feeds | feeds,
+            )
+            for name, job in self._jobs.items()
+        }
+        other.job, *_ = other._jobs.values()
+        return other
+
+    def joined(self, job: TrainingJob, ops: Sequence[str]) -> Context:
+        """A context of one step, in which a train op of its own waits for several ops.
+
+        Args:
+            job: what is trained by them together; its train op does not count.
+            ops: what the train op waits for.
+        """
+        name, number = JOINED_STEP, 0
+        while name in self.op_graph:
+            number += 1
+            name = f"{JOINED_STEP}_{number}"
+        other = self.of(dataclasses.replace(job, train_op=name))
+        other.graph_def = tf1.GraphDef()
+        other.graph_def.CopyFrom(self.graph_def)
+        controls = [control_string(op) for op in ops]
+        other.graph_def.node.add(name=name, op="NoOp", input=controls)
+        node = Op(name, "NoOp", "", (), tuple(ops))
+        other.op_graph = dataclasses.replace(self.op_graph, ops={**self.op_graph.ops, name: node})
+        return other
+
+    def operation(self, given: Any, what: str) -> str:
+        """The name of an operation of the captured graph, given as an object or a name.
+
+        Raises:
+            GraphError: there is none; `what` says in the message what it was given for.
+        """
+        return self.tensor_or_operation(given, what)[0]
+
+    def tensor(self, given: Any, what: str) -> TensorRef:
+        """A tensor of the captured graph, given as an object or a name.
+
+        Raises:
+            GraphError: there is none; `what` says in the message what it was given for.
+        """
+        operation, index = self.tensor_or_operation(given, what)
+        outputs = len(self.op_graph[operation].outputs)
+        if index is None and outputs != 1:
+            raise UnknownNameError(f"{what}: '{operation}' has {outputs} outputs; name one of them")
+        return TensorRef(operation, index or 0)
+
+    def tensor_or_operation(self, given: Any, what: str) -> tuple[str, int | None]:
+        """An op's name, and an output's index if a tensor was given.
+
+        Raises:
+            GraphError: it is neither in the captured graph; `what` says what it was given for.
+        """
+        name = _name_of(given, what, self._graph())
+        operation, colon, index = name.partition(":")
+        if operation not in self.op_graph:
+            raise UnknownNameError(
+                f"{what}: there is no '{name}' in the graph that the Context captured"
+                + _suggestion(operation, self.op_graph.ops)
+                + "; what is created after the Context is not part of it"
+            )
+        if not colon:
+            return operation, None
+        outputs = len(self.op_graph[operation].outputs)
+        if not index.isdigit() or int(index) >= outputs:
+            raise UnknownNameError(f"{what}: '{operation}' has {outputs} outputs, no '{name}'")
+        return operation, int(index)
+
+    def is_feedable(self, tensor: TensorRef) -> bool:
+        """Whether a tensor may be fed (see `tf.Graph.prevent_feeding`)."""
+        graph = self._graph()
+        return graph is None or graph.is_feedable(graph.get_tensor_by_name(str(tensor)))
+
+    def _check_updates(self) -> None:
+        """Raise unless a train op updates a parameter, and each at least something."""
+        writes = state_access(self.op_graph, self.job).writes
+        trainable = {v.name for v in self.job.variables if v.trainable}
+        written = {
+            job.train_op: {
+                name
+                for op in self.op_graph.ancestors([job.train_op])
+                for name in writes.get(op, ())
+            }
+            for job in self._jobs.values()
+        }
+        is_trained = any(trainable & names for names in written.values())
+        for train_op, names in written.items():
+            if not is_trained or not names:
+                what = "nothing" if is_trained else "none of the trainable variables"
+                raise NothingUpdatedError(
+                    f"train_op '{train_op}' updates {what}; pass the operation that "
+                    "Optimizer.minimize or apply_gradients returned"
+                )
+
+    def _check_initialised(self, step: set[str]) -> None:
+        """Raise if the step uses a variable that nothing gives an initial value."""
+        known = {variable.handle for variable in self.job.variables}
+        known |= {  # scratch variables, to which the step itself gives a value
+            op.inputs[0].op
+            for op in self.op_graph
+            if op.name in step and op.kind in op_types.ONLY_WRITE_VARIABLES
+        }
+        for op in self.op_graph:
+            if op.name not in step or op.kind in op_types.NO_VALUE_OF_VARIABLES:
+                continue
+            for tensor in op.inputs:
+                is_handle = self.op_graph[tensor.op].kind == op_types.VARIABLE
+                if is_handle and tensor.op not in known:
+                    raise GraphError(
+                        f"variable '{tensor.op}', which '{op.name}' uses, has no op that gives it "
+                        "an initial value; create it with tf1.get_variable or tf.Variable, whose "
+                        "initial value does not depend on the step"
+                    )
+
+
+class GraphNames:
+    """Turns what users pass (tensors, operations, variables, names) into names of one graph."""
+
+    def __init__(self, graph: tf.Graph) -> None:
+        self._graph = graph
+
+    def operation(self, given: Any, what: str) -> str:
+        """The name of the operation that `given` is, belongs to, or names."""
+        name = _name_of(given, what, self._graph)
+        operation = name.partition(":")[0]
+        try:
+            return str(self._graph.get_operation_by_name(operation).name)
+        except KeyError:
+            known = [op.name for op in self._graph.get_operations()]
+            raise UnknownNameError(
+                f"{what}: there is no '{name}' in the graph" + _suggestion(operation, known)
+            ) from None
+
+    def tensor(self, given: Any, what: str) -> tf.Tensor:
+        """The tensor that `given` is or names; an operation with one output stands for that."""
+        operation = self._graph.get_operation_by_name(self.operation(given, what))
+        name = _name_of(given, what, self._graph)
+        if ":" not in name:
+            name = f"{name}:0"
+        index = parse_tensor(name).index
+        if index >= len(operation.outputs):
+            raise UnknownNameError(
+                f"{what}: '{operation.name}' has {len(operation.outputs)} outputs, no '{name}'"
+            )
+        return operation.outputs[index]
+
+
+def _name_of(given: Any, what: str, graph: tf.Graph | None = None) -> str:
+    """The name of what a user gave."""
+    if isinstance(given, str):
+        if not given:
+            raise UnknownNameError(f"{what}: the empty string is no name")
+        return given
+    if isinstance(given, tf.Variable):
+        given = given.op if hasattr(given, "op") else given
+    if not isinstance(given, tf.Operation | tf.Tensor) or not hasattr(given, "graph"):
+        raise NotTensorFlowError(
+            f"{what} must be a tensor, an operation or a name of the graph, not {_describe(given)}"
+        )
+    if graph is not None and given.graph is not graph:
+        raise UnknownNameError(f"{what}: '{given.name}' belongs to another graph")
+    return str(given.name)
+
+
+def _describe(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), n=3)
+    return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""
+
+
+def _refuse_unsupported(graph: tf.Graph) -> None:
+    """Raise for what cannot be replicated, naming the first op of its kind."""
+    for op in graph.get_operations():
+        if op.type in op_types.ACCUMULATORS:
+            raise UnsupportedOpError(
+                f"'{op.name}' collects gradients of several processes, as SyncReplicasOptimizer "
+                "does; Caramel aggregates them itself: minimise the loss with the inner optimizer, "
+                "and leave out SyncReplicasOptimizer, its hooks and its queues"
+            )
+    if graph.get_collection(tf1.GraphKeys.QUEUE_RUNNERS):
+        raise QueueRunnerError(
+            "the graph has queue runners, which fill queues of one process only; read the data "
+            "with tf.data or feed it"
+        )
+    for op in graph.get_operations():
+        if op.type in op_types.REFERENCE_VARIABLES:
+            raise ReferenceVariableError(
+                f"'{op.name}' is a reference variable; create resource variables instead "
+                "(tf1.enable_resource_variables() before the graph is built, or use_resource=True)"
+            )
+        if op.type == op_types.ONE_SHOT_ITERATOR:
+            raise OneShotIteratorError(
+                f"'{op.name}' is a one-shot iterator, whose pipeline is hidden in a function and "
+                "cannot be sharded; use tf1.data.make_initializable_iterator(dataset)"
+            )
+
+
+def _definitions_in_functions(
+    graph: tf.Graph, graph_def: Any, known: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The OpDefs of kinds that occur in functions only."""
+    functions = {function.signature.name for function in graph_def.library.function}
+    kinds_inside = {n.op for function in graph_def.library.function for n in function.node_def}
+    return {kind: graph.op_def_for_type(kind) for kind in kinds_inside - functions - set(known)}
+
+
+def _scalar_loss(names: GraphNames, loss: Any) -> TensorRef:
+    tensor = names.tensor(loss, "loss")
+    if not tensor.dtype.is_floating or tensor.shape.rank not in (0, None):
+        raise GraphError(
+            f"loss '{tensor.name}' must be a floating-point scalar, but is {tensor.dtype.name} of "
+            f"shape {tensor.shape}; reduce it over the examples with tf.reduce_mean"
+        )
+    return parse_tensor(tensor.name)
+
+
+def _gradients_by_step(
+    names: GraphNames, gradients: Any, variables: Sequence[Variable], steps: Iterable[StepName]
+) -> dict[StepName, tuple[RawGradient, ...]]:
+    """The raw gradients that the user named; those that are given for no step for each of them."""
+    if isinstance(gradients, Mapping):
+        unknown = [name for name in gradients if name not in steps]
+        if unknown:
+            raise UnknownNameError(
+                f"gradients: there is no step {unknown[0]!r}; the steps are {told(steps)}"
+            )
+        return {
+            name: tuple(_given_gradients(names, gradients.get(name, ()), variables))
+            for name in steps
+        }
+    return dict.fromkeys(steps, tuple(_given_gradients(names, gradients, variables)))
+
+
+def _with_own_gradients(job: TrainingJob, graph: OpGraph) -> TrainingJob:
+    """A step of several, with those of the given gradients that it is computed from."""
+    step = graph.ancestors([job.train_op])
+    own = [each for each in job.given_gradients if each.values.op in step]
+    return dataclasses.replace(job, given_gradients=tuple(own))
+
+
+def _by_step(given: Any, steps: Iterable[StepName]) -> Mapping[StepName, Any]:
+    """What is given for each step, or for all."""
+    return given if isinstance(given, Mapping) else dict.fromkeys(steps, given)
+
+
+def _scalar_weight(names: GraphNames, weight: Any) -> TensorRef | None:
+    """The count by which the user says that a loss is divided."""
+    if weight is None:
+        return None
+    tensor = names.tensor(weight, "loss_weight")
+    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
+    if tensor.shape.rank not in (0, None) or not is_number:
+        raise GraphError(
+            f"loss_weight '{tensor.name}' must be a scalar number, but is {tensor.dtype.name} of "
+            f"shape {tensor.shape}; give the count of the worker's own part, such as "
+            "tf.reduce_sum(mask)"
+        )
+    return parse_tensor(tensor.name)
+
+
+def _given_gradients(
+    names: GraphNames, gradients: Gradients, variables: Sequence[Variable]
+) -> Iterator[RawGradient]:
+    """The raw gradients that the user named."""
+    known = {variable.name: variable for variable in variables}
+    handles = {variable.handle: variable for variable in variables}
+    seen: set[str] = set()
+    for pair in gradients:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise NotTensorFlowError(
+                f"gradients must be pairs (gradient, variable), not {_describe(pair)}"
+            )
+        gradient, variable = pair
+        if gradient is None:
+            continue
+        given = variable.name if isinstance(variable, tf.Variable) else variable
+        name = _name_of(given, "gradients").partition(":")[0]
+        found = known.get(name) or handles.get(name)
+        if found is None:
+            raise UnknownNameError(
+                f"gradients: '{name}' is not a variable of the graph" + _suggestion(name, known)
+            )
+        if found.name in seen:
+            raise AmbiguousGradientError(f"gradients: '{found.name}' is given twice")
+        seen.add(found.name)
+        yield _given_gradient(names, gradient, found)
+
+
+def _given_gradient(names: GraphNames, gradient: Any, variable: Variable) -> RawGradient:
+    """One raw gradient that the user named, of the dtype and shape of its variable."""
+    sparse = isinstance(gradient, tf.IndexedSlices)
+    values = names.tensor(gradient.values if sparse else gradient, "gradients")
+    indices = names.tensor(gradient.indices, "gradients") if sparse else None
+    wanted = tf.TensorShape(variable.spec.shape)
+    expected = tf.TensorShape([None]).concatenate(wanted[1:]) if sparse else wanted
+    if values.dtype.name != variable.spec.dtype or not expected.is_compatible_with(values.shape):
+        raise GraphError(
+            f"gradients: '{values.name}' ({values.dtype.name} of shape {values.shape}) cannot be "
+            f"the gradient of '{variable.name}' ({variable.spec.dtype} of shape {wanted})"
+        )
+    return RawGradient(
+        variable.name,
+        parse_tensor(values.name),
+        parse_tensor(indices.name) if indices is not None else None,
+    )

@@ -1,0 +1,441 @@
+"""The command ``caramel``. Start a worker with ``caramel worker``; see ``caramel --help``.
+
+Importing this file is fast: TensorFlow is imported by the commands that need it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from caramel.cluster import onednn_check, tcp_check
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.processes import LISTENING
+from caramel.cluster.quiet_start import quiet_start
+from caramel.core.errors import CaramelError, ClusterError, FileError, ProfileError
+from caramel.core.util.atomic_files import write_whole
+from caramel.core.version import __version__
+from caramel.native.malloc import keep_memory
+from caramel.planning.options import Planner
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Train single-device TensorFlow graphs on many workers.",
+)
+
+_SIZE = re.compile(r"(?P<number>[0-9]+)\s*(?P<unit>[KMkm]?[Bb])?")
+_UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20}
+_WORKERS_START_S = 10.0  # how long `caramel profile` and `caramel trace` wait for workers
+
+
+def main() -> NoReturn:
+    """Run the command line and exit: 0 if all is well, 2 for a mistake the user can correct."""
+    try:
+        app()
+    except CaramelError as error:
+        print(f"caramel: error: {error}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(0)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"caramel {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _caramel(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Train single-device TensorFlow graphs on many workers."""
+
+
+@app.command()
+def worker(
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help='All workers, in order: "host:port,host:port", or JSON such as '
+            '\'{"chief": ["host:port"], "worker": ["host:port"]}\'. '
+            "By default what TF_CONFIG, Slurm or MPI says."
+        ),
+    ] = None,
+    task: Annotated[
+        int | None, typer.Option(help="Which of the workers this is, counted from 0.")
+    ] = None,
+    parent_pid: Annotated[
+        int | None, typer.Option(help="End when the parent is no longer this process.")
+    ] = None,
+    intra_op_threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads that one op may use.")
+    ] = None,
+    inter_op_threads: Annotated[
+        int | None, typer.Option(min=1, help="Ops that may run at once.")
+    ] = None,
+) -> None:
+    """Run one worker until it is interrupted or terminated."""
+    workers = Cluster.from_environment() if cluster is None else _parse_cluster(cluster)
+    number = _own_task(workers, task)
+
+    for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
+        signal.signal(each, lambda *_: os._exit(0))
+    with quiet_start() as restore_errors:
+        from caramel.cluster.servers import serve
+
+        def ready() -> None:
+            restore_errors()
+            address = workers.tasks[number].address
+            print(f"caramel worker {number} of {workers.size} {LISTENING} {address}", flush=True)
+            for hint in _hints(workers, number):
+                print(f"caramel: {hint}.", file=sys.stderr)
+
+        serve(
+            workers,
+            number,
+            parent_pid=parent_pid,
+            intra_op_threads=intra_op_threads,
+            inter_op_threads=inter_op_threads,
+            ready=ready,
+        )
+    # Whatever TensorFlow's threads are doing, nobody waits for it: do not take it apart.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="Running workers between which the network is measured, as --cluster of "
+            "'caramel worker' takes them."
+        ),
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(
+            help="The job whose ops are timed on this machine: module:function, where the "
+            "function returns a caramel.Context, or a pair of it and what one worker is fed."
+        ),
+    ] = None,
+    sizes: Annotated[
+        str, typer.Option(help='Sizes that are aggregated: "64,4MB", in bytes, KB or MB.')
+    ] = "64,4MB",
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Aggregations of each pattern and size.")
+    ] = 20,
+    pairs: Annotated[
+        bool | None,
+        typer.Option(help="Measure each pair of workers; by default with up to 8 workers."),
+    ] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(help="Size below which latency dominates, in place of the fitted one."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the job that are traced.")] = 10,
+    device: Annotated[
+        str | None, typer.Option(help='Where the job\'s ops run, such as "/CPU:0".')
+    ] = None,
+    cache: Annotated[bool, typer.Option(help="Take times of ops that were kept before.")] = True,
+    add: Annotated[
+        bool, typer.Option("--add", help="Keep what else the file holds, such as other networks.")
+    ] = False,
+) -> None:
+    """Measure how long ops and aggregations take, and write it to a file for the planner."""
+    if workers is None and module is None:
+        raise ProfileError(
+            "nothing to measure: name --workers for the network, --module for the ops, or both"
+        )
+    cluster = None if workers is None else _parse_cluster(workers, "--workers")
+    wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
+    threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
+    _check_directory(out)
+    if cluster is not None:
+        cluster.wait_until_reachable(_WORKERS_START_S)
+    keep_memory()
+    with quiet_start():
+        import tensorflow  # noqa: F401
+    from rich.console import Console
+
+    from caramel.cli.profile import add_to, measured_profile, show
+    from caramel.cli.user_job import load_job
+
+    measured = measured_profile(
+        cluster=cluster,
+        job=None if module is None else load_job(module),
+        sizes=wanted_sizes,
+        repeats=repeats,
+        pairs=pairs,
+        steps=steps,
+        device=device,
+        use_cache=cache,
+        threshold_bytes=threshold_bytes,
+    )
+    whole = add_to(out, measured) if add else measured
+    whole.save(out)
+    console = Console()
+    show(whole, console)
+    console.print(f"written to {out}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def plan(
+    module: Annotated[
+        str,
+        typer.Option(
+            help="The job: module:function, where the function returns a caramel.Context."
+        ),
+    ],
+    profile: Annotated[Path, typer.Option(help="What 'caramel profile' wrote.")],
+    workers: Annotated[int, typer.Option(min=2, help="How many workers.")] = 2,
+    serialization: Annotated[bool, typer.Option(help="One order of gradients.")] = True,
+    batching: Annotated[bool, typer.Option(help="Join small gradients.")] = True,
+    scheduling: Annotated[bool, typer.Option(help="Plan transfers, some for later.")] = True,
+    adaptive_depth: Annotated[bool, typer.Option(help="Split large groups.")] = True,
+    planner: Annotated[
+        Planner, typer.Option(help="The fastest by simulation, the rules of the paper, or none.")
+    ] = "search",
+    in_flight_bytes: Annotated[
+        int | None,
+        typer.Option(help="Bytes of groups on their way at a time; 0: one after the other."),
+    ] = None,
+    pattern: Annotated[str, typer.Option(help="auto, or one pattern for all groups.")] = "auto",
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what bounds a step, and what would help.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option(help="Write that to this file, as a page with pictures (HTML).")
+    ] = None,
+) -> None:
+    """Plan a job from measured facts, without running anything, and print the plan."""
+    for written in (save, page):
+        if written is not None:
+            _check_directory(written)
+    with quiet_start():
+        import tensorflow  # noqa: F401
+    from rich.console import Console
+
+    from caramel.cli.user_job import load_job
+    from caramel.models.allreduce import ARModel
+    from caramel.report.plan_table import show_plan
+
+    model = ARModel(
+        load_job(module).context,
+        [f"worker-{number}:1" for number in range(workers)],
+        serialization=serialization,
+        batching=batching,
+        scheduling=scheduling,
+        adaptive_depth=adaptive_depth,
+        planner=planner,
+        in_flight_bytes=in_flight_bytes,
+        pattern=pattern,
+        profile=profile,
+    )
+    console = Console()
+    if explain or page is not None:
+        explanation = model.explain()
+        explanation.show(console)
+        if page is not None:
+            explanation.save_page(page)
+    else:
+        show_plan(model.plan, model.windows, console)
+    if save is not None:
+        write_whole(save, model.plan.to_json() + "\n")
+
+
+@app.command()
+def trace(
+    module: Annotated[
+        str,
+        typer.Option(
+            help="The job: module:function, where the function returns a caramel.Context, or a "
+            "pair of it and what one worker is fed."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            help="The file to write, for ui.perfetto.dev or chrome://tracing; a picture if it ends "
+            "in .svg, .png or .pdf."
+        ),
+    ],
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Running workers, as 'caramel worker' takes them; or how many to start on this "
+            "machine. By default what TF_CONFIG, Slurm or MPI says."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps that are traced.")] = 3,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="What 'caramel profile' wrote; without it nothing is planned."),
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="The plan to carry out, which 'caramel plan --save' wrote.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw a picture too: a file .svg, .png or .pdf.")
+    ] = None,
+) -> None:
+    """Trace training steps on a cluster: what every worker did when, by one clock."""
+    from caramel.report.drawing import PICTURES, check_drawable
+    from caramel.report.saved import save_timelines
+
+    files = [output] if figure is None else [output, figure]
+    for file in files:
+        _check_directory(file)
+        if file is figure or file.suffix.lower() in PICTURES:
+            check_drawable(file)
+    keep_memory()
+    with quiet_start():
+        import tensorflow  # noqa: F401
+    from rich.console import Console
+
+    from caramel.cli.trace import show_traced, trace_job
+    from caramel.cli.user_job import load_job
+
+    job = load_job(module)
+    with _cluster_to_trace(cluster) as workers:
+        traced = trace_job(job, workers, steps=steps, profile=profile, plan=plan)
+    console = Console()
+    show_traced(traced, console)
+    for file in files:
+        save_timelines(file, traced.timelines, traced.predicted, deferred=traced.deferred)
+        console.print(f"written to {file}", soft_wrap=True, highlight=False)
+
+
+@app.command()
+def simulate(
+    profile: Annotated[
+        Path, typer.Option(help="What 'caramel profile --module' wrote; the job is in it.")
+    ],
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help='How many workers: "2,4,6", or "2..256" for 2, 4, 8, ..., 256. By default '
+            "2..256, and all hosts with --hosts."
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Rates of all links. By default 200mbit,1gbit,10gbit."),
+    ] = None,
+    latency: Annotated[str, typer.Option(help="Latencies of the network, one way.")] = "0.1ms,30ms",
+    pattern: Annotated[
+        str, typer.Option(help='auto, or the patterns that may be used: "ring,shuffle".')
+    ] = "auto",
+    hosts: Annotated[
+        Path | None,
+        typer.Option(
+            help='Workers that differ, as JSON: [{"send": "1gbit", "receive": "1gbit", '
+            '"slowdown": 1.5}, ...]. A rate that is left out is that of --bandwidth; a slowdown '
+            "says how many times more slowly a host computes than the machine that was profiled."
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write all numbers to this file, as JSON.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the curves: a file .svg, .png or .pdf.")
+    ] = None,
+) -> None:
+    """Predict how a job scales, from a profile, without running anything."""
+    from rich.console import Console
+
+    from caramel.cli.simulate import progress_bar, simulated_curves
+    from caramel.core.profile import Profile
+    from caramel.report.curves import draw_curves, show_curves
+    from caramel.report.drawing import check_drawable
+
+    for path in (output, figure):
+        if path is not None:
+            _check_directory(path)
+    if figure is not None:
+        check_drawable(figure)
+    with progress_bar() as progress:
+        curves = simulated_curves(
+            Profile.load(profile),
+            workers=workers,
+            bandwidth=bandwidth,
+            latency=latency,
+            pattern=pattern,
+            hosts=hosts,
+            progress=progress,
+        )
+    console = Console()
+    show_curves(curves.points, console)
+    if output is not None:
+        write_whole(output, curves.to_json())
+    if figure is not None:
+        draw_curves(curves.points, figure)
+    for path in (output, figure):
+        if path is not None:
+            console.print(f"written to {path}", soft_wrap=True, highlight=False)
+
+
+def _check_directory(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise FileError(f"cannot write {path}: there is no directory '{path.parent}'")
+    if path.is_dir():
+        raise FileError(f"cannot write {path}: it is a directory")
+
+
+def _cluster_to_trace(text: str | None) -> Cluster:
+    """Running workers that can be reached, or as many as asked for, started here."""
+    if text is not None and text.strip().isdigit():
+        return Cluster.local(int(text))
+    cluster = Cluster.from_environment() if text is None else _parse_cluster(text)
+    if cluster.task is None:
+        cluster.wait_until_reachable(_WORKERS_START_S)
+    return cluster
+
+
+def _parse_size(text: str, option: str) -> int:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ProfileError(f"{option}: '{text}' is no size; expected one such as 64, 64KB or 4MB")
+    return int(match["number"]) * _UNITS[(match["unit"] or "").upper()]
+
+
+def _parse_cluster(text: str, option: str = "--cluster") -> Cluster:
+    if not text.lstrip().startswith("{"):
+        return Cluster.of([address.strip() for address in text.split(",")])
+    try:
+        return Cluster.of(json.loads(text))
+    except json.JSONDecodeError as error:
+        raise ClusterError(f"{option} is not valid JSON ({error}): {text}") from None
+
+
+def _hints(workers: Cluster, number: int) -> Iterator[str]:
+    """What to change on the machine of this worker, said by the first that is on it."""
+    addresses = [each.address or "" for each in workers.tasks]
+    hosts = [each.rpartition(":")[0] for each in addresses]
+    if hosts.index(hosts[number]) == number:
+        yield from filter(None, (tcp_check.advice(addresses), onednn_check.advice()))
+
+
+def _own_task(workers: Cluster, task: int | None) -> int:
+    if task is None:
+        task = workers.task
+    if task is None:
+        raise ClusterError(f"--task is needed: which worker, 0 to {workers.size - 1}, is this?")
+    if not 0 <= task < workers.size:
+        raise ClusterError(f"--task {task} does not exist: the workers are 0 to {workers.size - 1}")
+    return task

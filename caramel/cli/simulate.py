@@ -1,0 +1,280 @@
+"""What ``caramel simulate`` does: reads what is to be simulated, and how a job scales there.
+
+Nothing here needs TensorFlow: a profile says what a step computes and aggregates.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from caramel.core.errors import CaramelError, PlanError
+from caramel.core.patterns import PATTERNS, check_pattern
+from caramel.core.profile import Profile
+from caramel.core.util.json_records import from_json_value, to_json_value
+from caramel.planning.pattern_choice import AUTO
+from caramel.planning.what_if.scaling import Scaled, Setting, sweep
+from caramel.simulation.assumed import AssumedHost, assumed_hardware
+from caramel.simulation.hardware import Hardware, Host
+
+WORKERS = "2..256"
+BANDWIDTH = "200mbit,1gbit,10gbit"
+
+MOST_WORKERS = 512
+MOST_DIFFERENT = 32
+"""Each worker is simulated where they differ, which takes a while."""
+
+_KIND, _FORMAT = "caramel scaling curves", 1
+_RATE = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) *(?P<unit>[kmg]?)bit", re.IGNORECASE)
+_RATE_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
+_TIME = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) *(?P<unit>us|ms|s)", re.IGNORECASE)
+_TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class HostEntry:
+    """A worker in a file of hosts.
+
+    Attributes:
+        send: rate of its link, such as "1gbit"; by default that of all links.
+        receive: likewise.
+        slowdown: it computes so many times more slowly than the machine that was profiled.
+    """
+
+    send: str | None = None
+    receive: str | None = None
+    slowdown: float = 1.0
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How a job scales.
+
+    Attributes:
+        parameters: number of gradients that are aggregated.
+        computation_s: of a step, as the ops were timed.
+        points: by setting, in the order of the table.
+    """
+
+    parameters: int
+    computation_s: float
+    points: Mapping[Setting, Scaled]
+
+    def to_json(self) -> str:
+        """All points as JSON text."""
+        points = [
+            {
+                **to_json_value(setting),
+                **to_json_value(scaled),
+                "step_s": scaled.step_s,
+                "speedup": scaled.speedup,
+                "efficiency": scaled.efficiency,
+            }
+            for setting, scaled in self.points.items()
+        ]
+        header = {"kind": _KIND, "format": _FORMAT}
+        job = {"parameters": self.parameters, "computation_s": self.computation_s}
+        return json.dumps({**header, **job, "points": points}, indent=1) + "\n"
+
+
+def simulated_curves(
+    profile: Profile,
+    *,
+    workers: str | None,
+    bandwidth: str | None,
+    latency: str,
+    pattern: str,
+    hosts: Path | None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Curves:
+    """Simulate the profile's job in every setting; the arguments are those of the command.
+
+    Raises:
+        ProfileError: the profile has no job.
+        CaramelError: an option that cannot be understood, or that does not fit the others.
+    """
+    outline = profile.outline
+    entries = None if hosts is None else read_hosts(hosts)
+    patterns = parse_patterns(pattern)
+    settings = _settings(workers, bandwidth, latency, entries)
+    timing = profile.timing
+    assert timing is not None, "a profile with a job has its timing"
+    hardware = {
+        each: assumed_hardware(_hosts(each, entries), each.latency_s, timing, profile.networks)
+        for each in settings
+    }
+    _check_cost(hardware)
+    alone = Host(1.0, 1.0, timing.slowdown)
+    points = sweep(outline, hardware, alone=alone, patterns=patterns, progress=progress)
+    return Curves(len(outline.gradients), outline.free.computation_s, points)
+
+
+def _settings(
+    workers: str | None, bandwidth: str | None, latency: str, entries: Sequence[HostEntry] | None
+) -> list[Setting]:
+    if entries is None:
+        counts = parse_workers(workers or WORKERS)
+        needs_rate = True
+    else:
+        counts = [len(entries)] if workers is None else parse_workers(workers)
+        needs_rate = any(None in (entry.send, entry.receive) for entry in entries)
+        if max(counts) > MOST_WORKERS:
+            raise CaramelError(
+                f"--hosts describes {len(entries)} hosts; at most {MOST_WORKERS} can be simulated: "
+                "choose fewer with --workers"
+            )
+        if max(counts) > len(entries):
+            raise CaramelError(
+                f"--workers {max(counts)}: --hosts describes {len(entries)} hosts only"
+            )
+    if not needs_rate and bandwidth is not None:
+        raise CaramelError("--bandwidth has no effect: every host of --hosts has rates of its own")
+    rates: list[float | None] = [None]
+    if needs_rate:
+        rates = [
+            _of_option("--bandwidth", parse_rate, text)
+            for text in (bandwidth or BANDWIDTH).split(",")
+        ]
+    return [
+        Setting(count, rate, latency_s)
+        for rate in rates
+        for latency_s in (_of_option("--latency", parse_time, text) for text in latency.split(","))
+        for count in counts
+    ]
+
+
+def _hosts(setting: Setting, entries: Sequence[HostEntry] | None) -> list[AssumedHost]:
+    if entries is None:
+        entries = [HostEntry()] * setting.workers
+    return [_host(entry, setting.bits_per_s) for entry in entries[: setting.workers]]
+
+
+def _host(entry: HostEntry, bits_per_s: float | None) -> AssumedHost:
+    rates = [
+        bits_per_s if text is None else parse_rate(text) for text in (entry.send, entry.receive)
+    ]
+    return AssumedHost(rates[0] or 0.0, rates[1] or 0.0, entry.slowdown)
+
+
+def _check_cost(hardware: Mapping[Setting, Hardware]) -> None:
+    for setting, own in hardware.items():
+        if not own.is_uniform and setting.workers > MOST_DIFFERENT:
+            raise CaramelError(
+                f"{setting.workers} hosts that differ take too long to simulate; at most "
+                f"{MOST_DIFFERENT} can: choose fewer with --workers"
+            )
+
+
+# What is typed ----------------------------------------------------------------------------------
+
+
+def parse_workers(text: str) -> list[int]:
+    """Numbers of workers from "2,4,6", or "2..256", which doubles: 2, 4, 8, ..., 256."""
+    counts: dict[int, None] = {}
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        ends = [first, last] if dots else [first]
+        if not all(end.strip().isdigit() for end in ends):
+            raise CaramelError(f"--workers: '{part}' is no number such as 4, nor a range as 2..256")
+        low, high = int(ends[0]), int(ends[-1])
+        if low > high:
+            raise CaramelError(f"--workers: '{part}' ends before it begins; write {high}..{low}")
+        if not 2 <= low <= high <= MOST_WORKERS:
+            raise CaramelError(f"--workers: '{part}' is not within 2 to {MOST_WORKERS}")
+        while low < high:
+            counts[low] = None
+            low *= 2
+        counts[high] = None
+    return sorted(counts)
+
+
+def _of_option(option: str, parse: Callable[[str], float], text: str) -> float:
+    """What is given as a part of an option.
+
+    Raises:
+        CaramelError: it cannot be understood; names the option.
+    """
+    try:
+        return parse(text)
+    except CaramelError as error:
+        raise CaramelError(f"{option}: {error}") from None
+
+
+def parse_rate(text: str) -> float:
+    """Bits per second from "200mbit", "1gbit" or "2.5gbit"."""
+    found = _RATE.fullmatch(text.strip())
+    if found is None or not float(found["number"]):
+        raise CaramelError(f"'{text}' is no rate of a link; expected one such as 200mbit or 1gbit")
+    return float(found["number"]) * _RATE_UNITS[found["unit"].lower()]
+
+
+def parse_time(text: str) -> float:
+    """Seconds from "0.1ms", "30ms" or "50us"."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None:
+        raise CaramelError(f"'{text}' is no time; expected one such as 50us, 0.1ms or 1s")
+    return float(found["number"]) * _TIME_UNITS[found["unit"].lower()]
+
+
+def parse_patterns(text: str) -> tuple[str, ...]:
+    """Patterns from "auto", which is all of them, or "ring,shuffle"."""
+    if text == AUTO:
+        return PATTERNS
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        check_pattern(name)
+    return tuple(dict.fromkeys(names))
+
+
+def read_hosts(path: Path) -> tuple[HostEntry, ...]:
+    """The hosts in a file.
+
+    Raises:
+        CaramelError: it cannot be read, or has another form; says where.
+    """
+    try:
+        value: Any = json.loads(path.read_text())
+    except OSError as error:
+        raise CaramelError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise CaramelError(f"{path} is not JSON: {error}") from None
+    try:
+        entries = from_json_value(tuple[HostEntry, ...], value)
+        for number, entry in enumerate(entries):
+            _check_entry(entry, f"$[{number}]")
+    except PlanError as error:
+        raise CaramelError(f"{path}: {error}") from None
+    if len(entries) < 2:
+        raise CaramelError(f"{path} describes {len(entries)} hosts; two are the least")
+    return entries
+
+
+def _check_entry(entry: HostEntry, where: str) -> None:
+    try:
+        _host(entry, 1.0)
+    except CaramelError as error:
+        raise PlanError(f"{where}: {error}") from None
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None]]:
+    """A bar that is shown from when it moves on, and what moves it."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with ExitStack() as stack:
+        bars = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+        bar = bars.add_task("settings", total=None)
+
+        def move(done: int, total: int) -> None:
+            if not bars.live.is_started:
+                stack.enter_context(bars)
+            bars.update(bar, completed=done, total=total)
+
+        yield move

@@ -1,0 +1,87 @@
+"""The job that a command of the command line works on: made by a function in a module of the user.
+
+``my_job:make_context`` names a function without arguments that returns a `caramel.Context`, or a
+`Context` and what one worker is fed. Of a job with several steps it returns one of `Context.steps`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from caramel.capture.context import Context
+from caramel.core.errors import CaramelError, GraphError
+from caramel.core.train_steps import told
+
+
+@dataclass(frozen=True, slots=True)
+class UserJob:
+    """A job, and what one worker is fed: values by tensor or name, or a function of the step."""
+
+    context: Context
+    feed: Any = None
+
+
+def load_job(text: str) -> UserJob:
+    """Import the module, from the current directory too, and call the function.
+
+    Args:
+        text: ``module:function``.
+
+    Raises:
+        GraphError: there is no such module or function, it fails, or returns something else.
+    """
+    name, _, function_name = text.partition(":")
+    if not name or not function_name:
+        raise GraphError(f"'{text}' does not name a function; expected module:function")
+    function = getattr(_module(name), function_name, None)
+    if not callable(function):
+        raise GraphError(f"module '{name}' has no function '{function_name}'")
+    try:
+        made = function()
+    except CaramelError:
+        raise
+    except Exception as error:
+        raise GraphError(f"{text} failed: {_describe(error)}") from error
+    context, feed = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(context, Context):
+        raise GraphError(
+            f"{text} returned {type(made).__name__}; expected a caramel.Context, or a pair of a "
+            "Context and a feed"
+        )
+    if len(context.steps) > 1:
+        first, *_ = context.steps
+        raise GraphError(
+            f"the job of {text} has several steps, {told(context.steps)}; a command works on one: "
+            f"let the function return context.steps[{first!r}]"
+        )
+    return UserJob(context, feed)
+
+
+def _module(name: str) -> ModuleType:
+    if os.getcwd() not in sys.path:  # a command's path begins with the command's own directory
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        raise GraphError(f"cannot import '{name}': {_describe(error)}") from error
+
+
+def _describe(error: Exception) -> str:
+    """An exception on one line, with the place in the user's code that raised it."""
+    own = os.path.dirname(__file__)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith((own, "<frozen", sys.prefix, sys.base_prefix))
+    ]
+    where = (
+        f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""
+    )
+    message = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {message}{where}"

@@ -1,0 +1,238 @@
+"""What the launcher of a job says about it: `TF_CONFIG`, Slurm's variables, or MPI."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from caramel.core.errors import ClusterError
+
+MOST_WORKERS = 65_536
+"""What describes more is taken for a mistake."""
+
+_MOST_DIGITS = 18  # of a number in a description
+_SHOWN = 200  # characters of a description in a message
+
+MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A job as its launcher describes it.
+
+    Attributes:
+        source: who describes it, for messages.
+        workers: addresses, or a mapping from jobs to addresses.
+        own: job and index of this process's own task; None if it is none of them.
+    """
+
+    source: str
+    workers: Any
+    own: tuple[str, int] | None = None
+
+
+def read_environment(environ: Mapping[str, str], base_port: int) -> Launch:
+    """The job that an environment describes; see `caramel.Cluster.from_environment`.
+
+    Raises:
+        ClusterError: there is no description, or it contradicts itself.
+    """
+    if environ.get("TF_CONFIG", "").strip():
+        return _from_tf_config(environ["TF_CONFIG"])
+    by_srun = "SLURM_PROCID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ
+    if by_srun and _slurm_nodes(environ):
+        return _from_slurm(environ, base_port)
+    if any(name in environ for name in MPI_VARIABLES):
+        return _from_mpi(environ)
+    raise ClusterError(
+        "the environment describes no cluster. Looked for: TF_CONFIG; Slurm (SLURM_PROCID with "
+        "SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, which srun sets); "
+        f"MPI ({', '.join(MPI_VARIABLES)}). "
+        "Give the workers' addresses, or a number for workers on this machine"
+    )
+
+
+def _from_tf_config(text: str) -> Launch:
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"TF_CONFIG is not valid JSON ({error}): {_short(text)}") from None
+    if not isinstance(config, dict) or not isinstance(config.get("cluster"), dict):
+        raise ClusterError(
+            f"TF_CONFIG describes no cluster; expected a 'cluster' entry: {_short(text)}"
+        )
+    task = config.get("task") or {}
+    if not isinstance(task, dict):
+        raise ClusterError(
+            f"TF_CONFIG: 'task' is {_short(repr(task))}; expected a 'type' and an 'index'"
+        )
+    job, index = task.get("type"), str(task.get("index"))
+    if not isinstance(job, str) or job not in config["cluster"]:
+        return Launch("TF_CONFIG", config["cluster"])
+    own = _number(index, f"TF_CONFIG: the index of the task is {_short(index)}")
+    return Launch("TF_CONFIG", config["cluster"], (job, own))
+
+
+def _slurm_nodes(environ: Mapping[str, str]) -> str:
+    return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
+
+
+def _from_slurm(environ: Mapping[str, str], base_port: int) -> Launch:
+    nodes = _expand_nodes(_slurm_nodes(environ))
+    task_counts = _slurm_task_counts(environ, len(nodes))
+    places = [
+        (node, local)
+        for node, count in zip(nodes, task_counts, strict=True)
+        for local in range(count)
+    ]
+    rank = _slurm_number(environ, "SLURM_PROCID")
+    if rank >= len(places):
+        raise ClusterError(f"SLURM_PROCID is {rank}, but there are {len(places)} tasks")
+    here = environ.get("SLURMD_NODENAME", places[rank][0])
+    if here != places[rank][0]:
+        raise ClusterError(
+            f"Slurm runs task {rank} on {here}, where {places[rank][0]} was expected; Caramel "
+            "needs the distribution 'block' (srun --distribution=block)"
+        )
+    addresses = [f"{node}:{base_port + local}" for node, local in places]
+    return Launch("Slurm", addresses, ("worker", rank))
+
+
+def _slurm_number(environ: Mapping[str, str], name: str) -> int:
+    return _number(environ[name], f"{name} is '{_short(environ[name])}'")
+
+
+def _number(text: str, what: str) -> int:
+    """A number that is not negative.
+
+    Raises:
+        ClusterError: it is none, or has too many digits to mean anything; begins with `what`.
+    """
+    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+        raise ClusterError(f"{what}; expected a number")
+    return int(text)
+
+
+def _short(text: str) -> str:
+    """The begin of a text that may be long."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]:
+    """How many tasks each node runs."""
+    names = [name for name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if environ.get(name)]
+    total = _slurm_number(environ, names[0]) if names else None
+    given = environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE")
+    if given:
+        counts = _expand_counts(given)
+    elif total is None or total % node_count == 0:
+        counts = [1 if total is None else total // node_count] * node_count
+    else:
+        raise ClusterError(
+            f"Slurm runs {total} tasks on {node_count} nodes; SLURM_TASKS_PER_NODE is needed "
+            "to know which runs where"
+        )
+    if len(counts) != node_count or total not in (None, sum(counts)):
+        raise ClusterError(
+            f"Slurm's variables contradict each other: {node_count} nodes, "
+            f"{'any number of' if total is None else total} tasks, '{_short(str(given))}' tasks "
+            "per node"
+        )
+    if sum(counts) > MOST_WORKERS:
+        raise ClusterError(f"Slurm runs {sum(counts)} tasks; Caramel takes {MOST_WORKERS} at most")
+    return counts
+
+
+def _expand_counts(text: str) -> list[int]:
+    """Slurm's short form of a list of numbers: ``2(x3),1`` gives 2, 2, 2, 1."""
+    wrong = f"SLURM_TASKS_PER_NODE is '{_short(text)}'"
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
+        if match is None:
+            raise ClusterError(f"{wrong}; expected a form like '2(x3),1'")
+        times = _number(match[2] or "1", wrong)
+        if len(counts) + times > MOST_WORKERS:
+            raise ClusterError(f"{wrong}: there are more than {MOST_WORKERS} nodes")
+        counts += [_number(match[1], wrong)] * times
+    return counts
+
+
+def _expand_nodes(node_list: str) -> list[str]:
+    """The nodes of a Slurm node list: ``node[01-02],gpu5`` gives node01, node02 and gpu5."""
+    nodes: list[str] = []
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", node_list):
+        pieces = re.split(r"\[([^\]]*)\]", part)  # text, ranges, text, ranges, ..., text
+        choices = [
+            _expand_ranges(piece, node_list) if number % 2 else [piece]
+            for number, piece in enumerate(pieces)
+        ]
+        if len(nodes) + math.prod(map(len, choices)) > MOST_WORKERS:
+            raise _too_many(node_list)
+        nodes += ["".join(choice) for choice in product(*choices)]
+    if not nodes:
+        raise ClusterError(f"Slurm's node list is '{_short(node_list)}', which names no node")
+    return nodes
+
+
+def _expand_ranges(ranges: str, node_list: str) -> list[str]:
+    wrong = f"Slurm's node list is '{_short(node_list)}'"
+    texts: list[str] = []
+    for part in ranges.split(","):
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part.strip())
+        if match is None:
+            raise ClusterError(f"{wrong}; expected a form like 'node[01-03,07],gpu5'")
+        first, last = _number(match[1], wrong), _number(match[2] or match[1], wrong)
+        if last < first:
+            raise ClusterError(f"{wrong}, where the range '{part.strip()}' ends before it begins")
+        if len(texts) + last - first >= MOST_WORKERS:
+            raise _too_many(node_list)
+        texts += [str(n).zfill(len(match[1])) for n in range(first, last + 1)]
+    return texts
+
+
+def _too_many(node_list: str) -> ClusterError:
+    return ClusterError(
+        f"Slurm's node list is '{_short(node_list)}', of more than {MOST_WORKERS} nodes"
+    )
+
+
+def _from_mpi(environ: Mapping[str, str]) -> Launch:
+    """The ranks' addresses, which they tell each other.
+
+    MPI is ended at once unless the program uses it itself: else a rank could not end before all
+    do, while the others wait for rank 0 to end.
+    """
+    used_by_program = "mpi4py.MPI" in sys.modules
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
+        raise ClusterError(
+            "this process was started by an MPI launcher, but mpi4py cannot be used "
+            f"({error}); install it with: pip install '.[mpi]' in Caramel's directory"
+        ) from None
+    world = MPI.COMM_WORLD
+    sizes = [environ[name] for name in MPI_VARIABLES if name in environ and "SIZE" in name]
+    if sizes and str(world.Get_size()) != sizes[0]:
+        raise ClusterError(
+            f"the MPI launcher started {sizes[0]} processes, but mpi4py sees {world.Get_size()}; "
+            "mpi4py must be built for the MPI whose launcher is used"
+        )
+    with ExitStack() as stack:  # ports stay bound until all have chosen, so that they differ
+        chosen = stack.enter_context(socket.socket())
+        chosen.bind(("", 0))
+        places = world.allgather((socket.gethostname(), chosen.getsockname()[1]))
+    rank = world.Get_rank()
+    if not used_by_program:
+        MPI.Finalize()
+    one_machine = len({host for host, _ in places}) == 1
+    addresses = [f"{'127.0.0.1' if one_machine else host}:{port}" for host, port in places]
+    return Launch("MPI", addresses, ("worker", rank))

@@ -1,0 +1,243 @@
+"""TensorFlow's servers: those inside this process, and the one a worker process runs.
+
+Every process that starts one of them listens on all interfaces of its machine, whatever address the
+cluster names, without authentication or encryption: keep them on a network you trust. TensorFlow
+cannot stop a server, so one that was started lives, and is used again, until its process ends.
+With its first server a process begins to keep its memory and to wait for whole messages.
+
+A process that only serves does not import TensorFlow: the shared library is enough, with which it
+listens after a fifth of the time (``docs/decisions/worker-start.md``).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from caramel.cluster import processes
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.grpc_tuning import whole_messages
+from caramel.cluster.quiet_start import WITHOUT_KERAS
+from caramel.core.errors import ClusterError, WorkerStartError
+from caramel.native import library, malloc
+from caramel.native.server import start_server, thread_options
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+LEAST_INTER_OP_THREADS = 2
+"""With one thread, TensorFlow's executor takes up the op that got ready last: what is to be sent
+waits behind all computation (a step of ResNet-50 on two hosts of one core: 1.15 s, else 1.02 s)."""
+
+_PORT_RACES = 5  # how often `embedded_servers` tries again with other ports
+_started: dict[object, Servers] = {}
+_starting = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Servers that run in this process.
+
+    Attributes:
+        target: what a session connects to, ``grpc://host:port``.
+        addresses: ``host:port`` of every task of their cluster, in order.
+    """
+
+    target: str
+    addresses: tuple[str, ...]
+
+
+def embedded_servers(n: int, *, config: tf.compat.v1.ConfigProto | None = None) -> Servers:
+    """`n` servers in this process that form one cluster, with the job name "worker".
+
+    A second call with the same arguments returns the same servers, with the variables that they
+    hold. All servers of a process share its threads.
+
+    Args:
+        n: the number of servers.
+        config: options of each server, such as thread counts.
+
+    Raises:
+        WorkerStartError: no server can listen.
+    """
+    with _starting:
+        options = _serialized(config)
+        key = (n, options)
+        if key not in _started:
+            _started[key] = _start_embedded(n, options)
+        return _started[key]
+
+
+def own_server(cluster: Cluster, *, config: tf.compat.v1.ConfigProto | None = None) -> Servers:
+    """The server of the worker that this process is (`cluster.task`), started if it is not yet.
+
+    Args:
+        cluster: the cluster; its `task` says which worker this process is.
+        config: options of the server, such as thread counts.
+
+    Raises:
+        ClusterError: this process is no worker of `cluster`.
+        WorkerStartError: the server cannot listen on its address.
+    """
+    return _own_server(cluster, _serialized(config))
+
+
+def _own_server(cluster: Cluster, options: bytes) -> Servers:
+    if cluster.task is None:
+        raise ClusterError(f"this process is no worker of {cluster!r}, so it has no server there")
+    jobs = cluster.as_dict()
+    addresses = tuple(address for job in jobs.values() for address in job)
+    with _starting:
+        key = (addresses, cluster.task, options)
+        if key not in _started:
+            _started[key] = Servers(_start(cluster, cluster.task, options), addresses)
+        return _started[key]
+
+
+def serve(
+    cluster: Cluster,
+    task: int,
+    *,
+    parent_pid: int | None = None,
+    intra_op_threads: int | None = None,
+    inter_op_threads: int | None = None,
+    ready: Callable[[], None] | None = None,
+) -> None:
+    """Run worker `task` of `cluster` in this process until SIGTERM, SIGINT or its parent's end.
+
+    Call it from the main thread, which alone can handle signals; elsewhere it ends only with the
+    parent. The handlers that were installed before are put back.
+
+    Args:
+        cluster: all workers.
+        task: which of them this is, as an index in `cluster.tasks`.
+        parent_pid: return when the parent of this process is another than this one.
+        intra_op_threads: threads that one op may use; TensorFlow's choice by default.
+        inter_op_threads: ops that may run at once; by default as many as there are processors, and
+            at least two.
+        ready: called once the server listens.
+
+    Raises:
+        ClusterError: there is no such task.
+        WorkerStartError: the server cannot listen on its address.
+    """
+    if library.has_plugins():  # then this worker may have devices and kernels of theirs
+        os.environ.setdefault(*WITHOUT_KERAS)
+        import tensorflow  # noqa: F401
+    threads = thread_options(intra_op=intra_op_threads or 0, inter_op=inter_op_threads or 0)
+    with _end_requested() as end:
+        _own_server(Cluster.of(cluster.as_dict(), task=task), threads)
+        if ready is not None:
+            ready()
+        while not end.wait(processes.PARENT_POLL_S):
+            if processes.parent_has_gone(parent_pid):
+                return
+
+
+def serve_until_chief_ends(
+    cluster: Cluster,
+    *,
+    start_timeout_s: float = 600.0,
+    poll_s: float = 1.0,
+    failures: int = 5,
+    config: tf.compat.v1.ConfigProto | None = None,
+) -> None:
+    """Run this process's own worker for as long as the chief, worker 0, is there.
+
+    For jobs in which every process runs the same script: the chief drives the training, the
+    others call this and end with it.
+
+    Args:
+        cluster: the cluster; its `task` says which worker this process is.
+        start_timeout_s: how long the chief may take to come up, in seconds.
+        poll_s: seconds between two attempts to connect to the chief.
+        failures: how many attempts in a row must fail until the chief counts as gone.
+        config: options of the server, such as thread counts.
+
+    Raises:
+        ClusterError: this process is no worker of `cluster`, or is the chief.
+        WorkerStartError: the server cannot listen, or the chief did not come up in time.
+    """
+    if cluster.task == 0:
+        raise ClusterError("this process is worker 0, the chief, which cannot wait for itself")
+    own_server(cluster, config=config)
+    chief = Cluster("remote", cluster.tasks[:1])
+    # Not `poll_s` apart: a short job must not begin and end unseen.
+    chief.wait_until_reachable(start_timeout_s)
+    failed = 0
+    while failed < failures:
+        time.sleep(poll_s)
+        failed = failed + 1 if chief.unreachable() else 0
+
+
+def _serialized(config: tf.compat.v1.ConfigProto | None) -> bytes:
+    return b"" if config is None else config.SerializeToString(deterministic=True)
+
+
+def _start_embedded(n: int, options: bytes) -> Servers:
+    for races_left in reversed(range(_PORT_RACES)):
+        addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(n)]
+        cluster = Cluster.of(addresses)
+        try:
+            targets = [_start(cluster, task, options) for task in range(n)]
+        except WorkerStartError:
+            if not races_left:
+                raise
+        else:
+            return Servers(targets[0], tuple(addresses))
+    raise AssertionError("the last attempt either returns or raises")
+
+
+def _start(cluster: Cluster, task: int, options: bytes) -> str:
+    which = cluster.tasks[task]
+    at_least = thread_options(inter_op=max(LEAST_INTER_OP_THREADS, processes.processors()))
+    malloc.keep_memory()
+    try:
+        with whole_messages():
+            return start_server(
+                cluster.as_dict(), which.job, which.index, config=at_least + options
+            )
+    except library.StatusError as error:
+        assert which.address is not None
+        reason = _why_not_bound(which.address) or error.message
+        raise WorkerStartError(
+            f"worker {task} ({which.device}) {processes.CANNOT_LISTEN} {which.address}: {reason}"
+        ) from None
+
+
+def _why_not_bound(address: str) -> str | None:
+    """The system's reason why the port of `address` cannot be used; TensorFlow does not say it."""
+    with socket.socket() as attempt:
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            attempt.bind(("", int(address.rpartition(":")[2])))
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno else str(error)
+    return None
+
+
+@contextmanager
+def _end_requested() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set for as long as the context lasts."""
+    end = threading.Event()
+
+    def request_end(number: int, frame: FrameType | None) -> None:
+        end.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield end
+        return
+    before = {each: signal.signal(each, request_end) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield end
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,32 @@
+"""Data and vocabulary: what all others speak of. No TensorFlow.
+
+In comes plain data (a serialized graph, a file); out come frozen records, checked when they are
+made. Nothing here computes a plan or runs anything.
+
+================= ==================================================================================
+`devices`         device names as TensorFlow writes them: parsed, merged, and reduced to their task
+`errors`          every error Caramel raises: what went wrong, where, and what the user can do about
+                  it
+`explanation`     an explanation: what a plan makes of a step, what bounds it, and what would help,
+                  as pure data
+`facts`           facts: frozen answers to one question each, which analyzers take and give
+`graph`           the dataflow graph as plain data: ops, what they read, and what they put out
+`measurements`    what was measured on a cluster, before anything is concluded
+                  (`simulation.network_model`)
+`names`           names of nodes and tensors: the only place that builds or parses them
+`op_types`        what the kinds of ops (TensorFlow's op types) do, as far as distribution depends
+                  on it
+`patterns`        aggregation patterns as data: who sends which chunk to whom, and who adds what in
+                  which order
+`plan`            the plan: everything that will happen in the distributed job, as pure data
+`profile`         a profile: measured facts in a file, so that planning needs to run nothing
+`timeline`        a timeline: what each worker did when, as a simulator predicts it or a trace shows
+                  it
+`train_steps`     the training steps that a user gives for one job: one, or several by name
+`variable_access` which variables does each op read and write?
+`version`         the version of this package
+`workload`        what a step of a job computes and aggregates, as far as its time depends on it
+`util/`           small helpers that know nothing of training jobs (`disk_cache` knows what it
+                  keeps)
+================= ==================================================================================
+"""

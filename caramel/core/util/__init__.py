@@ -1,0 +1,13 @@
+"""Small helpers that know nothing of training jobs (`disk_cache` knows what it keeps).
+
+============== =====================================================================================
+`atomic_files` files that are written as a whole or not at all, and are on the disk when that is
+               said
+`disk_cache`   measured timings, and plans that proved the fastest, on disk for jobs that start
+               again
+`fingerprint`  which graph is it, and which machine? Answers that are the same in every process
+`gc_pause`     Python's cyclic garbage collector, held back while a graph is built
+`json_records` frozen dataclasses to JSON and back, by their annotations
+`stopwatch`    how long do the parts of a build take?
+============== =====================================================================================
+"""

@@ -1,0 +1,137 @@
+"""What traced steps of a distributed job tell: times of ops, rate and latency of the network.
+
+The ops were timed while gradients were on their way. The least time of an op over all steps and
+workers is one in which the processor had little else to do, so what transfers cost comes on top.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from caramel.core.errors import ProfileError
+from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.graph import OpGraph
+from caramel.core.names import is_added, without_prefix, without_variant, worker_of
+from caramel.core.timeline import Span, Timeline
+from caramel.runtime.traces.op_times import factor_bytes, op_seconds, timing_table
+from caramel.runtime.traces.step_timeline import timeline_of
+from caramel.simulation.network_model import assumed_network
+
+_PROCESSOR = re.compile(r".*/(device:)?CPU:\d+", re.IGNORECASE)
+_LARGE_BYTES = 64 * 1024
+_SMALL_BYTES = 8 * 1024
+_MUCH_FASTER = 2.0
+_USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
+
+
+def observed_timing(
+    steps: Sequence[Sequence[Any]],
+    graph: OpGraph,
+    devices: Sequence[str],
+    cores: int | None = None,
+) -> TimingTable:
+    """The least time of every op over all steps and workers.
+
+    Where a device runs several ops at a time, a step computes for less time than its ops do
+    together; then that time is the table's `step_s`.
+
+    Args:
+        steps: for each step the `StepStats` protos of its calls.
+        graph: the single-device graph.
+        devices: of the replicas.
+        cores: how many each worker's processor has, if that is known.
+    """
+    workers = range(len(devices))
+    own = [_of_worker(calls, worker) for calls in steps for worker in workers]
+    table = timing_table(
+        [op_seconds(each, graph) for each in own],
+        sizes=[factor_bytes(each, graph) for each in own],
+    )
+    used = {device.device for each in own for device in each.dev_stats if device.node_stats}
+    on_processor = all(map(_PROCESSOR.fullmatch, used))
+    table = dataclasses.replace(
+        table, on_processor=on_processor, cores=cores if on_processor else None
+    )
+    timelines = [timeline_of(calls, devices) for calls in steps]
+    busy_s = statistics.median(each.computation_s for each in timelines)
+    if 0.0 < busy_s < sum(table.seconds.values()):
+        return dataclasses.replace(table, step_s=busy_s)
+    return table
+
+
+def observed_network(
+    steps: Sequence[Sequence[Any]], devices: Sequence[str], clock_offsets_s: Sequence[float]
+) -> NetworkModel:
+    """A model of the network from what was sent in traced steps.
+
+    A worker receives at the best rate of all steps while anything larger than 64 KiB is on its
+    link. The rate is that of the fastest worker, since all else makes transfers only seem slower;
+    but if another one has less than half of it, something on its way is slow, and all wait for
+    that. The latency is that of the fastest small tensor.
+
+    Args:
+        steps: for each step the `StepStats` protos of its calls.
+        devices: of the replicas.
+        clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+
+    Raises:
+        ProfileError: no transfer was seen.
+    """
+    timelines = [timeline_of(calls, devices, clock_offsets_s) for calls in steps]
+    best: dict[int, float] = {}
+    for timeline in timelines:
+        for worker, rate in _rates(timeline, len(devices)):
+            best[worker] = max(rate, best.get(worker, 0.0))
+    if not best:
+        raise ProfileError("no transfer of more than 64 KiB was seen in the traced steps")
+    small = [
+        span.end_s - span.begin_s
+        for each in timelines
+        for span in each.spans
+        if span.resource == "receive" and span.bytes is not None and span.bytes <= _SMALL_BYTES
+    ]
+    fastest, slowest = max(best.values()), min(best.values())
+    rate = slowest if slowest * _MUCH_FASTER < fastest else fastest
+    return assumed_network(len(devices), rate, min(small, default=_USUAL_LATENCY_S))
+
+
+def _rates(timeline: Timeline, workers: int) -> Iterator[tuple[int, float]]:
+    """Each worker, and the bytes that it received per second in which its link was in use."""
+    for worker in range(workers):
+        large: list[Span] = [
+            span
+            for span in timeline.spans
+            if span.worker == worker
+            and span.resource == "receive"
+            and (span.bytes or 0) >= _LARGE_BYTES
+        ]
+        busy_s = Timeline(tuple(large)).busy_s(worker, "receive")
+        if busy_s > 0:
+            yield worker, sum(span.bytes or 0 for span in large) / busy_s
+
+
+def _of_worker(calls: Sequence[Any], worker: int) -> Any:
+    """What one worker did of the user's ops, under the names of the single-device graph."""
+    devices = []
+    for step_stats in calls:
+        for device in step_stats.dev_stats:
+            own = [_renamed(stats, worker) for stats in device.node_stats]
+            node_stats = [stats for stats in own if stats is not None]
+            devices.append(SimpleNamespace(device=device.device, node_stats=node_stats))
+    return SimpleNamespace(dev_stats=devices)
+
+
+def _renamed(stats: Any, worker: int) -> Any:
+    name = without_variant(stats.node_name)
+    if is_added(name) or worker_of(name) != worker:
+        return None
+    renamed = type(stats)()
+    renamed.CopyFrom(stats)
+    renamed.node_name = without_prefix(name)
+    renamed.timeline_label = ""
+    return renamed

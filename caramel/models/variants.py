@@ -1,0 +1,160 @@
+"""The plans of one job that stand side by side in its graph."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+from caramel.capture.context import Context
+from caramel.core.errors import CaramelError, PlanError
+from caramel.core.plan import FACTORS, Plan
+from caramel.core.util.gc_pause import held_back
+from caramel.models.assembly import Assembly
+from caramel.planning.choose import UNFACTORED
+from caramel.planning.compatibility import decides_alike
+from caramel.runtime.execution.job import Variant
+
+UNDEFERRED = "undeferred"
+"""What a plan like the first one that defers nothing is called."""
+
+
+class Variants(Mapping[str, Variant]):
+    """Plans of one job by name; those that are needed and missing are added.
+
+    Args:
+        assembly: the graph in which they stand.
+        context: the job.
+        completed: from a plan to what is carried out for it.
+        name, plan: the first one, complete already.
+
+    Raises:
+        TrafficError, GraphError: as `Assembly.add`.
+    """
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        context: Context,
+        completed: Callable[[Plan], Plan],
+        name: str,
+        plan: Plan,
+    ) -> None:
+        self._assembly, self._context, self._completed = assembly, context, completed
+        self._plans = {name: plan}
+        self._made: dict[str, Variant] = {}
+        self._avoided: set[str] = set()
+        self._make(name)
+
+    def __getitem__(self, name: str) -> Variant:
+        """A variant; its graph is made if it was not yet.
+
+        Raises:
+            TrafficError, GraphError: as `Assembly.add`.
+        """
+        if name not in self._made:
+            self._make(name)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plans)
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._plans
+
+    def plan(self, name: str) -> Plan:
+        """A variant's plan; nothing is made for that."""
+        return self._plans[name]
+
+    def has_room_for(self, name: str) -> bool:
+        """Whether a variant is there, or leaves enough memory if it is made."""
+        return name in self._made or self._assembly.graph.has_room()
+
+    def add(self, plan: Plan, name: str) -> Plan:
+        """Add a plan; returns it as it is carried out.
+
+        Raises:
+            PlanError: it does not fit the job, or the name is empty or taken.
+            TrafficError, GraphError: as `Assembly.add`; it is not added.
+        """
+        self._promise(plan, name)
+        try:
+            self._make(name)
+        except CaramelError:
+            del self._plans[name]
+            raise
+        return self._plans[name]
+
+    def like(self, plan: Plan, name: str) -> str:
+        """The name of a variant that does what a plan decides.
+
+        If there is none, one is added, under this name or a similar one. Its graph is made when it
+        is asked for.
+        """
+        for known, own in self._plans.items():
+            if decides_alike(own, plan):
+                return known
+        new = self._new_name(name)
+        self._promise(plan, new)
+        return new
+
+    def avoid(self, name: str) -> None:
+        """Take a plan no more for others that do the same; it stays."""
+        self._avoided.add(name)
+
+    def undeferred(self, *, factored: bool = True) -> str:
+        """The name of a plan that defers nothing.
+
+        If there is none, one is added that has the groups of the first plan, and so computes the
+        same bits with every pattern.
+
+        Args:
+            factored: whether it may send factors.
+        """
+        for known, own in self._plans.items():
+            may_be = known not in self._avoided and (factored or not own.factored)
+            if may_be and not own.deferral.moved:
+                return known
+        first = next(iter(self._plans.values()))
+        plain = first if factored else _without_factors(first)
+        groups = [dataclasses.replace(group, deferred=False) for group in plain.groups]
+        name = self._new_name(UNDEFERRED)
+        self.add(dataclasses.replace(plain, groups=tuple(groups), gates=()), name)
+        return name
+
+    def unfactored(self, name: str) -> str:
+        """The name of a plan like another one that sends no factors; it is added if need be."""
+        return self.like(_without_factors(self._plans[name]), UNFACTORED)
+
+    def _promise(self, plan: Plan, name: str) -> None:
+        """Add a plan whose graph is made when it is asked for."""
+        if not name or name in self._plans:
+            raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
+        self._plans[name] = self._completed(plan)
+
+    @held_back()
+    def _make(self, name: str) -> None:
+        plan = self._plans[name]
+        number, traffic = self._assembly.add(self._context, plan)
+        self._made[name] = Variant(name, number, plan, traffic)
+
+    def _new_name(self, name: str) -> str:
+        """A name that no variant has yet."""
+        number, new = 1, name
+        while new in self._plans:
+            number += 1
+            new = f"{name} {number}"
+        return new
+
+
+def _without_factors(plan: Plan) -> Plan:
+    """The plan with all gradients themselves sent."""
+    groups = [
+        dataclasses.replace(group, pattern="shuffle", reason="")
+        if group.pattern == FACTORS
+        else group
+        for group in plan.groups
+    ]
+    return dataclasses.replace(plan, groups=tuple(groups))

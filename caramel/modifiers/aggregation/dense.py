@@ -1,0 +1,303 @@
+"""The aggregation of dense tensors: laid side by side, split, summed by a pattern, taken apart.
+
+Every worker lays the members of a group side by side in one flat tensor, splits it into chunks,
+carries out the steps of the group's pattern (`caramel.core.patterns`), and when all chunks are
+there takes the members out of them. Slices that begin and end aligned share their buffer. Copied
+are the last chunk where the group does not end aligned; then members that are no multiple of 64
+bytes (the others are laid down first, so that they all begin and end aligned) and those that lie in
+more than one chunk, which are joined. A part of a gradient that is a group of its own is left in
+chunks, for `split` to join all parts at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from caramel.core.facts import SUM
+from caramel.core.graph import TensorSpec, dtype_bytes
+from caramel.core.names import TensorRef, in_group, is_added, kept_flat
+from caramel.core.patterns import (
+    Gather,
+    Reduce,
+    Schedule,
+    Send,
+    aligned_elements,
+    chunk_sizes,
+    schedule,
+)
+from caramel.core.plan import Group, Plan
+from caramel.modifiers.aggregation.worker_writer import Desk
+
+# Sums of these overflow or lose digits, so every worker's part is scaled before it is added.
+SMALL_FLOATS = frozenset({"float16", "bfloat16"})
+
+
+class DenseSum:
+    """The aggregation of dense tensors of one dtype over all workers.
+
+    Args:
+        scope: part of the names of all nodes, to keep several sums of one group apart.
+        scaled: whether a mean is wanted where the plan says so; else always the sum.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        plan: Plan,
+        group: Group,
+        *,
+        scope: tuple[str, ...] = (),
+        scaled: bool = True,
+    ) -> None:
+        self._desk, self._plan, self._group, self._scope = desk, plan, group, scope
+        self._weight = plan.weight(plan.gradient(group.members[0]))
+        self._averages = scaled and self._weight != SUM
+        self._schedule: Schedule = schedule(
+            group.pattern, plan.workers, depth=group.depth, shift=group.shift
+        )
+        self._forwarded = _forwarded(self._schedule)
+
+    def of(
+        self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
+    ) -> list[list[TensorRef]]:
+        """The aggregated tensors on each worker, from the tensors of each worker."""
+        if not any(spec.elements for spec in specs):
+            return [list(tensors) for tensors in parts]
+        order = _aligned_first(specs)
+        laid = [specs[number] for number in order]
+        values, sizes = self._summed([[own[n] for n in order] for own in parts], laid)
+        return [
+            self._join(worker, values[worker], sizes, specs, order) for worker in range(len(parts))
+        ]
+
+    def chunks_of(self, tensors: Sequence[TensorRef], spec: TensorSpec) -> list[list[TensorRef]]:
+        """The aggregated chunks on each worker of one vector, from the vector of each worker."""
+        values, sizes = self._summed([[tensor] for tensor in tensors], [spec])
+        specs = [TensorSpec(spec.dtype, (size,)) for size in sizes if size]
+        return [
+            self._desk.together(
+                self._name(worker, "aggregated", "0"),
+                worker,
+                [_present(c) for c, size in zip(chunks, sizes, strict=True) if size],
+                specs,
+            )
+            for worker, chunks in enumerate(values)
+        ]
+
+    def _summed(
+        self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
+    ) -> tuple[list[list[TensorRef | None]], tuple[int, ...]]:
+        """The aggregated chunks on each worker, None for empty ones, and their lengths."""
+        dtype = specs[0].dtype
+        elements = sum(spec.elements or 0 for spec in specs)
+        sizes = chunk_sizes(
+            elements,
+            self._schedule.chunks,
+            dtype_bytes(dtype) or 1,
+            smallest_bytes=self._group.smallest_chunk_bytes,
+        )
+        whole, values = TensorSpec(dtype, (elements,)), []
+        for worker, tensors in enumerate(parts):
+            flat = self._ready(worker, self._own(worker, tensors, specs, whole), whole)
+            values.append(self._split(worker, flat, sizes, dtype))
+        self._run(values, sizes, dtype)
+        return values, sizes
+
+    # The worker's own part
+
+    def _own(
+        self,
+        worker: int,
+        tensors: Sequence[TensorRef],
+        specs: Sequence[TensorSpec],
+        whole: TensorSpec,
+    ) -> TensorRef:
+        """All members side by side, weighed, put out by an op of Caramel's: only such are sent."""
+        vectors = [
+            self._vector(worker, number, tensor, spec)
+            for number, (tensor, spec) in enumerate(zip(tensors, specs, strict=True))
+        ]
+        flat = self._desk.concatenated(self._name(worker, "group"), worker, vectors, whole)
+        if self._averages:
+            return self._weighed(worker, flat, whole)
+        if is_added(flat.op):
+            return flat
+        return self._add(worker, ("own",), "Identity", [flat], [whole], T=whole.dtype)
+
+    def _weighed(self, worker: int, flat: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The tensor times the worker's share; the multiplication is left out at run time where
+        the share is 1."""
+        names = [self._name(worker, name) for name in ("even", "weighed", "part")]
+        merged = self._desk.weighed(names, worker, flat, spec, weight=self._weight)
+        if spec.dtype in SMALL_FLOATS:
+            return self._desk.divided(self._name(worker, "scaled"), worker, merged, spec)
+        return merged
+
+    def _ready(self, worker: int, flat: TensorRef, spec: TensorSpec) -> TensorRef:
+        """The flat tensor when it may be sent: in the next step, behind the gates."""
+        if self._group.deferred:
+            kept = kept_flat(self._group.name, worker, *self._scope)
+            flat = self._desk.keep(kept, worker, flat, spec)
+        if gates := self._desk.gates(self._group, worker):
+            self._add(worker, ("gated",), "Identity", [flat], [spec], T=spec.dtype)
+            flat = self._desk.gated(gates)
+        return flat
+
+    def _vector(self, worker: int, number: int, tensor: TensorRef, spec: TensorSpec) -> TensorRef:
+        """A tensor with one dimension."""
+        if len(spec.shape or ()) == 1:
+            return tensor
+        vector = TensorSpec(spec.dtype, (spec.elements,))
+        name = self._name(worker, "flat", str(number))
+        return self._desk.reshaped(name, worker, tensor, vector)
+
+    def _split(
+        self, worker: int, flat: TensorRef, sizes: Sequence[int], dtype: str
+    ) -> list[TensorRef | None]:
+        """The chunks of a flat tensor; None for empty ones."""
+        filled = [size for size in sizes if size]
+        tensors = self._desk.slices(self._name(worker, "chunks"), worker, flat, filled, dtype)
+        remaining = iter(tensors)
+        return [next(remaining) if size else None for size in sizes]
+
+    # The steps of the pattern
+
+    def _run(self, values: list[list[TensorRef | None]], sizes: Sequence[int], dtype: str) -> None:
+        """Carry out the schedule: afterwards `values[worker][chunk]` is the aggregated chunk."""
+        finishing = self._schedule.finishing()
+        arrived: dict[tuple[int, int, int], TensorRef | None] = {}
+        for number, step in enumerate(self._schedule.steps):
+            if sizes[step.chunk] == 0:
+                continue
+            spec = TensorSpec(dtype, (sizes[step.chunk],))
+            match step:
+                case Send(source, target, chunk):
+                    arrived[target, source, chunk] = values[source][chunk]
+                case Reduce(worker, chunk, order):
+                    operands = [
+                        values[worker][chunk] if w == worker else arrived.pop((worker, w, chunk))
+                        for w in order
+                    ]
+                    values[worker][chunk] = self._reduce(
+                        worker, number, operands, spec, finishes=step in finishing
+                    )
+                case Gather(source, target, chunk):
+                    values[target][chunk] = values[source][chunk]
+                    if (target, chunk) in self._forwarded:  # it has to arrive before it goes on
+                        values[target][chunk] = self._add(
+                            target,
+                            ("gathered", str(number)),
+                            "Identity",
+                            [_present(values[source][chunk])],
+                            [spec],
+                            T=dtype,
+                        )
+
+    def _reduce(
+        self,
+        worker: int,
+        number: int,
+        operands: Sequence[TensorRef | None],
+        spec: TensorSpec,
+        *,
+        finishes: bool,
+    ) -> TensorRef:
+        """The operands added from left to right.
+
+        Two at a time: `AddN` begins with whichever operand's memory it can take over, which differs
+        from step to step, and adds more than eight in another order.
+        """
+        total = _present(operands[0])
+        for position, operand in enumerate(operands[1:], start=1):
+            is_last = position == len(operands) - 1
+            parts = ("sum", str(number)) if is_last else ("partial", str(number), str(position))
+            total = self._add(
+                worker, parts, "AddV2", [total, _present(operand)], [spec], T=spec.dtype
+            )
+        if finishes and self._averages and spec.dtype not in SMALL_FLOATS:
+            return self._desk.divided(self._name(worker, "mean", str(number)), worker, total, spec)
+        return total
+
+    # The result
+
+    def _join(
+        self,
+        worker: int,
+        chunks: Sequence[TensorRef | None],
+        sizes: Sequence[int],
+        specs: Sequence[TensorSpec],
+        order: Sequence[int],
+    ) -> list[TensorRef]:
+        """The members, taken out of the aggregated chunks, in which they are in this order."""
+        desk, dtype = self._desk, specs[0].dtype
+        lengths = [specs[number].elements or 0 for number in order]
+        filled = [size for size in sizes if size]
+        there = [chunk for chunk in chunks if chunk is not None]
+        if len(there) > 1:
+            vectors = [TensorSpec(dtype, (size,)) for size in filled]
+            there = desk.together(self._name(worker, "complete"), worker, there, vectors)
+        pieces: dict[int, list[TensorRef]] = {}
+        for number, (chunk, own) in enumerate(zip(there, _cut(lengths, filled), strict=True)):
+            name = self._name(worker, "members", str(number))
+            sliced = desk.slices(name, worker, chunk, [size for _, size in own], dtype)
+            for (position, _), piece in zip(own, sliced, strict=True):
+                pieces.setdefault(order[position], []).append(piece)
+        members = []
+        for number, spec in enumerate(specs):
+            vector = TensorSpec(dtype, (spec.elements,))
+            name = self._name(worker, "joined", str(number))
+            flat = desk.concatenated(name, worker, pieces[number], vector)
+            name = self._name(worker, "aggregated", str(number))
+            members.append(desk.reshaped(name, worker, flat, spec))
+        return members
+
+    # Nodes
+
+    def _add(
+        self,
+        worker: int,
+        parts: tuple[str, ...],
+        kind: str,
+        inputs: Sequence[TensorRef],
+        outputs: Sequence[TensorSpec],
+        **attributes: Any,
+    ) -> TensorRef:
+        name = self._name(worker, *parts)
+        return self._desk.add(name, worker, kind, inputs, outputs, **attributes)
+
+    def _name(self, worker: int, *parts: str) -> str:
+        return in_group(self._group.name, worker, *self._scope, *parts)
+
+
+def _aligned_first(specs: Sequence[TensorSpec]) -> list[int]:
+    """The numbers of some tensors, those first after which another one begins aligned."""
+    unit = aligned_elements(dtype_bytes(specs[0].dtype) or 1)
+    return sorted(range(len(specs)), key=lambda number: (specs[number].elements or 0) % unit > 0)
+
+
+def _cut(lengths: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """For each chunk the members that lie in it, one after the other, and how much of each does."""
+    found: list[list[tuple[int, int]]] = [[] for _ in sizes]
+    chunk, left = 0, sizes[0]
+    for member, length in enumerate(lengths):
+        while length > left:
+            if left:
+                found[chunk].append((member, left))
+            length -= left
+            chunk, left = chunk + 1, sizes[chunk + 1]
+        found[chunk].append((member, length))
+        left -= length
+    return found
+
+
+def _forwarded(steps: Schedule) -> frozenset[tuple[int, int]]:
+    """Workers that pass a finished chunk on after they have got it, with the chunk."""
+    gathers = [step for step in steps.steps if isinstance(step, Gather)]
+    received = {(step.target, step.chunk) for step in gathers}
+    return frozenset(received & {(step.source, step.chunk) for step in gathers})
+
+
+def _present(tensor: TensorRef | None) -> TensorRef:
+    assert tensor is not None, "an empty chunk has no value"
+    return tensor

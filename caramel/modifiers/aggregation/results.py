@@ -1,0 +1,70 @@
+"""Where a worker has what is read in place of its raw gradients."""
+
+from __future__ import annotations
+
+from caramel.core.names import TensorRef, in_group, whole
+from caramel.core.plan import ALL_GATHER, AggregatedGradient, Group, Plan
+
+
+def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
+    """The aggregated value of each dense raw gradient."""
+    sums = aggregated_values(plan, worker)
+    return {g.values: sums[g.values] for g in plan.gradients if not g.indices and g.values in sums}
+
+
+def aggregated_values(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
+    """What is read in place of each tensor of each raw gradient."""
+    found = {raw: tensor for group in plan.groups for raw, tensor in _of_group(plan, group, worker)}
+    if plan.groups:
+        for part in plan.parts:
+            found[plan.gradient(part.parameter).values] = TensorRef(whole(worker, part.parameter))
+    return found
+
+
+def arrival(plan: Plan, name: str, worker: int) -> str:
+    """The op that runs on a worker when a group has arrived there, aggregated.
+
+    A group without elements does not travel, and has none.
+    """
+    group = next(group for group in plan.groups if group.name == name)
+    return arrival_of(plan, group, worker)
+
+
+def arrival_of(plan: Plan, group: Group, worker: int) -> str:
+    """The same for a group of the plan."""
+    first = plan.gradient(group.members[0])
+    if first.indices is not None:
+        return _rows(first, group, worker)[0][1].op
+    return in_group(group.name, worker, "aggregated", "0")
+
+
+def _of_group(plan: Plan, group: Group, worker: int) -> list[tuple[TensorRef, TensorRef]]:
+    """What is read in place of the gradients that are aggregated as wholes."""
+    first = plan.gradient(group.members[0])
+    if first.indices is not None:
+        return _rows(first, group, worker)
+    if not plan.elements(group):
+        return []
+    return [
+        (
+            plan.gradient(name).values,
+            TensorRef(in_group(group.name, worker, "aggregated", str(number))),
+        )
+        for number, name in enumerate(group.members)
+        if plan.part(name) is None
+    ]
+
+
+def _rows(
+    gradient: AggregatedGradient, group: Group, worker: int
+) -> list[tuple[TensorRef, TensorRef]]:
+    """What is read in place of values and row numbers of a sparse gradient."""
+    assert gradient.indices is not None
+    gathers = group.pattern == ALL_GATHER
+    values, indices = (
+        ("gathered_values", "gathered_indices") if gathers else ("rows/values", "rows/indices")
+    )
+    return [
+        (gradient.values, TensorRef(in_group(group.name, worker, values))),
+        (gradient.indices, TensorRef(in_group(group.name, worker, indices))),
+    ]

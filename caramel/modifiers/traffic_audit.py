@@ -1,0 +1,193 @@
+"""The traffic audit: what crosses between tasks, from the graph's edges and from the plan.
+
+A tensor that several ops of one task read is sent there once, as TensorFlow does it. Sizes that
+are known only at run time (rows of sparse gradients, factors of batches of any size) are counted as
+transfers of open size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from caramel.core.devices import task_of
+from caramel.core.errors import TrafficError
+from caramel.core.facts import SUM
+from caramel.core.graph import dtype_bytes
+from caramel.core.names import all_inputs_read, inputs_read, is_added, worker_of
+from caramel.core.patterns import Gather, Reduce, chunk_sizes, schedule
+from caramel.core.plan import ALL_GATHER, FACTORS, Group, Plan
+from caramel.modifiers.crossings import Crossing, Wiring
+
+_SHARE_BYTES = 8
+_ROW_COUNT_BYTES = 4
+_FLAG_BYTES = 1
+
+
+@dataclass
+class Traffic:
+    """Bytes, and transfers of open size, between pairs of tasks (source, target)."""
+
+    bytes: dict[tuple[str, str], int] = field(default_factory=dict)
+    open_transfers: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def add(self, pair: tuple[str, str], size: int | None) -> None:
+        """Count one transfer; `size` in bytes, None if open."""
+        if size is None:
+            self.open_transfers[pair] = self.open_transfers.get(pair, 0) + 1
+        else:
+            self.bytes[pair] = self.bytes.get(pair, 0) + size
+
+
+def planned_traffic(plan: Plan) -> Traffic:
+    """What one step sends between each pair of tasks, as the plan has it."""
+    traffic = Traffic()
+    if plan.workers == 1:
+        return traffic
+    tasks = [task_of(device) or device for device in plan.devices]
+    sent: set[tuple[Hashable, str]] = set()
+    for value, source, target, size in _planned_transfers(plan):
+        if tasks[source] != tasks[target] and (value, tasks[target]) not in sent:
+            sent.add((value, tasks[target]))
+            traffic.add((tasks[source], tasks[target]), size)
+    return traffic
+
+
+# What is sent, from which worker, to which, and its size in bytes.
+_Transfer = tuple[Hashable, int, int, int | None]
+
+
+def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
+    """Every transfer between workers; equal values are sent to a task only once."""
+    workers = range(plan.workers)
+    for group in plan.groups:
+        yield from _group_transfers(plan, group)
+    yield from _share_transfers(plan)
+    told: list[tuple[str, ...]] = (
+        [("examples",)] if plan.examples is not None and plan.counts_examples else []
+    )
+    for weight in plan.used_weights:
+        leaves = {tensor for each in weight.divisors for tensor in (*each.sums, *each.means)}
+        told += [(weight.name, str(tensor)) for tensor in sorted(leaves)]
+    for weight in plan.balanced_weights:
+        for source, target in product(workers, workers):
+            yield ("share", weight.name, "float64", source), source, target, _SHARE_BYTES
+    for value in told:
+        for source, target in product(workers, workers):
+            yield (value, source), source, target, _SHARE_BYTES
+
+
+def _share_transfers(plan: Plan) -> Iterator[_Transfer]:
+    """How much each worker's factors count, and whether that is not 1."""
+    workers = range(plan.workers)
+    dtypes: dict[str, set[str]] = {}  # of the shares by each weight
+    for group in plan.factored:
+        gradient = plan.gradient(group.members[0])
+        weight = plan.weight(gradient)
+        if weight != SUM:
+            dtypes.setdefault(weight.name, set()).add(gradient.spec.dtype)
+    for name, own in dtypes.items():
+        for source, target in product(workers, workers):
+            yield ("uneven", name, source), source, target, _FLAG_BYTES
+            for dtype in sorted(own):
+                yield ("share", name, dtype, source), source, target, dtype_bytes(dtype)
+
+
+def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
+    first = plan.gradient(group.members[0])
+    if group.pattern == ALL_GATHER:
+        for part, source, target in product(
+            ("values", "indices"), range(plan.workers), range(plan.workers)
+        ):
+            yield (group.name, part, source), source, target, None
+        return
+    if group.pattern == FACTORS and first.factors is not None:
+        for number, spec in enumerate(first.factors.specs):
+            for source, target in product(range(plan.workers), range(plan.workers)):
+                yield (group.name, number, source), source, target, spec.bytes
+        return
+    size = dtype_bytes(first.spec.dtype) or 1
+    yield from _pattern_transfers(plan, group, "values", plan.elements(group), size)
+    if first.indices is not None:
+        rows = (first.spec.shape or (0,))[0] or 0
+        yield from _pattern_transfers(plan, group, "rows", rows, _ROW_COUNT_BYTES)
+
+
+def _pattern_transfers(
+    plan: Plan, group: Group, part: str, elements: int, element_bytes: int
+) -> Iterator[_Transfer]:
+    steps = schedule(group.pattern, plan.workers, depth=group.depth, shift=group.shift)
+    sizes = chunk_sizes(
+        elements, steps.chunks, element_bytes, smallest_bytes=group.smallest_chunk_bytes
+    )
+    version: Counter[tuple[int, int]] = Counter()  # of each worker's value of each chunk
+    for step in steps.steps:
+        if isinstance(step, Reduce):
+            version[step.worker, step.chunk] += 1
+            continue
+        if sizes[step.chunk]:
+            key = (step.source, step.chunk)
+            value = (group.name, part, *key, version[key])
+            yield value, step.source, step.target, sizes[step.chunk] * element_bytes
+        if isinstance(step, Gather):
+            version[step.target, step.chunk] += 1
+
+
+def _is_planned(crossing: Crossing) -> bool:
+    """Whether an edge is of a kind that may cross at all."""
+    source, consumer = crossing.source, crossing.consumer
+    if crossing.tensor is not None:
+        return is_added(source) and is_added(consumer)
+    sender, receiver = worker_of(source), worker_of(consumer)
+    if sender is None or receiver is None:
+        return False
+    return source == inputs_read(sender) and consumer == all_inputs_read(receiver)
+
+
+def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
+    """Compare what crosses in the graph with the plan; returns the traffic of one step.
+
+    Args:
+        step: the ops that a training step runs.
+
+    Raises:
+        TrafficError: an edge crosses that is not part of an aggregation, or the bytes between a
+            pair of tasks are not what the plan says; names the edges.
+    """
+    for crossing in wiring.crossings():
+        if not _is_planned(crossing):
+            raise TrafficError(
+                f"{crossing} crosses from {crossing.pair[0]} to {crossing.pair[1]}; the plan has "
+                "no such transfer"
+            )
+    crossing_in_step = wiring.crossings(wiring.ancestors(step))
+    found, planned = Traffic(), planned_traffic(plan)
+    for crossing in crossing_in_step:
+        found.add(crossing.pair, crossing.bytes)
+    for what, got, wanted in (
+        ("bytes", found.bytes, planned.bytes),
+        ("transfers of open size", found.open_transfers, planned.open_transfers),
+    ):
+        for pair in sorted(set(got) | set(wanted)):
+            if got.get(pair, 0) != wanted.get(pair, 0):
+                raise TrafficError(_mismatch(what, pair, got, wanted, crossing_in_step))
+    return found
+
+
+def _mismatch(
+    what: str,
+    pair: tuple[str, str],
+    got: Mapping[tuple[str, str], int],
+    wanted: Mapping[tuple[str, str], int],
+    crossings: list[Crossing],
+) -> str:
+    edges = [c for c in crossings if c.pair == pair]
+    edges.sort(key=lambda crossing: (-(crossing.bytes or 0), crossing.source, crossing.consumer))
+    listed = "; ".join(str(crossing) for crossing in edges[:10])
+    return (
+        f"{got.get(pair, 0)} {what} cross from {pair[0]} to {pair[1]}, the plan says "
+        f"{wanted.get(pair, 0)}; the edges are: {listed or 'none'}"
+        + (f"; and {len(edges) - 10} more" if len(edges) > 10 else "")
+    )

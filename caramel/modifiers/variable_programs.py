@@ -1,0 +1,235 @@
+"""Reads, broadcasts and merges variables: the programs beside the training step.
+
+The *source* of a variable is the copy in which it is initialised and restored: the evaluation copy
+if there is one, else worker 0's (they share all but local variables). From there it is broadcast to
+all workers along a tree: whoever has received it sends it on to two others at most, so that no link
+carries it once for each worker, and no sender holds as many copies. Local variables go the other
+way: what those of all workers are together, their sum or mean, is what is saved and evaluated.
+Where it is a sum, worker 0 gets all of a value that is broadcast, and the others begin at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.core import names
+from caramel.core.facts import Variable
+from caramel.core.names import TensorRef, added
+from caramel.core.plan import Plan
+from caramel.modifiers.graph_writer import GraphWriter, copy_of, static_shape
+
+BRANCHES = 2  # of the tree along which a variable is broadcast
+
+
+def source_prefix(plan: Plan) -> str:
+    """The prefix of the copy in which variables are initialised and restored."""
+    return names.EVALUATION if plan.evaluation else names.replica_prefix(0)
+
+
+def value_on(worker: int, variable: Variable) -> TensorRef:
+    """A variable's value on one worker."""
+    return TensorRef(names.in_replica(worker, variable.read))
+
+
+def _sent_value(worker: int, variable: Variable) -> TensorRef:
+    """The same, to be sent to worker 0 to be merged."""
+    return TensorRef(added(worker, "read", variable.name))
+
+
+def source_value(variable: Variable) -> TensorRef:
+    """A variable's value at its source."""
+    return TensorRef(added(0, "source", variable.name))
+
+
+def merged_value(variable: Variable) -> TensorRef:
+    """The sum or the mean of a local variable over the workers."""
+    return TensorRef(added(0, "merged", variable.name))
+
+
+def broadcast_op(worker: int, variable: Variable) -> str:
+    """Assigns the source's value to a worker's variable."""
+    return added(worker, "broadcast", variable.name)
+
+
+def refresh_op(variable: Variable) -> str:
+    """Assigns what a local variable is on all workers together to the evaluation copy's."""
+    return added(0, "refresh", variable.name)
+
+
+def restore_op(variable: Variable) -> str:
+    """Assigns what is fed to `restored_value` to the source's variable."""
+    return added(0, "restore", variable.name)
+
+
+def restored_value(variable: Variable) -> TensorRef:
+    """Placeholder of the value that `restore_op` assigns."""
+    return TensorRef(added(0, "restored", variable.name))
+
+
+def is_merged(variable: Variable, plan: Plan) -> bool:
+    """Whether a variable is a sum or a mean over the workers; there is no mean of integers."""
+    is_float = variable.spec.dtype.startswith(("float", "bfloat", "complex"))
+    has_one = variable.name in plan.summed or (variable.name in plan.local and is_float)
+    return has_one and plan.workers > 1
+
+
+def broadcast_targets(variable: Variable, plan: Plan) -> range:
+    """The workers whose copy of a variable is not the source's."""
+    own_source = plan.evaluation and variable.name in plan.local
+    return range(0 if own_source else 1, plan.workers)
+
+
+def synchronise(graph_def: Any, plan: Plan) -> Any:
+    """Add the ops that read, broadcast, average and restore variables."""
+    synchronised = copy_of(graph_def)
+    devices = {node.name: node.device for node in graph_def.node}
+    for variable in plan.variables:
+        _Programs(GraphWriter(synchronised), plan, variable, devices).write()
+    return synchronised
+
+
+class _Programs:
+    """The ops for one variable."""
+
+    def __init__(
+        self, writer: GraphWriter, plan: Plan, variable: Variable, devices: dict[str, str]
+    ) -> None:
+        self._writer, self._plan, self._variable, self._devices = writer, plan, variable, devices
+        self._home = devices[names.in_copy(source_prefix(plan), variable.handle)]
+
+    def write(self) -> None:
+        variable, plan = self._variable, self._plan
+        source_handle = TensorRef(names.in_copy(source_prefix(plan), variable.handle))
+        source = self._read(source_value(variable).op, source_handle, self._home)
+        self._write_broadcasts(source)
+        merges = is_merged(variable, plan)
+        if merges:
+            self._write_merged()
+        if variable.name in plan.local and plan.evaluation:
+            value = merged_value(variable) if merges else value_on(0, variable)
+            self._assign(refresh_op(variable), source_handle, value, self._home)
+        placeholder = self._writer.add(
+            restored_value(variable).op,
+            "Placeholder",
+            device=self._home,
+            dtype=variable.spec.dtype,
+            shape=static_shape(variable.spec),
+        )
+        self._assign(restore_op(variable), source_handle, placeholder, self._home)
+
+    def _read(self, name: str, handle: TensorRef, device: str) -> TensorRef:
+        spec = self._variable.spec
+        return self._writer.add(
+            name, "ReadVariableOp", [handle], device=device, outputs=[spec], dtype=spec.dtype
+        )
+
+    def _assign(self, name: str, handle: TensorRef, value: TensorRef, device: str) -> None:
+        self._writer.add(
+            name,
+            "AssignVariableOp",
+            [handle, value],
+            device=device,
+            dtype=self._variable.spec.dtype,
+        )
+
+    def _write_broadcasts(self, source: TensorRef) -> None:
+        """Down a binary tree of workers with the source, which is with worker 0, at its root."""
+        received = [source]
+        for worker in broadcast_targets(self._variable, self._plan):
+            if worker:
+                value = received[(worker - 1) // BRANCHES]
+                if BRANCHES * worker + 1 < self._plan.workers:
+                    value = self._relay(worker, value)
+                received.append(value)
+            self._write_broadcast(worker, received[worker])
+
+    def _relay(self, worker: int, value: TensorRef) -> TensorRef:
+        """A value that was sent to a worker, to be sent on from there."""
+        variable = self._variable
+        return self._writer.add(
+            added(worker, "relay", variable.name),
+            "Identity",
+            [value],
+            device=self._device(worker),
+            outputs=[variable.spec],
+            T=variable.spec.dtype,
+        )
+
+    def _write_broadcast(self, worker: int, value: TensorRef) -> None:
+        """A generator's state gets the worker's number added to its key: it draws differently.
+
+        A sum is whole on worker 0, so the others get zeros.
+        """
+        variable, device = self._variable, self._device(worker)
+        if variable.name in self._plan.summed and worker:
+            value = self._writer.add(
+                added(worker, "broadcast_zeros", variable.name),
+                "ZerosLike",
+                [value],
+                device=device,
+                outputs=[variable.spec],
+                T=variable.spec.dtype,
+            )
+        if variable.name in self._plan.generators and variable.spec.shape:
+            offset = np.zeros(variable.spec.elements or 0, np.int64)
+            offset[-1] = worker
+            constant = self._writer.constant(
+                added(worker, "broadcast_offset", variable.name), offset, device=device
+            )
+            value = self._writer.add(
+                added(worker, "broadcast_state", variable.name),
+                "AddV2",
+                [value, constant],
+                device=device,
+                outputs=[variable.spec],
+                T=variable.spec.dtype,
+            )
+        handle = TensorRef(names.in_replica(worker, variable.handle))
+        self._assign(broadcast_op(worker, variable), handle, value, device)
+
+    def _device(self, worker: int) -> str:
+        """Where a worker has the variable."""
+        return self._devices[names.in_replica(worker, self._variable.handle)]
+
+    def _write_merged(self) -> None:
+        variable, plan = self._variable, self._plan
+        spec, device = variable.spec, self._home
+        adds = variable.name in plan.summed
+        last = plan.workers - 1
+        total, *others = self._values()
+        for worker, value in enumerate(others, start=1):  # `AddN` has no fixed order
+            is_result = adds and worker == last
+            name = added(0, "total", str(worker), variable.name)
+            total = self._writer.add(
+                merged_value(variable).op if is_result else name,
+                "AddV2",
+                [total, value],
+                device=device,
+                outputs=[spec],
+                T=spec.dtype,
+            )
+        if adds:
+            return
+        number = self._writer.constant(
+            added(0, "merged", variable.name, "workers"),
+            np.array(plan.workers, tf.as_dtype(spec.dtype).as_numpy_dtype),
+            device=device,
+        )
+        self._writer.add(
+            merged_value(variable).op,
+            "RealDiv",
+            [total, number],
+            device=device,
+            outputs=[spec],
+            T=spec.dtype,
+        )
+
+    def _values(self) -> Iterator[TensorRef]:
+        for worker in range(self._plan.workers):
+            handle = TensorRef(names.in_replica(worker, self._variable.handle))
+            name = _sent_value(worker, self._variable).op
+            yield self._read(name, handle, self._devices[handle.op])

@@ -1,0 +1,14 @@
+"""TensorFlow's shared library, by ctypes, without TensorFlow's Python.
+
+In come calls with plain data; out come sessions, servers and answers of the library. What Caramel
+assumes of TensorFlow's binary is assumed here and nowhere else.
+
+========= ==========================================================================================
+`kernels` has TensorFlow a kernel for an op on a kind of device? As its library has registered them
+`library` TensorFlow's shared library, by ctypes, without TensorFlow's Python
+`malloc`  memory that a step frees is kept for the next one
+`server`  one of TensorFlow's servers, by its shared library: it needs nothing of TensorFlow's
+          Python
+`session` sessions by TensorFlow's C API, over graphs that no Python objects stand for
+========= ==========================================================================================
+"""

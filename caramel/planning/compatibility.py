@@ -1,0 +1,173 @@
+"""Does a plan that was made elsewhere fit the job it is used for?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from caramel.analyzers.fusions import find_cycle, opened
+from caramel.core.errors import PlanError
+from caramel.core.facts import Fusions, LoopFrames
+from caramel.core.graph import OpGraph
+from caramel.core.plan import Edge, Plan
+
+DECIDED = ("parts", "groups", "edges", "gates")
+"""What a plan decides; everything else follows from that and from the job."""
+
+# Follow from what is decided and need not be given.
+_DERIVED = ("orders", "deferral", "input_reads", "held", "evaluation", "marks", "summed")
+
+
+def decides_alike(plan: Plan, other: Plan) -> bool:
+    """Whether two plans for the same job do the same, whatever reasons they give."""
+    return all(_decided(plan, name) == _decided(other, name) for name in DECIDED)
+
+
+def _decided(plan: Plan, name: str) -> object:
+    if name == "groups":
+        return [dataclasses.replace(group, reason="") for group in plan.groups]
+    return tuple(getattr(plan, name))
+
+
+def check_fit(plan: Plan, expected: Plan) -> None:
+    """Raise unless `plan` is a plan for the same job on the same workers as `expected`.
+
+    Args:
+        expected: any plan that was made from the facts of the job.
+
+    Raises:
+        PlanError: says what differs.
+    """
+    for field in dataclasses.fields(Plan):
+        given, wanted = (_told(each, field.name) for each in (plan, expected))
+        if field.name not in (*DECIDED, *_DERIVED) and given != wanted:
+            raise PlanError(
+                f"the plan does not fit the job: its {field.name} are {_difference(given, wanted)}"
+            )
+
+
+def _told(plan: Plan, name: str) -> object:
+    """What a plan says of its job; gradients without their factors, which follow from the job."""
+    if name == "gradients":
+        return tuple(dataclasses.replace(gradient, factors=None) for gradient in plan.gradients)
+    value: object = getattr(plan, name)
+    return value
+
+
+def check_edges(plan: Plan, graph: OpGraph, frames: LoopFrames) -> None:
+    """Raise if a control edge crosses the border of a loop; TensorFlow would not run such a graph.
+
+    Args:
+        graph: the single-device graph. Edges between ops that it does not have are left alone.
+        frames: in which loop each of its ops is.
+
+    Raises:
+        PlanError: says which edge.
+    """
+    for edge in plan.edges:
+        if edge.before not in graph or edge.after not in graph:
+            continue
+        # An op waits in the loop of what it reads, which for `Enter` and `Exit` is not their own.
+        around = [frames.frame.get(source, "") for source in graph[edge.after].sources]
+        waits_in, begins_in = max(around, key=len, default=""), frames.frame.get(edge.before, "")
+        if waits_in != begins_in:
+            raise PlanError(
+                f"an edge of the plan, '{edge.before}' -> '{edge.after}', crosses the border of a "
+                f"loop: it begins {_in_loop(begins_in)} and ends {_in_loop(waits_in)}"
+            )
+
+
+def check_fused(plan: Plan, graph: OpGraph, fusions: Fusions) -> None:
+    """Raise if no step with the plan's control edges ends where TensorFlow computes ops as one.
+
+    Args:
+        graph: the single-device graph.
+        fusions: its ops that may be computed as one.
+
+    Raises:
+        PlanError: says which ops, and which edge.
+    """
+    cycle = find_cycle(graph, fusions, [*plan.orders, *plan.edges])
+    if cycle is not None:
+        open_groups = opened(graph, fusions, [*plan.orders, *plan.edges]).groups
+        groups = [own for own in open_groups if own[0] in cycle]
+        edge = _edge_on(cycle, [*plan.edges, *plan.orders], groups)
+        raise PlanError(
+            f"with an edge of the plan, '{edge.before}' -> '{edge.after}', a step would never end: "
+            f"where TensorFlow uses oneDNN it may compute {_as_one(graph, groups)} as one op, "
+            f"which would wait for itself: {' -> '.join(cycle)}; leave that edge out"
+        )
+    for group, waits in _added(plan, fusions):
+        for name in group:
+            read = next((t.op for t in graph[name].inputs if t.op in group), None)
+            if graph[name].kind == "BiasAdd" and waits[name] and read is not None:
+                own, its = set(graph[name].control_inputs), set(graph[read].control_inputs)
+                if own | waits[name] == its | waits[read]:
+                    raise PlanError(
+                        f"by edges of the plan '{name}' waits for the same ops as '{read}', which "
+                        "it reads; where TensorFlow uses oneDNN, that ends the workers' processes: "
+                        f"leave out the edges to '{name}', which wait for nothing else"
+                    )
+
+
+def kept_apart(plan: Plan, graph: OpGraph, fusions: Fusions) -> Iterator[str]:
+    """What the plan's edges keep TensorFlow from computing as one, each in a sentence."""
+    for group, waits in _added(plan, fusions):
+        if len({frozenset(own) for own in waits.values()}) > 1:
+            edge = next(edge for edge in plan.edges if edge.after in group)
+            yield (
+                f"an edge of the plan, '{edge.before}' -> '{edge.after}', keeps TensorFlow from "
+                f"computing {_as_one(graph, [group])} as one op where it uses oneDNN, which may "
+                "make steps longer"
+            )
+
+
+def _added(plan: Plan, fusions: Fusions) -> Iterator[tuple[tuple[str, ...], dict[str, set[str]]]]:
+    """The groups to which edges of the plan lead, and what each of their ops waits for by them."""
+    before: dict[str, set[str]] = {}
+    for edge in plan.edges:
+        before.setdefault(edge.after, set()).add(edge.before)
+    for group in fusions.groups if before else ():
+        if any(name in before for name in group):
+            yield group, {name: before.get(name, set()) for name in group}
+
+
+def _edge_on(
+    cycle: Sequence[str], edges: Sequence[Edge], groups: Sequence[tuple[str, ...]]
+) -> Edge:
+    """An edge that closes a cycle of ops in which each group goes by its first op."""
+    one = {name: group[0] for group in groups for name in group}
+    steps = set(pairwise(cycle))
+    return next(
+        edge
+        for edge in edges
+        if (one.get(edge.before, edge.before), one.get(edge.after, edge.after)) in steps
+    )
+
+
+def _as_one(graph: OpGraph, groups: Sequence[tuple[str, ...]]) -> str:
+    """Groups of ops, for people."""
+    return ", and ".join(
+        " with ".join(f"'{name}' ({graph[name].kind})" for name in group) for group in groups
+    )
+
+
+def _in_loop(frame: str) -> str:
+    return f"inside that of '{frame}'" if frame else "outside"
+
+
+def _difference(given: object, wanted: object) -> str:
+    """Where two values differ, in few words."""
+    if isinstance(given, tuple) and isinstance(wanted, tuple) and not hasattr(given, "_fields"):
+        missing = [value for value in wanted if value not in given]
+        unknown = [value for value in given if value not in wanted]
+        if missing or unknown:
+            parts = [
+                f"{what} {values[0]}"
+                for what, values in (("lacking", missing), ("with an unknown", unknown))
+                if values
+            ]
+            return ", ".join(parts)
+        return "in another order"
+    return f"{given!r}, but the job's {wanted!r}"

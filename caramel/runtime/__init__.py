@@ -1,0 +1,24 @@
+"""What happens while it trains.
+
+In come a distributed graph with one plan or several, and a cluster; out come the results of steps,
+variables, checkpoints, traces and metrics. `session` is what users hold.
+
+================== =================================================================================
+`checkpoint`       checkpoints in TensorFlow's own format, written so that an interruption never
+                   loses the last one
+`checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
+`device_check`     are the devices there that a job asks for, and what runs elsewhere?
+`session`          runs a distributed job: training steps, evaluation, variables, checkpoints
+`turns`            the public methods of an object take turns: one is done before that of another
+                   thread begins
+`variables`        the variables that all plans of a session work on: initialised, read, broadcast,
+                   merged
+`control/`         which plan does the next step: trials, drift, and plans that cannot run
+`execution/`       parts of the distributed graph on the cluster: compiled once, called many times,
+                   never in silence
+`stalls/`          steps that take too long: what do they wait for?
+`steps/`           one training step of a plan: what is fed, fetched, put together, and left for the
+                   next step
+`traces/`          from what TensorFlow traced to times of ops and timelines of steps
+================== =================================================================================
+"""

@@ -1,0 +1,146 @@
+"""When does a running job measure itself and plan again?
+
+A job that was started without measured facts does some steps without a plan, and has the next few
+traced; from these it plans. One that has a plan compares its steps with what was expected, and if
+they drift away it can do the same again. Nothing here measures or runs anything.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from caramel.core.errors import PlanError
+
+Replan = Literal["never", "auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanSettings:
+    """When a job plans while it runs.
+
+    Attributes:
+        first_after: steps that a job does before it measures itself for the first time.
+        traced: steps that are then traced.
+        least_step_s: a job of shorter steps is left as it is.
+        drift: how many times longer than expected steps may be.
+        window: how many steps are looked at for that; their median counts.
+        lasting_s: steps must have been too long for this time; what passes sooner is a disturbance,
+            for which planning again would not pay.
+
+    Raises:
+        PlanError: a number is out of range.
+    """
+
+    first_after: int = 10
+    traced: int = 3
+    least_step_s: float = 0.02
+    drift: float = 1.3
+    window: int = 20
+    lasting_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.first_after < 1 or self.traced < 1 or self.window < 1:
+            raise PlanError("first_after, traced and window must be at least 1")
+        if not self.drift > 1:
+            raise PlanError(f"drift must be more than 1, not {self.drift}")
+        if not self.lasting_s >= 0:
+            raise PlanError(f"lasting_s must be at least 0, not {self.lasting_s}")
+
+
+class Watch:
+    """Watches the times of steps, and says when to trace them and to plan.
+
+    Args:
+        settings: see there.
+        begins: whether the job has no measured facts and is to measure itself.
+        again: whether to plan again when steps drift.
+    """
+
+    def __init__(self, settings: ReplanSettings, *, begins: bool, again: bool) -> None:
+        self._settings, self._again = settings, again
+        self._recent_s: deque[float] = deque(maxlen=max(settings.window, settings.first_after))
+        self._begins, self._traced = begins, 0
+        self._traces = False
+        self._is_new = False  # whether a drift was found that nobody has been told of
+        self._drifted = False
+        self._drifting_s = 0.0  # for how long steps have been too long by now
+        self._learns = False  # what to expect, from the next steps
+        self.expected_s: float | None = None
+
+    @property
+    def wants_trace(self) -> bool:
+        """Whether the next step is to be traced."""
+        return self._traces and self._traced < self._settings.traced
+
+    @property
+    def plans_again(self) -> bool:
+        """Whether steps that drift are a reason to plan again, if they are long enough."""
+        return self._again
+
+    @property
+    def wants_plan(self) -> bool:
+        """Whether enough was traced to plan."""
+        return self._traces and self._traced >= self._settings.traced
+
+    @property
+    def usual_s(self) -> float | None:
+        """The median of the steps since something else was expected; None before there were any."""
+        return median(self._recent_s) if self._recent_s else None
+
+    @property
+    def drift(self) -> float | None:
+        """The usual step over the expected one; None if one of them is not known."""
+        window, expected_s = self._settings.window, self.expected_s
+        recent_s = list(self._recent_s)[-window:]  # another thread may go on meanwhile
+        if expected_s is None or len(recent_s) < window:
+            return None
+        return median(recent_s) / expected_s
+
+    def record(self, step_s: float, *, counts: bool = True) -> None:
+        """An ordinary step took so long.
+
+        Args:
+            step_s: how long, in seconds.
+            counts: False if something else than a usual step was done in that time.
+        """
+        if not counts:
+            return
+        self._recent_s.append(step_s)
+        if self._begins and len(self._recent_s) >= self._settings.first_after:
+            self._begins = False
+            self._traces = self._is_long_enough
+        if self._learns and len(self._recent_s) >= self._settings.window:
+            self.expected_s, self._learns = self.usual_s, False
+        drift = self.drift
+        is_too_long = drift is not None and drift > self._settings.drift
+        self._drifting_s = self._drifting_s + step_s if is_too_long else 0.0
+        if is_too_long and self._drifting_s >= self._settings.lasting_s and not self._drifted:
+            self._drifted = self._is_new = True
+            self._traces = self._again and self._is_long_enough
+
+    @property
+    def _is_long_enough(self) -> bool:
+        return median(self._recent_s) >= self._settings.least_step_s
+
+    def record_trace(self) -> None:
+        """A step was traced."""
+        self._traced += 1
+
+    def take_news(self) -> float | None:
+        """The drift, once after it has become too large."""
+        news, self._is_new = self._is_new, False
+        return self.drift if news else None
+
+    def expect(self, step_s: float | None) -> None:
+        """Steps are expected to take so long from now on; what was before does not count.
+
+        Args:
+            step_s: in seconds; None if it is not known: then as long as the next steps take.
+        """
+        self.expected_s, self._learns = step_s, step_s is None
+        self._recent_s.clear()
+        self._drifting_s = 0.0
+        self._traces, self._traced, self._drifted, self._is_new = False, 0, False, False

@@ -1,0 +1,15 @@
+"""Parts of the distributed graph on the cluster: compiled once, called many times, never in
+silence.
+
+=================== ================================================================================
+`calls`             calls into TensorFlow that never wait in silence
+`clocks`            by how much do the clocks of several workers differ?
+`distributed_graph` the distributed graph: one part for each plan, as a session sends it
+`job`               what a session runs: a distributed graph with one plan or several, and what is
+                    known of it
+`outcome`           what becomes of a call that another thread makes, for a caller who may be
+                    interrupted
+`runner`            runs parts of the distributed graph on the cluster, each compiled once
+`transfer_recorder` lets TensorFlow record all transfers of calls that are traced
+=================== ================================================================================
+"""

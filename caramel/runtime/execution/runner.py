@@ -1,0 +1,426 @@
+"""Runs parts of the distributed graph on the cluster, each compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.servers import embedded_servers, own_server
+from caramel.core.devices import task_of
+from caramel.core.errors import ClusterError, StepTimeoutError, WorkerStartError
+from caramel.core.names import TensorRef, in_variant, tensor_in_variant, variant_prefix
+from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
+from caramel.runtime.execution.calls import Channel, Look
+from caramel.runtime.execution.clocks import clock_offsets_s
+from caramel.runtime.execution.distributed_graph import DistributedGraph
+from caramel.runtime.execution.transfer_recorder import Recording
+
+tf1 = tf.compat.v1
+
+_CLOCK_TRIES = 3
+_PLACE_S, _PLACE_BYTES_PER_S = 120.0, 1e5  # a large graph may take far longer than a step
+_CANCELLING_S = 10.0  # for all workers to give up a call
+_CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
+
+Call = Callable[[], list[Any]]
+
+
+class Runner:
+    """A TensorFlow session over a cluster.
+
+    Args:
+        graph: the distributed graph; what it has is sent by `extend`.
+        devices: devices of the replicas.
+        cluster: the workers.
+        start_timeout_s: how long to wait for the workers, in seconds.
+        call_timeout_s: how long one call may take, in seconds; not for placing the graph.
+        config: options of the session and of servers in this process, such as thread counts.
+
+    Raises:
+        ClusterError: this process cannot drive the cluster.
+        WorkerStartError: a worker cannot be reached, or is none of this cluster.
+    """
+
+    def __init__(
+        self,
+        graph: DistributedGraph,
+        devices: Sequence[str],
+        cluster: Cluster,
+        *,
+        start_timeout_s: float,
+        call_timeout_s: float,
+        config: Any = None,
+    ) -> None:
+        if is_forked():
+            raise ClusterError(
+                "this process was forked from one that had opened a session, and TensorFlow's "
+                "connections do not work in it; start it by multiprocessing's method 'spawn', or "
+                "before the first session is opened"
+            )
+        self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
+        self._tasks = [task_of(device) for device in devices]
+        self._different_tasks = list(dict.fromkeys(self._tasks))
+        self._sent = 0  # how many parts of the graph
+        self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
+        self._calls: dict[Any, GraphCall] = {}
+        self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
+        self._recording: Recording | None = None  # from the first traced calls on
+        self._look: Look | None = None
+        self._limit_s: float | None = None  # of calls that are cancelled then
+        self._target = self._connect(start_timeout_s, config)
+        self._channel = Channel(cluster)
+        self._greet(start_timeout_s)
+        self._session = GraphSession(self._target, _config(config), self._tasks[0])
+
+    def available_devices(self, timeout_s: float) -> tuple[str, ...]:
+        """Full names of all devices of all workers.
+
+        Args:
+            timeout_s: how long the workers may take to tell, in seconds.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        return self._channel.call(
+            self._session.devices, what="listing the workers' devices", timeout_s=timeout_s
+        )
+
+    def extend(self) -> None:
+        """Send what the graph has got since the last time; it can be run then.
+
+        It may take much longer than a call, so it has at least two minutes, and ten seconds for
+        each megabyte.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        parts, added = self._graph.parts[self._sent :], tuple(self._added)
+        if not parts and not added:
+            return
+
+        def send() -> None:  # keeps account itself: whoever called may have been interrupted
+            for part in parts:
+                self._session.extend(part.graph_def, variant_prefix(part.variant))
+                self._sent += 1
+            for graph_def, variant in added:
+                self._session.extend(graph_def, variant_prefix(variant))
+                del self._added[0]
+            self._session.place()
+
+        size = sum(len(part.graph_def) for part in parts) + sum(len(each) for each, _ in added)
+        deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
+        self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
+
+    def add(self, graph_def: bytes, variant: int) -> None:
+        """Add nodes to a variant in this session alone, which the next `extend` sends.
+
+        Args:
+            graph_def: a serialised GraphDef.
+            variant: the variant's number.
+        """
+        self._added.append((graph_def, variant))
+
+    @property
+    def limit_of_calls_s(self) -> float:
+        """How long one call may take, in seconds."""
+        return self._timeout_s
+
+    def seconds_to_prepare(self, variant: int) -> float:
+        """How long a variant's first call may take longer than later ones, by its size."""
+        sizes = (len(part.graph_def) for part in self._graph.parts if part.variant == variant)
+        return sum(sizes) / _PLACE_BYTES_PER_S
+
+    def run(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        what: str,
+    ) -> list[Any]:
+        """The values of tensors, after running them and the target ops.
+
+        Args:
+            what: what is being done, for messages.
+
+        Raises:
+            WorkerLostError: a worker was lost.
+            StepTimeoutError: it took too long although every worker can be reached.
+            SessionError: an earlier call failed that way.
+            tf.errors.OpError: an op has failed.
+        """
+        return self.call(self.compile(tensors, targets, fed), what)
+
+    def compile(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        *,
+        variant: int = 0,
+        traced: bool = True,
+    ) -> Call:
+        """A function that fetches tensors and runs target ops.
+
+        What is fed may be fetched, too, which TensorFlow itself refuses.
+
+        Args:
+            variant: the number of the variant to which all of them belong.
+            traced: whether it is traced while calls are.
+        """
+        if any(tensor in fed for tensor in tensors):
+            others = [tensor for tensor in tensors if tensor not in fed]
+            if not others and not targets:
+                return lambda: _with_fed(tensors, fed, [])
+            call = self.compile(others, targets, fed, variant=variant, traced=traced)
+            return lambda: _with_fed(tensors, fed, call())
+        traces = self._traces if traced else None
+        key = (variant, tuple(tensors), tuple(targets), tuple(fed), traces is None)
+        if key not in self._calls:
+            self._calls[key] = GraphCall(
+                self._session,
+                [tensor_in_variant(variant, tensor) for tensor in tensors],
+                [in_variant(variant, name) for name in targets],
+                [tensor_in_variant(variant, tensor) for tensor in fed],
+            )
+        compiled, values = self._calls[key], list(fed.values())
+        if traces is None:
+            return lambda: compiled(values, limit_s=self._limit_s)
+        metadata = tf1.RunMetadata()
+        traces.append(metadata)
+        return lambda: compiled(values, metadata, limit_s=self._limit_s)
+
+    @property
+    def compiled(self) -> int:
+        """How many functions were compiled so far; the first call of one takes longer."""
+        return len(self._calls)
+
+    @contextmanager
+    def traced(self) -> Iterator[list[Any]]:
+        """Trace the calls that are compiled meanwhile; their `RunMetadata` come into the list.
+
+        So do those of the calls that let all workers record (see `Recording`).
+        """
+        self._traces = []
+        try:
+            yield self._traces
+        finally:
+            self._traces = None
+
+    @property
+    def is_tracing(self) -> bool:
+        """Whether calls are traced."""
+        return self._traces is not None
+
+    @contextmanager
+    def watched(self, look: Look) -> Iterator[None]:
+        """Let calls that take long meanwhile be looked into."""
+        self._look = look
+        try:
+            yield
+        finally:
+            self._look = None
+
+    @contextmanager
+    def limited(self, limit_s: float) -> Iterator[None]:
+        """Let TensorFlow cancel calls that take longer meanwhile; the session can be used on.
+
+        A call that cannot be cancelled fails a little later, as if it had taken longer than calls
+        may. The first call of a function may take much longer than later ones.
+        """
+        self._limit_s = limit_s
+        try:
+            yield
+        finally:
+            self._limit_s = None
+
+    def call(self, function: Call, what: str) -> list[Any]:
+        """Call what makes calls into TensorFlow, and watch the workers meanwhile.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+            Exception: the results cannot be brought to Python, although everything was done.
+        """
+        if self._traces is not None and len(self._different_tasks) > 1:
+            function = partial(self._recorded, function, self._traces)
+        timeout_s = self._timeout_s
+        if self._limit_s is not None:
+            timeout_s = max(timeout_s, self._limit_s + _CANCELLING_S)
+        try:
+            return self._channel.call(function, what=what, timeout_s=timeout_s, look=self._look)
+        except UnreadError as error:
+            raise error.__cause__ or error from None
+
+    def _recorded(self, function: Call, traces: list[Any]) -> list[Any]:
+        """Make calls that are traced, while all workers record what they receive."""
+        if self._recording is None:
+            self._recording = Recording(self._target, _config(None), self._different_tasks)
+        return self._recording.during(function, traces)
+
+    def clock_offsets_s(self) -> tuple[float, ...]:
+        """By how much the clock of each replica's worker is ahead of the first one's, in seconds.
+
+        Workers that were started on this machine have its clock.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        tasks = self._different_tasks
+        if self._cluster.kind != "remote" or len(tasks) == 1:
+            return (0.0,) * len(self._tasks)
+        offsets_s = self._channel.call(
+            lambda: _compared_clocks(self._target, tasks),
+            what="comparing the workers' clocks",
+            timeout_s=self._timeout_s,
+        )
+        of_task = dict(zip(tasks, offsets_s, strict=True))
+        return tuple(of_task[task] for task in self._tasks)
+
+    def close(self) -> None:
+        """End the session; what it held on the workers is gone."""
+        self._channel.close(self._end, timeout_s=_CLOSE_TIMEOUT_S)
+
+    def _end(self) -> None:
+        if self._recording is not None:
+            self._recording.close()
+        self._session.close()
+
+    def _connect(self, timeout_s: float, config: Any) -> str:
+        """Start or reach the servers; returns the session's target."""
+        cluster = self._cluster
+        if cluster.kind == "embedded":
+            return embedded_servers(cluster.size, config=config).target
+        if cluster.task:
+            raise ClusterError(
+                f"this process is {cluster.describe(cluster.task)}, but worker 0 drives the job; "
+                "run 'caramel worker' here instead"
+            )
+        own = own_server(cluster, config=config).target if cluster.task == 0 else None
+        cluster.wait_until_reachable(timeout_s)
+        return own or f"grpc://{cluster.tasks[0].address}"
+
+    def _greet(self, timeout_s: float) -> None:
+        """Let every worker run one op: whatever listens there must be a server of this cluster."""
+        graph = tf.Graph()
+        with graph.as_default():
+            greetings = []
+            for task in self._different_tasks:
+                with tf.device(task):
+                    greetings.append(tf.no_op())
+        session = tf1.Session(self._target, graph=graph, config=_config(None))
+        try:
+            self._channel.call(
+                lambda: session.run(greetings), what="connecting", timeout_s=timeout_s
+            )
+        except StepTimeoutError:
+            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
+            raise WorkerStartError(
+                f"what listens at {', '.join(str(t.address) for t in self._cluster.tasks)} did not "
+                f"answer within {timeout_s:g} s; is each a 'caramel worker' that was started with "
+                "this list of addresses?"
+            ) from None
+        self._channel.call(session.close, what="connecting", timeout_s=timeout_s)
+
+
+class VariantRunner:
+    """Runs parts of one variant; names are those of its plan's own graph.
+
+    Args:
+        runner: runs parts of the whole graph.
+        variant: the variant's number.
+    """
+
+    def __init__(self, runner: Runner, variant: int) -> None:
+        self._runner, self._variant = runner, variant
+
+    def run(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        what: str,
+    ) -> list[Any]:
+        """As `Runner.run`."""
+        return self.call(self.compile(tensors, targets, fed), what)
+
+    def compile(
+        self,
+        tensors: Sequence[TensorRef],
+        targets: Sequence[str],
+        fed: Mapping[TensorRef, Any],
+        *,
+        traced: bool = True,
+    ) -> Call:
+        """As `Runner.compile`."""
+        return self._runner.compile(tensors, targets, fed, variant=self._variant, traced=traced)
+
+    def call(self, function: Call, what: str) -> list[Any]:
+        """As `Runner.call`."""
+        return self._runner.call(function, what)
+
+    def extend(self) -> None:
+        """As `Runner.extend`."""
+        self._runner.extend()
+
+    def in_whole_graph(self, ops: Sequence[str]) -> list[str]:
+        """What ops of the variant are called in the whole graph."""
+        return [in_variant(self._variant, op) for op in ops]
+
+    @property
+    def compiled(self) -> int:
+        """As `Runner.compiled`."""
+        return self._runner.compiled
+
+
+def _with_fed(
+    tensors: Sequence[TensorRef], fed: Mapping[TensorRef, Any], results: Sequence[Any]
+) -> list[Any]:
+    """The values of tensors, of which those that are fed are not among the results."""
+    remaining = iter(results)
+    return [np.asarray(fed[t])[()] if t in fed else next(remaining) for t in tensors]
+
+
+def _compared_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
+    """By how much the clock of each task is ahead of the first one's, in seconds.
+
+    Very rarely gRPC sends a call twice, and TensorFlow gives up such a call. Other than a step,
+    reading clocks can simply be done again.
+    """
+    for _ in range(_CLOCK_TRIES - 1):
+        with suppress(tf.errors.AbortedError):
+            return _compare_clocks(target, tasks)
+    return _compare_clocks(target, tasks)
+
+
+def _compare_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
+    graph = tf.Graph()
+    with graph.as_default():
+        stamps = []
+        for task in tasks:
+            with tf.device(task):
+                stamps.append(tf.timestamp())
+    with tf1.Session(target, graph=graph, config=_config(None)) as session:
+        ask = [session.make_callable(stamp) for stamp in stamps]
+        return clock_offsets_s(lambda clock: float(ask[clock]()), len(tasks))
+
+
+def _config(config: Any) -> Any:
+    """The user's session options with ours: state of its own, and no graph optimizers.
+
+    The optimizers triple the time of the first step, make later ones no faster, and may undo
+    planned edges; constant folding would turn initial zeros into megabytes of graph. Soft placement
+    lets ops without a kernel for a replica's device run on the CPU of the same task.
+    """
+    own = tf1.ConfigProto()
+    if config is not None:
+        own.CopyFrom(config)
+    own.allow_soft_placement = True
+    own.isolate_session_state = True
+    own.graph_options.rewrite_options.disable_meta_optimizer = True
+    own.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
+    return own

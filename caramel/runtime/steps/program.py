@@ -1,0 +1,319 @@
+"""The training steps of one plan: what they fetch and feed, and what of them is done later."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caramel.core import names
+from caramel.core.errors import CaramelError, FeedError
+from caramel.core.graph import OpGraph
+from caramel.core.names import TensorRef
+from caramel.core.plan import Plan
+from caramel.modifiers import variable_programs as programs
+from caramel.modifiers.aggregation.results import aggregated_tensors
+from caramel.modifiers.batch_weights import counts, share, uneven
+from caramel.modifiers.defer import step_ops
+from caramel.native.session import NoSuchOpError
+from caramel.runtime.execution.job import Job, Variant
+from caramel.runtime.execution.runner import Runner, VariantRunner
+from caramel.runtime.steps.combine_results import combine
+from caramel.runtime.steps.deferred import Pending
+from caramel.runtime.steps.deferred_fetches import LateFetches
+from caramel.runtime.steps.feeds import SplitFeeds
+from caramel.runtime.steps.marks import StepMarks
+from caramel.runtime.steps.scaled_results import Scaling
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None).
+
+    If it is `apart`, its result is a list with one value for each worker in any case.
+    """
+
+    op: str
+    tensor: TensorRef | None
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unlike:
+    """A worker that computes a gradient from the same factors with other bits than worker 0."""
+
+    worker: int
+    parameter: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What a step returned.
+
+    Attributes:
+        values: for each fetch its result; None for an op.
+        is_usual: whether the call did what calls do in a row of equal steps: it prepared nothing,
+            and did the deferred part of exactly one step, if the plan defers anything.
+        unlike: a worker that was found to compute other bits than the others; the variables are not
+            the same on all workers then.
+        examples: the workers' numbers of examples, None if unknown.
+    """
+
+    values: list[Any]
+    is_usual: bool
+    unlike: Unlike | None = None
+    examples: Sequence[int] | None = None
+
+
+COMPARED_EVERY = 1000
+"""Steps; the first ones, at first each second one and then ever less often, are compared, too."""
+
+_UNSURE_STEPS = 64  # in which gradients that are 0 are compared again
+
+
+def _ordered(graph: OpGraph, plan: Plan) -> OpGraph:
+    """The graph with the edges by which the plan orders what a step reads and writes."""
+    return graph.with_edges((edge.before, edge.after) for edge in plan.orders)
+
+
+class Program:
+    """Runs the training steps of one variant.
+
+    Nothing is pending when it is made; `flush` before another program or anything else looks at
+    variables.
+
+    Args:
+        variant: says which plan, and where its nodes are.
+        job: the distributed graph and what is known of it.
+        runner: runs parts of the whole graph.
+    """
+
+    def __init__(self, variant: Variant, job: Job, runner: Runner) -> None:
+        plan = variant.plan
+        self.name = variant.name
+        self.plan = plan
+        self._job, self._plan = job, plan
+        self._runner = VariantRunner(runner, variant.number)
+        self._pending = Pending(self._runner, plan)
+        self._late = LateFetches(_ordered(job.context.op_graph, plan), plan, job.access)
+        self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
+        self._by_handle = {variable.handle: variable for variable in plan.variables}
+        self._targets = step_ops(plan)
+        self._factored = [group.members[0] for group in plan.factored]
+        self._steps = 0
+        self._seen_shapes: set[frozenset[tuple[TensorRef, tuple[int, ...]]]] = set()
+        self._is_unsure = False  # a gradient was 0 when it was compared
+        self._counted = plan.examples is not None and plan.workers > 1 and plan.counts_examples
+        self._scaling = Scaling(plan, job.scale_of)
+
+    @property
+    def preparation(self) -> list[str]:
+        """Ops of the whole graph that `begin` runs; others may run beside them."""
+        return self._runner.in_whole_graph(self._pending.preparation)
+
+    def begin(self) -> None:
+        """Prepare the first step."""
+        self._runner.extend()
+        self._pending.begin()
+
+    @property
+    def marks(self) -> StepMarks:
+        """How far the call that is under way has come."""
+        return self._pending.marks
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether anything of the last step is left to be done."""
+        return self._pending.is_pending
+
+    def did_all(self) -> bool:
+        """Whether all that it has done left its marks.
+
+        Raises:
+            WorkerLostError, tf.errors.OpError: the workers cannot be asked.
+        """
+        return self._pending.marks.are_complete()
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether all that a step does has ended once, also what it leaves to be done later."""
+        return self._steps > 0 and (self._pending.parts_done > 0 or not self._pending.defers)
+
+    def flush(self) -> None:
+        """Do what is pending of the last step."""
+        self._pending.flush("the last step's deferred updates")
+
+    def abandon(self) -> None:
+        """The last steps do not count: drop what is pending of them."""
+        self._pending.abandon()
+
+    def free(self) -> None:
+        """Let go of what the program keeps on the workers; it can be used again."""
+        self.flush()
+        self._pending.free()
+
+    def close(self) -> None:
+        """End the program's threads."""
+        self._pending.close()
+
+    def serves(self, fetches: Iterable[Fetch]) -> bool:
+        """Whether a step has all fetches, each as if nothing were deferred."""
+        return not any(self._late.is_late(*self._read(fetch)) for fetch in fetches)
+
+    def _read(self, fetch: Fetch) -> tuple[str, TensorRef | None]:
+        """What is fetched; in place of a variable's handle the op that reads it."""
+        variable = self._by_handle.get(fetch.op)
+        if variable is None or fetch.tensor is None:
+            return fetch.op, fetch.tensor
+        return variable.read, TensorRef(variable.read)
+
+    def step(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+        """One training step with fetches that the program serves.
+
+        Raises:
+            WorkerLostError: a worker was lost.
+            tf.errors.OpError: an op has failed.
+        """
+        compiled, parts = self._runner.compiled, self._pending.parts_done
+        is_compared = self._compares(feeds)
+        besides = self._scaling.besides(f.tensor for f in fetches if f.tensor is not None)
+        values, examples, checksums, more = self._run_step(fetches, besides, feeds, is_compared)
+        known = dict(zip(besides, more, strict=True))
+        self._steps += 1
+        results = [
+            column
+            if fetch.apart
+            else None
+            if fetch.tensor is None
+            else self._combine(fetch.tensor, column, examples, known)
+            for fetch, column in zip(fetches, values, strict=True)
+        ]
+        did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
+        is_usual = did_one_part and self._runner.compiled == compiled and not is_compared
+        return StepResult(results, is_usual, self._first_unlike(checksums), examples)
+
+    def _compares(self, feeds: SplitFeeds) -> bool:
+        """Whether this step compares the bits of what every worker computes by itself.
+
+        Kernels choose how to compute by shapes and sizes, so they are compared with every new shape
+        that is fed, and now and then in any case.
+        """
+        if not self._factored:
+            return False
+        shapes = frozenset(
+            (tensor, np.shape(value)) for own in feeds.values for tensor, value in own.items()
+        )
+        is_new = shapes not in self._seen_shapes
+        self._seen_shapes.add(shapes)
+        count = self._steps + 1
+        is_due = count & (count - 1) == 0 or count % COMPARED_EVERY == 0
+        return is_new or is_due or (self._is_unsure and count <= _UNSURE_STEPS)
+
+    def _run_step(
+        self,
+        flat: Sequence[Fetch],
+        besides: Sequence[TensorRef],
+        feeds: SplitFeeds,
+        is_compared: bool,
+    ) -> tuple[list[list[Any]], Sequence[int] | None, Sequence[np.ndarray], Sequence[Any]]:
+        """For each fetch its value on every worker, the workers' numbers of examples, if asked for
+        checksums of what each worker has computed from factors, and the tensors `besides`."""
+        plan, workers = self._plan, range(self._plan.workers)
+        fed = {
+            names.tensor_in_replica(worker, tensor): value
+            for worker in workers
+            for tensor, value in feeds.values[worker].items()
+        }
+        fed |= self._share_feeds(feeds.examples)
+        tensors = [
+            self._tensor_on(worker, fetch.tensor)
+            for fetch in flat
+            for worker in workers
+            if fetch.tensor is not None
+        ]
+        tensors += besides
+        if self._counted:
+            tensors.append(counts(0))
+        extra = [f.op for f in flat if f.tensor is None and not self._late.is_of_step(f.op)]
+        targets = [
+            *self._targets,
+            *(names.in_replica(worker, op) for op in extra for worker in workers),
+        ]
+        if is_compared:
+            tensors += [names.factor_checksums(worker) for worker in workers]
+        try:
+            results = self._pending.step(tensors, targets, fed, "a training step")
+        except NoSuchOpError as error:  # nothing has run
+            raise self._no_part_of_a_step(error) from None
+        checksums = [results.pop() for _ in workers][::-1] if is_compared else []
+        examples: Sequence[int] | None = feeds.examples
+        if self._counted:
+            examples = [int(count) for count in results.pop()]
+        elif examples is None and self._job.pipelines.fixed_examples is not None:
+            examples = [self._job.pipelines.fixed_examples] * plan.workers
+        more = results[len(results) - len(besides) :]
+        remaining = iter(results)
+        values = [
+            [next(remaining) for _ in workers] if fetch.tensor is not None else [] for fetch in flat
+        ]
+        return values, examples, checksums, more
+
+    def _no_part_of_a_step(self, error: NoSuchOpError) -> CaramelError:
+        """What to tell of an op that not all replicas have."""
+        op = names.without_prefix(names.without_variant(error.op))
+        if op not in self._job.context.op_graph:
+            return error
+        return FeedError(
+            f"'{op}' is no part of a training step: it belongs to initial values, which one worker "
+            "computes for all; use session.run"
+        )
+
+    def _first_unlike(self, checksums: Sequence[np.ndarray]) -> Unlike | None:
+        """The first worker with other checksums than worker 0."""
+        self._is_unsure = any(not np.all(own) for own in checksums)
+        for worker, own in enumerate(checksums):
+            for parameter, number, wanted in zip(self._factored, own, checksums[0], strict=True):
+                if number != wanted:
+                    return Unlike(worker, parameter)
+        return None
+
+    def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
+        """How much each worker's part counts; nothing is fed while all count alike."""
+        if not self._plan.counts_examples or examples is None or len(set(examples)) == 1:
+            return {}
+        total = sum(examples)
+        fed: dict[TensorRef, Any] = {}
+        for worker, count in enumerate(examples):
+            fed[share(worker)] = np.array(count * self._plan.workers / total)
+            fed[uneven(worker)] = np.array(True)
+        return fed
+
+    def _combine(
+        self,
+        tensor: TensorRef,
+        values: Sequence[Any],
+        examples: Sequence[int] | None,
+        known: Mapping[TensorRef, Any],
+    ) -> Any:
+        parts, shared = self._scaling.parts(tensor, known)
+        spec = self._job.context.op_graph.spec(tensor)
+        return combine(
+            values,
+            examples=examples,
+            is_batch=tensor.op in self._job.state.worker_dependent
+            and tensor not in self._aggregated[0]
+            and spec.shape != (),
+            parts=parts,
+            shared=shared,
+        )
+
+    def _tensor_on(self, worker: int, tensor: TensorRef) -> TensorRef:
+        """Where a tensor of the single-device graph is found; in place of a handle its value."""
+        if replaced := self._aggregated[worker].get(tensor):
+            return replaced
+        variable = self._by_handle.get(tensor.op)
+        if variable is not None:
+            return programs.value_on(worker, variable)
+        return names.tensor_in_replica(worker, tensor)

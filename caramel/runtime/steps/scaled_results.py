@@ -1,0 +1,80 @@
+"""From scalars of the workers to that of the whole batch: what to fetch besides, and how to add.
+
+A fetched scalar is the sum of the workers', each times its part of the whole batch (`Weight`). What
+is the same on every worker, such as a weight decay in a sum, counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from caramel.core.facts import MEAN, SUM, LossScale, SharedTerm, Weight
+from caramel.core.names import TensorRef, tensor_in_replica
+from caramel.core.plan import Plan
+from caramel.modifiers.batch_weights import share
+
+ScaleOf = Callable[[TensorRef], LossScale | None]
+
+
+class Scaling:
+    """How fetched scalars of one plan are made one.
+
+    Args:
+        scale_of: how a tensor scales with the examples; None if nothing is known of it.
+    """
+
+    def __init__(self, plan: Plan, scale_of: ScaleOf) -> None:
+        self._plan = plan
+        self._weights = set(plan.weights)
+        self._scale_of = scale_of if plan.workers > 1 else lambda tensor: None
+
+    def besides(self, tensors: Iterable[TensorRef]) -> list[TensorRef]:
+        """What has to be fetched besides some tensors of the single-device graph."""
+        found: dict[TensorRef, None] = {}
+        for tensor in tensors:
+            scale = self._scale(tensor)
+            if scale is None:
+                continue
+            for term in scale.shared:
+                reads = (*term.factors, *term.divisors)
+                found |= dict.fromkeys(tensor_in_replica(0, each) for each in reads)
+            if scale.weight not in (None, MEAN, SUM):
+                found |= dict.fromkeys(self._shares(scale.weight))
+        return list(found)
+
+    def parts(
+        self, tensor: TensorRef, fetched: Mapping[TensorRef, Any]
+    ) -> tuple[Sequence[float] | None, float]:
+        """By what each worker's scalar is multiplied, and what of it is the same on all.
+
+        None if it counts in proportion to the worker's number of examples.
+        """
+        scale = self._scale(tensor)
+        if scale is None or scale.weight in (None, MEAN):
+            return None, 0.0
+        shared = sum(_value(term, fetched) for term in scale.shared)
+        if scale.weight == SUM:
+            return [1.0] * self._plan.workers, shared
+        shares = [float(fetched[each]) for each in self._shares(scale.weight)]
+        return [each / self._plan.workers for each in shares], shared
+
+    def _scale(self, tensor: TensorRef) -> LossScale | None:
+        scale = self._scale_of(tensor)
+        if scale is None or scale.weight in (None, MEAN, SUM) or scale.weight in self._weights:
+            return scale
+        return None  # the plan does not have it
+
+    def _shares(self, weight: Weight | None) -> list[TensorRef]:
+        assert weight is not None
+        return [share(worker, weight) for worker in range(self._plan.workers)]
+
+
+def _value(term: SharedTerm, fetched: Mapping[TensorRef, Any]) -> float:
+    def product(tensors: Sequence[TensorRef]) -> float:
+        numbers = [np.float64(fetched[tensor_in_replica(0, each)]) for each in tensors]
+        return float(np.prod(numbers))
+
+    return term.sign * product(term.factors) / product(term.divisors)

@@ -1,0 +1,147 @@
+"""From what TensorFlow traced in a step to the time that each op of the graph took.
+
+On a CPU every op has its wall time. A GPU works off its kernels while the processor goes on; they
+appear once more under pseudo-devices, one for each stream and one for all streams together, and
+count in place of the time that it took to start them.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from caramel.core.facts import TimingTable
+from caramel.core.graph import OpGraph, dtype_bytes, dtype_name
+from caramel.core.names import TensorRef
+from caramel.core.op_types import PRODUCTS
+
+_STREAM = "/stream:"
+_ALL_STREAMS = "all"
+_NO_OPS = (_STREAM, "/memcpy")  # parts of names of pseudo-devices
+_LOWERED = "Func/"  # stands before some names of what a call became
+
+
+def op_seconds(step_stats: Any, graph: OpGraph) -> dict[str, float]:
+    """The time of every op of the graph that ran in one step.
+
+    An op that ran several times, as in a loop, has the sum. What runs in place of a call or inside
+    of it, such as the body of a `While`, counts for the call.
+
+    Args:
+        step_stats: the `StepStats` proto of a traced step.
+        graph: the graph that ran, with the names it was run with.
+    """
+    host: dict[str, float] = defaultdict(float)
+    kernels: dict[str, float] = defaultdict(float)
+    inside: dict[str, float] = defaultdict(float)
+    streams = _streams(step_stats)
+    for device in step_stats.dev_stats:
+        on_stream = device.device in streams
+        if not on_stream and any(part in device.device for part in _NO_OPS):
+            continue
+        for stats in device.node_stats:
+            seconds = (stats.op_end_rel_nanos - stats.op_start_rel_nanos) * 1e-9
+            if not stats.op_end_rel_nanos:  # only microseconds are there
+                seconds = (stats.op_end_rel_micros - stats.op_start_rel_micros) * 1e-6
+            op = next((op for op in _names(stats) if op in graph), None)
+            call = None if op else next(_calls(stats, graph), None)
+            if op:
+                (kernels if on_stream else host)[op] += seconds
+            elif call:
+                inside[call] += seconds
+    found = {**host, **kernels}
+    for call, seconds in inside.items():
+        found[call] = max(seconds, found.get(call, 0.0))  # some calls span what is inside
+    return {op: seconds for op, seconds in found.items() if seconds > 0.0}
+
+
+def factor_bytes(step_stats: Any, graph: OpGraph) -> dict[str, int]:
+    """The sizes, in one step, of factors whose size the graph does not know.
+
+    Args:
+        step_stats: the `StepStats` proto of a traced step.
+        graph: the graph that ran.
+    """
+    products = (op for op in graph if op.kind in PRODUCTS)
+    factors = {op.inputs[position] for op in products for position in PRODUCTS[op.kind]}
+    open_ops = {tensor.op for tensor in factors if graph.spec(tensor).bytes is None}
+    found: dict[str, int] = {}
+    for device in step_stats.dev_stats:
+        for stats in device.node_stats:
+            op = next((op for op in _names(stats) if op in open_ops), None)
+            for output in stats.output if op else ():
+                tensor, described = TensorRef(op or "", output.slot), output.tensor_description
+                if tensor in factors:
+                    elements = math.prod(dimension.size for dimension in described.shape.dim)
+                    element_bytes = dtype_bytes(dtype_name(described.dtype)) or 0
+                    found[str(tensor)] = elements * element_bytes
+    return found
+
+
+def _streams(step_stats: Any) -> set[str]:
+    """The pseudo-devices that have each kernel once."""
+    names = [device.device for device in step_stats.dev_stats if _STREAM in device.device]
+    combined = {name.partition(_STREAM)[0] for name in names if name.endswith(_ALL_STREAMS)}
+    return {
+        name
+        for name in names
+        if name.endswith(_STREAM + _ALL_STREAMS) or name.partition(_STREAM)[0] not in combined
+    }
+
+
+def _names(stats: Any) -> Iterator[str]:
+    """What may be the op's name: of ``op``, ``op:kind``, or a label ``kernel@@op:kind#more``."""
+    texts = [stats.node_name]
+    if "@@" in stats.timeline_label:
+        texts.append(stats.timeline_label.partition("@@")[2])
+    for text in texts:
+        name = re.split("[#;]", text, maxsplit=1)[0]
+        yield name
+        if ":" in name:
+            yield name.rpartition(":")[0]
+
+
+def _calls(stats: Any, graph: OpGraph) -> Iterator[str]:
+    """Ops with functions under whose name it ran, the innermost first."""
+    for name in _names(stats):
+        scope = name.removeprefix(_LOWERED).rpartition("/")[0]
+        while scope:
+            if scope in graph and graph[scope].functions:
+                yield scope
+            scope = scope.rpartition("/")[0]
+
+
+def timing_table(
+    steps: Sequence[Mapping[str, float]],
+    untraced_s: Sequence[float] = (),
+    sizes: Sequence[Mapping[str, int]] = (),
+) -> TimingTable:
+    """The least time of every op, and how much of it half of the steps would have missed.
+
+    Args:
+        steps: times by op, for each traced step, at least one.
+        untraced_s: whole times of steps that were not traced.
+        sizes: of factors, for each traced step; the largest count.
+    """
+    seconds = _least(steps)
+    total = sum(seconds.values())
+    error = None
+    if len(steps) > 1 and total > 0.0:
+        error = abs(sum(_least(steps[: len(steps) // 2]).values()) - total) / total
+    step_s = statistics.median(untraced_s) if untraced_s else None
+    largest: dict[str, int] = {}
+    for each in sizes:
+        largest.update((name, max(size, largest.get(name, 0))) for name, size in each.items())
+    return TimingTable(seconds, steps=len(steps), error=error, step_s=step_s, traced_bytes=largest)
+
+
+def _least(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for step in steps:
+        for op, seconds in step.items():
+            found[op] = min(seconds, found.get(op, seconds))
+    return {op: found[op] for op in sorted(found)}

@@ -1,0 +1,138 @@
+"""From what TensorFlow traced in a step of the distributed graph to its timeline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from caramel.core.devices import Device
+from caramel.core.names import is_added, is_mark, is_token, without_variant, worker_of
+from caramel.core.timeline import Resource, Span, Timeline
+
+_TRANSFER = re.compile(
+    r"\[(?P<size>[\d.]+)(?P<unit>[KMG]?B).*\] edge_\d+_(?P<op>\S+) "
+    r"from (?P<source>/\S+) to (?P<target>/\S+)"
+)
+_UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+
+
+def timeline_of(
+    traces: Iterable[Any], devices: Sequence[str], clock_offsets_s: Sequence[float] | None = None
+) -> Timeline:
+    """The timeline of one step, by the clock of worker 0.
+
+    A transfer is one span of the worker that sends it and one of the worker that receives it, under
+    the name of the op that put it out. It lasts from when sending begins until it is there.
+    Names are those of the plan's own graph, also where it is one of several variants.
+
+    What passes between replicas on one task is not seen: TensorFlow traces transfers between tasks
+    only. Where several replicas are on one task, a transfer to a device that is none of theirs (as
+    the processor, beside replicas on GPUs) is seen at the worker that sends it only.
+
+    Args:
+        traces: the `StepStats` protos of the calls that ran in that step.
+        devices: of the replicas, in order.
+        clock_offsets_s: by how much each worker's clock is ahead of worker 0's; not at all by
+            default.
+    """
+    replicas = _Replicas(devices, clock_offsets_s or [0.0] * len(devices))
+    records = [r for step_stats in traces for d in step_stats.dev_stats for r in d.node_stats]
+    ready_s = _ready_s(records, replicas)
+    spans: list[Span] = []
+    for record in records:
+        if _is_transfer(record):
+            spans += _transfer(record, replicas, ready_s)
+        else:
+            spans += _op(record, replicas)
+    return Timeline(tuple(sorted(spans, key=lambda span: (span.begin_s, span.end_s, span.name))))
+
+
+class _Replicas:
+    """Which worker has what device, and what its clock shows."""
+
+    def __init__(self, devices: Sequence[str], clock_offsets_s: Sequence[float]) -> None:
+        self._devices = [Device.parse(name) for name in devices]
+        self._offsets_s = clock_offsets_s
+
+    def worker_on(self, name: str) -> int | None:
+        """The worker whose replica is on a device; None if it is no one's, or of several."""
+        device = Device.parse(name)
+        same_task = [worker for worker, _ in self._on_task(device)]
+        same_device = [worker for worker, own in self._on_task(device) if own == device]
+        any_device = [worker for worker, own in self._on_task(device) if own.kind is None]
+        for found in (same_device, any_device, same_task):
+            if len(found) == 1:
+                return found[0]
+        return None
+
+    def common_s(self, shown_s: float, worker: int) -> float:
+        """The time by worker 0's clock at which this worker's shows `shown_s`."""
+        return shown_s - self._offsets_s[worker]
+
+    def common_on_s(self, shown_s: float, name: str) -> float:
+        """Likewise by the clock of a device; the workers of one task have one clock."""
+        for worker, _ in self._on_task(Device.parse(name)):
+            return self.common_s(shown_s, worker)
+        return shown_s
+
+    def _on_task(self, device: Device) -> Iterator[tuple[int, Device]]:
+        for worker, own in enumerate(self._devices):
+            if (own.job, own.task) == (device.job, device.task):
+                yield worker, own
+
+
+def _is_transfer(record: Any) -> bool:
+    return bool(record.node_name == "RecvTensor")
+
+
+def _ready_s(records: Iterable[Any], replicas: _Replicas) -> dict[str, float]:
+    """When each op first had put out something."""
+    found: dict[str, float] = {}
+    for record in records:
+        worker = worker_of(without_variant(record.node_name))
+        if worker is not None:
+            shown_s = (record.all_start_micros + record.op_end_rel_micros) * 1e-6
+            end_s = replicas.common_s(shown_s, worker)
+            found[record.node_name] = min(end_s, found.get(record.node_name, end_s))
+    return found
+
+
+def _transfer(record: Any, replicas: _Replicas, ready_s: Mapping[str, float]) -> Iterator[Span]:
+    found = _TRANSFER.search(record.timeline_label)
+    if found is None:
+        return
+    source, target = found["source"].rstrip(":"), found["target"].rstrip(":")
+    size_bytes = round(float(found["size"]) * _UNITS[found["unit"]])
+    shown_s = record.all_start_micros * 1e-6
+    end_s = replicas.common_on_s(shown_s + max(0, record.all_end_rel_micros) * 1e-6, target)
+    # The receiver writes down when the sender began, by the sender's clock. If that is before it
+    # asked, by its own clock, it writes down when it asked; if it is after the end, the end.
+    begin_s = replicas.common_on_s(shown_s, source)
+    if begin_s > end_s:
+        begin_s = replicas.common_on_s(shown_s, target)
+    begin_s = min(max(begin_s, ready_s.get(found["op"], begin_s)), end_s)
+    name = without_variant(found["op"])
+    sender = worker_of(name)
+    ends: tuple[tuple[Resource, int | None], ...] = (
+        ("send", replicas.worker_on(source) if sender is None else sender),
+        ("receive", replicas.worker_on(target)),
+    )
+    for resource, worker in ends:
+        if worker is not None:
+            name = without_variant(found["op"])
+            yield Span(resource, name, begin_s, end_s, worker, size_bytes)
+
+
+def _op(record: Any, replicas: _Replicas) -> Iterator[Span]:
+    name = without_variant(record.node_name)
+    worker = worker_of(name)
+    if worker is None or is_token(name) or is_mark(name):
+        return
+    if record.op_end_rel_micros <= record.op_start_rel_micros:
+        return
+    begin_s, end_s = (
+        replicas.common_s((record.all_start_micros + micros) * 1e-6, worker)
+        for micros in (record.op_start_rel_micros, record.op_end_rel_micros)
+    )
+    yield Span("reduce" if is_added(name) else "compute", name, begin_s, end_s, worker)
