@@ -1,5 +1,7 @@
 # make train   trains a network on real data, on several workers of this machine
-# make test    runs all tests
+# make test    runs all tests of the library
+# make test-fast        those of them that need no TensorFlow, in less than a minute
+# make test-benchmarks  the tests of the benchmarks
 # make lint    checks style, format and types
 # make docs    makes the documentation, in docs/_build/html
 #
@@ -7,7 +9,7 @@
 # make bench-horovod   builds Horovod with Gloo and MPI (minutes; needs g++ and cmake) into
 #                      .venv-horovod, unless it is there
 #
-# Each of the first four makes the virtual environment .venv and installs everything into it, if
+# Each of the first six makes the virtual environment .venv and installs everything into it, if
 # that is not done yet.
 
 PYTHON ?= python3
@@ -20,7 +22,7 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 # In this mode editors and type checkers find the package, too.
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: train test lint docs bench-torch bench-horovod
+.PHONY: train test test-fast test-benchmarks lint docs bench-torch bench-horovod
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
@@ -28,6 +30,9 @@ train: $(READY)
 
 test: $(READY)
 	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal
+
+test-benchmarks: $(READY)
+	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal benchmarks/tests
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

@@ -1,0 +1,80 @@
+"""How a loss goes with the examples is read off the graph."""
+
+from __future__ import annotations
+
+import pytest
+
+from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.examples.courses import EXAMPLES, PER_EXAMPLE, ROOT, Course, Kind
+from caramel.analyzers.examples.examples import Examples
+from caramel.core.names import parse_tensor
+from tests.support import losses
+from tests.support.models import MODELS, WITH_CONTROL_FLOW
+from tests.support.networks import Network, control_flow_version, network, tf
+
+
+def course_of(job: Network, tensor=None) -> Course:
+    context = job.context()
+    found = Analysis([context.op_graph, context.job], ANALYZERS).get(Examples)
+    return found.of(context.job.loss if tensor is None else parse_tensor(tensor.name))
+
+
+def is_proportional(course: Course) -> bool:
+    return course.kind is Kind.SUM and (not course.marks or ROOT in course.marks)
+
+
+def is_mean(course: Course) -> bool:
+    return is_proportional(course) and course.powers == PER_EXAMPLE
+
+
+def is_sum(course: Course) -> bool:
+    return is_proportional(course) and not course.powers
+
+
+@pytest.mark.parametrize("name", losses.MEANS)
+def test_a_mean_is_known(name):
+    course = course_of(losses.loss_network(losses.MEANS[name]))
+    assert is_mean(course), course
+
+
+@pytest.mark.parametrize("name", losses.SUMS)
+def test_a_sum_is_known(name):
+    course = course_of(losses.loss_network(losses.SUMS[name]))
+    assert is_sum(course), course
+    assert course.affine == ("decay" in name)
+
+
+@pytest.mark.parametrize("name", losses.WEIGHTED)
+def test_what_a_sum_is_divided_by_is_known(name):
+    course = course_of(losses.loss_network(losses.WEIGHTED[name]))
+    assert is_proportional(course), course
+    (count,) = [count for count, _ in course.powers if count != EXAMPLES]
+    assert count.of == "rows" or count.leaves
+
+
+@pytest.mark.parametrize("name", losses.NEITHER)
+def test_what_is_neither_is_known(name):
+    course = course_of(losses.loss_network(losses.NEITHER[name]))
+    assert not is_proportional(course), course
+    assert course.why
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+@pytest.mark.parametrize("model", [*MODELS, *WITH_CONTROL_FLOW])
+def test_networks_are_followed_through_all_their_ops(model, version):
+    with control_flow_version(version):
+        mean = course_of(network(model=model, decayed_loss=True))
+        total = course_of(network(model=model, reduce=tf.reduce_sum, decayed_loss=True))
+    assert is_mean(mean), mean
+    assert not mean.affine
+    assert is_sum(total), total
+    assert total.affine
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_gradient_goes_with_the_examples_as_its_loss(model):
+    job = network(model=model)
+    for gradient in job.raw.values():
+        course = course_of(job, gradient)
+        assert is_mean(course), course

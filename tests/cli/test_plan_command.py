@@ -1,0 +1,125 @@
+"""`caramel plan` plans a job from a profile and prints a table, without running anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+import caramel
+from caramel.core.facts import TimingTable, TransferWindows, Window
+from caramel.core.plan import Gate, Plan
+from caramel.core.profile import Profile
+from caramel.core.util.fingerprint import Machine, graph_hash
+from caramel.report.plan_table import show_plan
+from caramel.simulation.network_model import assumed_network
+from tests.support.commands import ROOT, called
+from tests.support.networks import network, tf, wide
+
+TESTS = Path(__file__).parent
+
+
+def make_context():
+    """The job of these tests, which the command imports from here."""
+    return network("momentum", model=wide).context()
+
+
+def profile_of(context, path):
+    graph = context.op_graph
+    Profile(
+        tensorflow=tf.__version__,
+        machine=Machine("some processor", 2, "CPU"),
+        graph=graph_hash(context.graph_def),
+        timing=TimingTable({op.name: 1e-3 for op in graph if op.inputs}),
+        networks=(assumed_network(2, 2e6, 1e-4),),
+    ).save(path)
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "caramel", "plan", *map(str, arguments)],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_the_plan_is_printed_and_saved(tmp_path):
+    profile_of(make_context(), tmp_path / "profile.json")
+    finished = run(
+        "--module",
+        "test_plan_command:make_context",
+        "--profile",
+        tmp_path / "profile.json",
+        "--save",
+        tmp_path / "plan.json",
+    )
+    assert finished.returncode == 0, finished.stderr
+    plan = Plan.from_json((tmp_path / "plan.json").read_text())
+    assert "2 workers, 4 gradients in" in finished.stdout
+    for group in plan.groups:
+        assert group.name in finished.stdout
+
+
+def test_a_row_says_all_about_its_group():
+    plan = caramel.ARModel(network("adam").context(), 2, planner="plain").plan
+    groups = [dataclasses.replace(group, deferred=True) for group in plan.groups]
+    first = groups[0] = dataclasses.replace(
+        groups[0], pattern="ring", depth=2, reason="it fills the forward pass"
+    )
+    windows = {g.parameter: Window(0.5, 0.25) for g in plan.gradients}
+    out = io.StringIO()
+    gates = (Gate("group_0", "group_3"),)
+    plan = dataclasses.replace(plan, groups=tuple(groups), gates=gates)
+    show_plan(plan, TransferWindows(windows, 0.75, 0.75), Console(file=out, width=200))
+    rows = [
+        [cell.strip() for cell in re.split("[┃│]", line)] for line in out.getvalue().split("\n")
+    ]
+    (header,) = [row for row in rows if "group" in row]
+    (row,) = [row for row in rows if first.name in row[1:2]]
+    assert dict(zip(header, row, strict=True)) == {
+        "": "",
+        "group": first.name,
+        "parameters": "1",
+        "KiB": f"{plan.bytes(first) / 1024:,.1f}",
+        "depth": "2",
+        "ready ms": "500.00",
+        "needed ms": "250.00",
+        "pattern": "ring",
+        "when": "deferred",
+        "waits for": "group_3",
+        "why": "it fills the forward pass",
+    }
+    assert "4 deferred; 0 control edges, 1 gates" in out.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--save", "--page"])
+def test_a_directory_that_is_not_there_is_told_before_anything_is_planned(
+    option, tmp_path, monkeypatch, capsys
+):
+    words = ["plan", "--module", "nothing:here", "--profile", "nothing.json"]
+    where = tmp_path / "missing" / "file"
+    finished = called(monkeypatch, capsys, TESTS, *words, option, where)
+    assert finished.returncode == 2
+    assert "missing" in finished.stderr
+    assert len(finished.stderr.strip().splitlines()) == 1
+
+
+def test_a_profile_of_another_job_gives_one_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "profile.json"
+    profile_of(network("adam").context(), path)
+    words = ["plan", "--module", "test_plan_command:make_context", "--profile", path]
+    finished = called(monkeypatch, capsys, TESTS, *words)
+    assert finished.returncode == 2
+    assert "another graph" in finished.stderr
+    assert len(finished.stderr.strip().splitlines()) == 1

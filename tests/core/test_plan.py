@@ -1,0 +1,159 @@
+"""A plan is checked when it is made, and survives a round trip through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+import caramel
+from caramel.core.errors import PlanError
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef
+from caramel.core.plan import AggregatedGradient, Group, Plan
+from tests.support import networks
+
+
+def gradient(parameter, dtype="float32", **options):
+    return AggregatedGradient(
+        parameter,
+        TensorRef(f"{parameter}/gradient"),
+        TensorSpec(dtype, (3,)),
+        ("apply",),
+        **options,
+    )
+
+
+def plan(gradients, groups):
+    return Plan(
+        devices=("/job:worker/task:0", "/job:worker/task:1"),
+        reduction="mean",
+        variables=(),
+        gradients=tuple(gradients),
+        groups=tuple(groups),
+    )
+
+
+def test_a_plan_survives_a_round_trip_through_json():
+    model = caramel.ARModel(networks.network("momentum").context(), workers=3)
+    assert Plan.from_json(model.plan.to_json()) == model.plan
+
+
+def test_the_json_of_a_plan_is_readable():
+    written = json.loads(plan([gradient("w")], [Group("g", ("w",), "ring")]).to_json())
+    assert written["groups"][0]["pattern"] == "ring"
+    assert written["gradients"][0]["values"] == ["w/gradient", 0]
+
+
+@pytest.mark.parametrize(
+    ("gradients", "groups", "message"),
+    [
+        ([gradient("w")], [], "'w' has 1 gradients and stands in 0 groups"),
+        ([], [Group("g", ("w",), "ring")], "'w' has 0 gradients"),
+        (
+            [gradient("w")],
+            [Group("g", ("w",), "ring"), Group("h", ("w",), "ring")],
+            "stands in 2 groups",
+        ),
+        (
+            [gradient("w"), gradient("v")],
+            [Group("g", ("w",), "ring"), Group("g", ("v",), "ring")],
+            "same name",
+        ),
+        (
+            [gradient("w"), gradient("v", "float64")],
+            [Group("g", ("w", "v"), "ring")],
+            "different dtypes",
+        ),
+        ([gradient("w")], [Group("g", ("w",), "star")], "unknown pattern 'star'"),
+        ([gradient("w")], [Group("g", ("w",), "ring", depth=0)], "depth 0"),
+        ([gradient("w")], [Group("g", ("w",), "all_gather")], "gathers a dense gradient"),
+        (
+            [gradient("w", indices=TensorRef("i")), gradient("v")],
+            [Group("g", ("w", "v"), "ring")],
+            "joins sparse gradient 'w'",
+        ),
+    ],
+)
+def test_a_plan_that_makes_no_sense_is_refused(gradients, groups, message):
+    with pytest.raises(PlanError, match=message):
+        plan(gradients, groups)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda value: value.update(format=99), "not a Caramel plan of format"),
+        (lambda value: value.update(surprise=1), "unknown keys .*surprise"),
+        (lambda value: value.pop("devices"), "keys .*devices.* are missing"),
+        (
+            lambda value: value["groups"][0].update(depth="two"),
+            r"groups\[0\].depth: expected a int",
+        ),
+        (lambda value: value.update(reduction="max"), "expected one of"),
+        (
+            lambda value: value["gradients"][0].update(values=["w", 0, 1]),
+            r"gradients\[0\].values: expected a list of op, index",
+        ),
+        (lambda value: value["gradients"][0].update(values=[]), "expected a list of op, index"),
+        (
+            lambda value: value["gradients"][0].update(values=[5, 0]),
+            r"gradients\[0\].values.op: expected a str",
+        ),
+    ],
+)
+def test_json_that_is_no_plan_is_refused_with_the_place(change, message):
+    value = json.loads(plan([gradient("w")], [Group("g", ("w",), "ring")]).to_json())
+    change(value)
+    with pytest.raises(PlanError, match=message):
+        Plan.from_json(json.dumps(value))
+
+
+def test_text_that_is_not_json_is_refused():
+    with pytest.raises(PlanError, match="must be JSON"):
+        Plan.from_json("not json")
+
+
+def test_a_plan_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan([], []).reduction = "sum"
+
+
+# Plans that are given ----------------------------------------------------------------------------
+
+
+def test_an_edited_plan_is_carried_out_and_gives_the_same_bits(tmp_path):
+    job = networks.network("momentum", model=networks.wide)
+    plain = caramel.ARModel(job.context(), workers=3)
+    joined = Group("all", tuple(g.parameter for g in plain.plan.gradients), "shuffle", depth=2)
+    edited = Plan.from_json(dataclasses.replace(plain.plan, groups=(joined,)).to_json())
+    planned = caramel.ARModel(job.context(), workers=3, plan=edited, check=True)
+    assert planned.plan == edited
+    with plain.session() as session:
+        start = session.save(tmp_path / "start")
+    results = []
+    for model in (plain, planned):
+        with model.session() as session:
+            session.restore(start)
+            for _ in range(5):
+                session.step(job.feed)
+            results.append(session.variables())
+    for name, value in results[0].items():
+        np.testing.assert_array_equal(results[1][name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"devices": ("/job:worker/task:0",)}, "devices are lacking /job:worker/task:1"),
+        ({"train_op": "other"}, "train_op are 'other', but the job's"),
+        ({"reduction": "sum"}, "reduction are 'sum', but the job's 'mean'"),
+    ],
+)
+def test_a_plan_for_another_job_is_refused_with_what_differs(change, message):
+    job = networks.network("momentum")
+    made = caramel.ARModel(job.context(), workers=2).plan
+    with pytest.raises(PlanError, match=message):
+        caramel.ARModel(job.context(), workers=2, plan=dataclasses.replace(made, **change))

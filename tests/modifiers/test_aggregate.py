@@ -1,0 +1,301 @@
+"""The aggregation that TensorFlow carries out does what its schedule says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tensorflow.python.distribute.v1 import all_reduce
+
+from caramel.cluster.servers import embedded_servers
+from caramel.core.graph import TensorSpec
+from caramel.core.names import TensorRef, in_replica, tensor_in_replica
+from caramel.core.patterns import PATTERNS, chunk_sizes, schedule
+from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.modifiers.aggregation.aggregate import aggregate
+from caramel.modifiers.aggregation.results import aggregated_tensors
+from caramel.modifiers.batch_weights import share, uneven, weigh
+from caramel.modifiers.crossings import Wiring
+from caramel.modifiers.graph_writer import GraphWriter
+from caramel.modifiers.invariants import check_graph
+from caramel.modifiers.traffic_audit import audit
+from tests.support.networks import tf, tf1
+
+Shape = tuple[int, ...]
+
+
+def make_plan(
+    workers: int, shapes: Sequence[Shape], dtype: str, *, reduction="sum", groups=None, **options
+) -> Plan:
+    """A plan that aggregates one gradient of each shape, by default in one group."""
+    gradients = tuple(
+        AggregatedGradient(f"v{n}", TensorRef(f"raw{n}"), TensorSpec(dtype, shape), (f"read{n}",))
+        for n, shape in enumerate(shapes)
+    )
+    members = groups or [range(len(shapes))]
+    return Plan(
+        devices=tuple(f"/job:worker/task:{worker}" for worker in range(workers)),
+        reduction=reduction,
+        variables=(),
+        gradients=gradients,
+        groups=tuple(
+            Group(f"group_{g}", tuple(f"v{n}" for n in numbers), **options)
+            for g, numbers in enumerate(members)
+        ),
+        train_op="train",
+        loss="train",
+    )
+
+
+def replicas(plan: Plan):
+    """On every worker, raw gradients that are fed, and an op that reads each."""
+    graph_def = tf1.GraphDef()
+    writer = GraphWriter(graph_def)
+    for worker, device in enumerate(plan.devices):
+        for number, gradient in enumerate(plan.gradients):
+            dtype, shape = gradient.spec.dtype, tf.TensorShape(gradient.spec.shape)
+            raw = tensor_in_replica(worker, gradient.values)
+            kind = "Placeholder"
+            writer.add(
+                raw.op, kind, device=device, outputs=[gradient.spec], dtype=dtype, shape=shape
+            )
+            read = in_replica(worker, f"read{number}")
+            writer.add(read, "Identity", [raw], device=device, outputs=[gradient.spec], T=dtype)
+    return graph_def
+
+
+def aggregated_graph(plan: Plan):
+    graph_def = replicas(plan)
+    for modifier in (weigh, aggregate):
+        graph_def = modifier(graph_def, plan)
+        check_graph(graph_def, plan)
+    return graph_def
+
+
+def session_on(graph: tf.Graph, workers: int) -> tf1.Session:
+    config = tf1.ConfigProto(isolate_session_state=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf1.Session(embedded_servers(workers).target, graph=graph, config=config)
+
+
+def run(plan: Plan, values, shares=None) -> list[list[np.ndarray]]:
+    """What the readers of each worker see, for `values[worker][gradient]`; run twice."""
+    feeds = {}
+    for worker, own in enumerate(values):
+        for gradient, value in zip(plan.gradients, own, strict=True):
+            feeds[str(tensor_in_replica(worker, gradient.values))] = value
+        if shares is not None:
+            feeds[str(share(worker))] = shares[worker]
+            feeds[str(uneven(worker))] = True
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(aggregated_graph(plan), name="")
+        fetches = [
+            [f"{in_replica(worker, f'read{n}')}:0" for n in range(len(plan.gradients))]
+            for worker in range(plan.workers)
+        ]
+        with session_on(graph, plan.workers) as session:
+            results = [session.run(fetches, feeds) for _ in range(2)]
+    for first, second in zip(*(tf.nest.flatten(result) for result in results), strict=True):
+        assert first.tobytes() == second.tobytes()
+    return results[0]
+
+
+def random_values(plan: Plan, seed: int = 0) -> list[list[np.ndarray]]:
+    random = np.random.RandomState(seed)
+    return [
+        [
+            random.randint(-99, 99, g.spec.shape).astype(numpy_dtype(g.spec.dtype))
+            if g.spec.dtype.startswith("int")
+            else random.standard_normal(g.spec.shape).astype(numpy_dtype(g.spec.dtype))
+            for g in plan.gradients
+        ]
+        for _ in plan.devices
+    ]
+
+
+def numpy_dtype(name: str):
+    return tf.as_dtype(name).as_numpy_dtype
+
+
+def assert_same_on_all_workers(results) -> None:
+    for own in results[1:]:
+        for value, first in zip(own, results[0], strict=True):
+            assert value.dtype == first.dtype
+            assert value.tobytes() == first.tobytes()
+
+
+SHAPES: list[Shape] = [(), (7,), (3, 50), (2, 3, 4), (1000,)]
+TOLERANCE = {"float16": 5e-3, "bfloat16": 5e-2, "float32": 1e-5, "float64": 1e-13}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float64"])
+def test_sums_are_right_on_every_worker(dtype, workers, pattern):
+    plan = make_plan(workers, SHAPES, dtype, pattern=pattern, depth=3, shift=1)
+    values = random_values(plan)
+    results = run(plan, values)
+    assert_same_on_all_workers(results)
+    for number in range(len(SHAPES)):
+        expected = sum(own[number] for own in values)
+        np.testing.assert_allclose(results[0][number], expected, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("workers", "depth"), [(2, 1), (3, 4)])
+def test_means_are_right_in_every_precision(workers, depth, dtype, pattern):
+    plan = make_plan(workers, SHAPES, dtype, pattern=pattern, depth=depth, reduction="mean")
+    values = random_values(plan)
+    results = run(plan, values)
+    assert_same_on_all_workers(results)
+    for number in range(len(SHAPES)):
+        expected = np.mean([own[number].astype(np.float64) for own in values], 0)
+        found = results[0][number].astype(np.float64)
+        np.testing.assert_allclose(found, expected, atol=2 * TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_worker_with_more_examples_counts_more(dtype):
+    plan = make_plan(3, SHAPES, dtype, pattern="ring", reduction="mean")
+    values, examples = random_values(plan), np.array([5, 4, 4])
+    results = run(plan, values, shares=examples * 3 / examples.sum())
+    assert_same_on_all_workers(results)
+    for number in range(len(SHAPES)):
+        rows = [own[number].astype(np.float64) for own in values]
+        expected = np.average(rows, 0, weights=examples)
+        found = results[0][number].astype(np.float64)
+        np.testing.assert_allclose(found, expected, atol=2 * TOLERANCE[dtype])
+
+
+def test_a_group_is_weighed_once_on_each_worker():
+    plan = make_plan(2, [(3,), (4, 2)], "float32", pattern="ring", reduction="mean")
+    kinds = [node.op for node in aggregated_graph(plan).node]
+    assert [kinds.count(kind) for kind in ("Switch", "Mul", "Merge")] == [2, 2, 2]
+
+
+def test_means_of_small_floats_do_not_overflow():
+    plan = make_plan(4, [(100,)], "float16", pattern="ring", reduction="mean")
+    values = [[np.full(100, 60000, np.float16)]] * 4
+    np.testing.assert_array_equal(run(plan, values)[0][0], values[0][0])
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("shape", [(0,), (1,), (7,), (2, 0)])
+def test_tiny_and_empty_gradients_are_aggregated_too(shape, pattern):
+    plan = make_plan(5, [shape, (3,), (0, 4)], "float64", pattern=pattern, depth=2)
+    values = random_values(plan)
+    results = run(plan, values)
+    assert_same_on_all_workers(results)
+    np.testing.assert_allclose(results[0][0], sum(own[0] for own in values))
+    np.testing.assert_allclose(results[0][1], sum(own[1] for own in values))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("workers", [*range(2, 9), 11])
+def test_shuffle_is_a_left_fold_over_the_workers_to_the_bit(workers, reduction):
+    """Whatever the groups, the depth and the shift."""
+    shapes = [(50,), (3, 7), (700,)]
+    ways = [
+        {"groups": [[0, 1, 2]], "depth": 1},
+        {"groups": [[2, 0], [1]], "depth": 3, "shift": 1},
+        {"groups": [[0], [1], [2]], "depth": 2, "shift": workers - 1},
+    ]
+    for way in ways[: 3 if workers <= 4 else 2 if workers <= 8 else 1]:
+        plan = make_plan(workers, shapes, "float32", reduction=reduction, pattern="shuffle", **way)
+        values = random_values(plan)
+        results = run(plan, values)
+        assert_same_on_all_workers(results)
+        for number in range(len(shapes)):
+            expected = values[0][number]
+            for own in values[1:]:
+                expected = expected + own[number]
+            if reduction == "mean":
+                expected = expected / np.float32(workers)
+            np.testing.assert_array_equal(results[0][number], expected)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", [2, 3, 6])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+def test_the_graph_sends_what_the_schedule_says(dtype, workers, pattern):
+    plan = make_plan(workers, SHAPES, dtype, pattern=pattern, depth=2, shift=1)
+    with tf.Graph().as_default() as graph:
+        graph_def = aggregated_graph(plan)
+        tf.graph_util.import_graph_def(graph_def, name="")
+        definitions = {op.type: op.op_def for op in graph.get_operations()}
+    last = [in_replica(w, f"read{n}") for w in range(workers) for n in range(len(SHAPES))]
+    traffic = audit(Wiring(graph_def, definitions.get), plan, last)
+    steps = schedule(pattern, workers, depth=2, shift=1)
+    size = tf.as_dtype(dtype).size
+    elements = sum(int(np.prod(shape)) for shape in SHAPES)
+    sent = steps.sent_elements(chunk_sizes(elements, steps.chunks, size))
+    assert traffic.bytes == {
+        (f"/job:worker/task:{a}", f"/job:worker/task:{b}"): count * size
+        for (a, b), count in sent.items()
+    }
+    assert not traffic.open_transfers
+    copies = workers if pattern == "exchange" else 2
+    assert sum(traffic.bytes.values()) == copies * (workers - 1) * elements * size
+
+
+def test_one_worker_needs_no_aggregation():
+    plan = make_plan(1, SHAPES, "float32", pattern="ring")
+    graph_def = replicas(plan)
+    assert aggregate(graph_def, plan) == graph_def
+
+
+def test_the_modifier_does_not_edit_its_input():
+    plan = make_plan(2, SHAPES, "float32", pattern="ring")
+    graph_def = weigh(replicas(plan), plan)
+    before = graph_def.SerializeToString(deterministic=True)
+    aggregate(graph_def, plan)
+    assert graph_def.SerializeToString(deterministic=True) == before
+
+
+def test_it_says_where_the_aggregated_gradients_are():
+    plan = make_plan(2, [(3,), (0,), (4,)], "float32", pattern="ring", groups=[[2, 0], [1]])
+    graph_def = aggregated_graph(plan)
+    names = {node.name for node in graph_def.node}
+    found = aggregated_tensors(plan, 1)
+    assert set(found) == {TensorRef("raw0"), TensorRef("raw2")}
+    assert all(tensor.op in names for tensor in found.values())
+
+
+# TensorFlow's own builders -----------------------------------------------------------------------
+
+
+def built_by_tensorflow(pattern: str, values: list[np.ndarray]) -> list[np.ndarray]:
+    workers = len(values)
+    devices = [f"/job:worker/task:{worker}" for worker in range(workers)]
+    with tf.Graph().as_default() as graph:
+        tensors = []
+        for device, value in zip(devices, values, strict=True):
+            with tf.device(device):
+                tensors.append(tf.constant(value))
+        match pattern:
+            case "ring":
+                ranks = [list(range(workers))]
+                reduced = all_reduce.build_ring_all_reduce(tensors, 1, 1, ranks[0], tf.add, None)
+            case "halving_doubling":
+                reduced = all_reduce.build_recursive_hd_all_reduce(tensors, tf.add, None)
+            case _:
+                reduced = all_reduce.build_shuffle_all_reduce(tensors, devices, tf.add_n, None)
+        with session_on(graph, workers) as session:
+            return session.run(reduced)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("dtype", ["int32", "float64"])
+def test_tensorflow_s_own_builders_give_the_same(dtype, workers, pattern):
+    plan = make_plan(workers, [(256,)], dtype, pattern=pattern)
+    values = random_values(plan)
+    ours = run(plan, values)
+    theirs = built_by_tensorflow(pattern, [own[0] for own in values])
+    for worker in range(workers):
+        if dtype == "int32":
+            np.testing.assert_array_equal(ours[worker][0], theirs[worker])
+        else:
+            np.testing.assert_allclose(ours[worker][0], theirs[worker], rtol=1e-13, atol=1e-14)

@@ -1,0 +1,152 @@
+"""What the terminal shows of an explanation, and times and sizes as text."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from caramel.report.table import show_explanation
+from caramel.report.units import (
+    bytes_text,
+    milliseconds,
+    percent_text,
+    ratio_text,
+    seconds_text,
+    three_digits,
+)
+from tests.support.explanations import SMALL, resnet, trained
+
+
+def shown(explanation, width=140):
+    """The lines that are printed, without spaces at their ends."""
+    out = io.StringIO()
+    show_explanation(explanation, Console(file=out, width=width))
+    return [line.rstrip() for line in out.getvalue().splitlines()]
+
+
+def test_before_training_the_plan_is_shown():
+    assert shown(SMALL) == [
+        "tiny on 2 workers: 3 parameters, 3.00 MiB, in 2 groups; planner: search",
+        "Predicted step 0.500 s; without planning 0.600 s (1.20 \u00d7)",
+        "Computation 0.400 s, wire limit 0.250 s; rho 0.625, alpha 0.600, U 80 %",
+        "Limited by computation. Computation takes 0.400 s of 0.500 s.",
+        "",
+        "Groups in order of transfer; times in ms from the begin of their step",
+        "group      size  ready  needed  pattern  depth  place       predicted  waits for  why",
+        "late   1.00 MiB  200.0   100.0  ring         1  deferred    0.0\u2013100.0             "
+        "fills",
+        "early  2.00 MiB  350.0    10.0  shuffle      2  in-step   350.0\u2013500.0  late       "
+        "ready last, needed first",
+        "",
+        "What makes the step longer",
+        "the last gradient is ready at the end of the backward pass: 0.100 s",
+        "",
+        "What would help",
+        "change                  step  faster  note",
+        "twice the bandwidth  0.450 s  1.11 \u00d7  one group less is deferred",
+    ]
+
+
+def test_after_training_the_largest_misses_come_first():
+    lines = shown(trained(SMALL, {"late": -0.004, "early": 0.02}))
+    assert lines[2] == "Measured step 0.515 s (3.0 % longer than predicted)"
+    assert next(line for line in lines if line.startswith("early")).split()[8:10] == [
+        "350.0\u2013500.0",
+        "370.0\u2013520.0",
+    ]
+    assert lines[-4:] == [
+        "Predicted worst; times in ms",
+        "group   late  predicted end  measured end      size",
+        "early  +20.0          500.0         520.0  2.00 MiB",
+        "late    \u22124.0          100.0          96.0  1.00 MiB",
+    ]
+
+
+def test_of_many_misses_the_first_ten_are_shown():
+    lines = shown(trained(resnet(2)))
+    title = lines.index("Predicted worst (10 of 54 groups); times in ms")
+    assert len(lines[title + 2 :]) == 10
+
+
+def test_a_narrow_terminal_shows_each_reason_once_below_the_table():
+    lines = shown(resnet(2), width=100)
+    assert all(len(line) <= 100 for line in lines)
+    row = next(line for line in lines if line.startswith("group_11 "))
+    assert row == (
+        "group_11 1.00 MiB 306.7  171.7 halving_doubling     1 in-step  620.5\u2013629.2"
+    )
+    assert (
+        "group_0, group_1, group_2, group_3 and 2 more: ready first and read last: fills the wire "
+        "during the" in lines
+    )
+    assert "With 130 columns, the table also shows what each group waits for." in lines
+
+
+def test_brackets_in_names_are_shown_as_they_are():
+    group = replace(SMALL.groups[0], name="[bold]g[/bold]", reason="as [red]said[/red]")
+    lines = shown(replace(SMALL, job="[red]job", groups=(group,), why="a [b]"))
+    assert lines[0].startswith("[red]job on 2 workers")
+    assert lines[3] == "Limited by computation. A [b]."
+    assert any(line.startswith("[bold]g[/bold] ") for line in lines)
+    assert any(line.endswith("as [red]said[/red]") for line in lines)
+
+
+def test_a_sparse_group_whose_size_is_unknown_has_rows():
+    group = replace(SMALL.groups[0], pattern="all_gather", size_bytes=0)
+    lines = shown(replace(SMALL, groups=(group,)))
+    assert next(line for line in lines if line.startswith("late ")).split()[1] == "rows"
+
+
+def test_one_worker_without_groups_has_no_tables():
+    alone = replace(SMALL, workers=1, groups=(), limits=(), what_if=(), limited_by="wire")
+    lines = shown(alone)
+    assert lines[0] == "tiny on 1 worker: 3 parameters, 3.00 MiB, in 0 groups; planner: search"
+    assert lines[3].startswith("Limited by the wire. ")
+    assert len(lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 s"),
+        (0.00081, "0.810 ms"),
+        (0.0523, "52.3 ms"),
+        (0.1, "0.100 s"),
+        (0.9121, "0.912 s"),
+        (1.2351, "1.24 s"),
+        (1234.0, "1,230 s"),
+        (-0.25, "\u22120.250 s"),
+        (math.inf, "\u221e s"),
+    ],
+)
+def test_times_have_three_digits_and_a_unit(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (999 * 1024, "999 KiB"),
+        (1000 * 1024, "0.977 MiB"),
+        (102_000_000, "97.3 MiB"),
+        (5 * 2**40, "5,120 GiB"),
+    ],
+)
+def test_sizes_have_three_digits_and_a_unit(size_bytes, text):
+    assert bytes_text(size_bytes) == text
+
+
+def test_other_numbers_are_short_too():
+    assert three_digits(9.996) == "10.0"
+    assert ratio_text(1.304) == "1.30 \u00d7"
+    assert percent_text(0.714) == "71 %"
+    assert milliseconds(0.01234, step_s=0.5) == "12.3"
+    assert milliseconds(0.01234, step_s=0.05) == "12.34"
+    assert milliseconds(-0.01234, step_s=0.5, signed=True) == "\u221212.3"
