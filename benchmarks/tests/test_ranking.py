@@ -12,8 +12,8 @@ from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.predicted import draw, pairs, spearman, summary
 from caramel.models.live_planning import forecast_of
-from tests.models.test_planned_model import model_of
 from tests.support.networks import CLASSES, FEATURES, network, parameter, tf
+from tests.support.slow_steps import model_of
 
 
 def row(predicted_s, measured_s, *, invalid=None, network="toy"):

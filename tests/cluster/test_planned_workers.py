@@ -15,11 +15,11 @@ import pytest
 import caramel
 from caramel.core.errors import WorkerLostError
 from caramel.runtime.control.trials import TrialSettings
-from tests.cluster.test_workers import worker_pid
-from tests.models.test_planned_model import FLAGS, every_op_takes_a_millisecond, slow_network
-from tests.modifiers.test_split_gradients import SOME, split_plan
 from tests.support.commands import ROOT
 from tests.support.networks import FLOAT64_ONLY, OPTIMIZERS, PROCESSES, network, tf, wide
+from tests.support.processes import worker_pid
+from tests.support.slow_steps import FLAGS, every_op_takes_a_millisecond, slow_network
+from tests.support.splitting import SOME, split_plan
 from tests.support.variants import in_turn, with_variants
 
 pytestmark = pytest.mark.processes

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,48 +18,13 @@ import pytest
 from caramel.cluster import processes
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.processes import ProcessGroup, describe_exit, free_ports, parent_has_gone
+from tests.support.processes import WORKER, is_running, started, wait_for
 
 pytestmark = pytest.mark.processes
-
-WORKER = (sys.executable, "-m", "caramel", "worker")
 
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code)]
-
-
-def wait_for(condition, timeout_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-@contextmanager
-def started(*command: str, **environ: str):
-    """A child process whose output is read; it does not survive the test."""
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environ},
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 # Groups -----------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from caramel.core.errors import (
 )
 from tests.support import networks
 from tests.support.commands import ROOT
+from tests.support.processes import worker_pid
 
 tf1 = tf.compat.v1
 
@@ -38,16 +39,12 @@ def cluster():
         yield cluster
 
 
-def is_running(pid):
+def exists(pid):
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     return True
-
-
-def worker_pid(cluster, worker):
-    return int(cluster.describe(worker).partition("pid ")[2].partition(")")[0].partition(",")[0])
 
 
 @pytest.mark.parametrize("pattern", ["shuffle", "ring", "halving_doubling", "exchange"])
@@ -135,7 +132,7 @@ def test_killing_a_worker_in_the_middle_of_a_step_names_it_within_ten_seconds(vi
             with pytest.raises(SessionError, match="cannot be used any more.*lost worker"):
                 session.step(job.feed)
         assert time.monotonic() - begin < 20.0
-    assert not any(is_running(pid) for pid in pids)
+    assert not any(exists(pid) for pid in pids)
 
 
 def test_a_client_that_lost_a_worker_can_end():
@@ -144,13 +141,12 @@ def test_a_client_that_lost_a_worker_can_end():
         import gc, os, signal, sys
         sys.path.insert(0, sys.argv[1])
         import caramel
-        from tests.cluster import test_workers
-        from tests.support import networks
+        from tests.support import networks, processes
         for victim, traced in ((0, False), (1, False), (1, True)):
             cluster = caramel.Cluster.local(2)
             job = networks.network(number=12)
             session = caramel.ARModel(job.context(), workers=cluster).session()
-            os.kill(test_workers.worker_pid(cluster, victim), signal.SIGKILL)
+            os.kill(processes.worker_pid(cluster, victim), signal.SIGKILL)
             try:
                 session.trace(1, job.feed) if traced else session.step(job.feed)
             except caramel.CaramelError as error:

@@ -14,7 +14,7 @@ from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.plan import AggregatedGradient, Gate, Group, Part, Plan
 from caramel.planning.search.split import split_gradients, with_parts, worthwhile_parts
-from tests.modifiers.test_aggregate import make_plan
+from tests.support.plans import make_plan
 
 
 def plan_of(*parts, dtype="float32", indices=None, elements=48):

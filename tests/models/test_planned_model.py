@@ -10,8 +10,6 @@ import pytest
 
 import caramel
 from caramel.core.errors import PlanError
-from caramel.core.facts import NetworkModel, TimingTable
-from caramel.core.graph import OpGraph
 from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
@@ -32,31 +30,12 @@ from tests.support.networks import (
     tf,
     wide,
 )
+from tests.support.slow_steps import FLAGS, every_op_takes_a_millisecond, model_of
 
-FLAGS = ("serialization", "batching", "scheduling", "adaptive_depth")
 COMBINATIONS = [
     dict(zip(FLAGS, values, strict=True))
     for values in itertools.product((False, True), repeat=len(FLAGS))
 ]
-
-
-def every_op_takes_a_millisecond(graph: OpGraph) -> TimingTable:
-    return TimingTable({op.name: 1e-3 for op in graph if op.inputs})
-
-
-def slow_network(workers):
-    """A network slow enough for transfers to be deferred."""
-
-    def network_model() -> NetworkModel:
-        return assumed_network(workers, 1e5, 1e-4)
-
-    return network_model
-
-
-def model_of(context, workers, *, pattern="shuffle", **flags):
-    facts = [every_op_takes_a_millisecond, slow_network(workers)]
-    options = {"pattern": pattern, "planner": "paper", "in_flight_bytes": 0, **flags}
-    return caramel.ARModel(context, workers, analyzers=facts, check=True, **options)
 
 
 def train(model, feed, steps=12):

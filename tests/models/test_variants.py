@@ -9,12 +9,10 @@ import caramel
 from caramel.core.errors import PlanError, TrafficError
 from caramel.core.names import TensorRef, kept_flat, read_back, tensor_in_replica
 from caramel.models.plan_choice import OWN
-from tests.laws.test_control_flow import CASES
-from tests.laws.test_control_flow import network as network_of
-from tests.laws.test_pipelines import job as pipeline_job
-from tests.laws.test_pipelines import numbers, until_the_end
-from tests.modifiers.test_sparse import METHODS, embedding
+from tests.support.control_flow import CASES
+from tests.support.control_flow import network as network_of
 from tests.support.deferring import JOBS, deferred, failing
+from tests.support.embeddings import METHODS, embedding
 from tests.support.networks import (
     STEPS,
     Network,
@@ -31,14 +29,9 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.pending_updates import assert_equal
-from tests.support.variants import ALL, GROUPED, SOME, in_turn, with_variants
-
-
-def plain_training(job, workers, *, steps=STEPS, feeds=None):
-    """Losses and variables of training by the plain plan alone."""
-    with caramel.ARModel(job.context(), workers, pattern="shuffle").session() as session:
-        losses = [session.step(feeds[n] if feeds else job.feed) for n in range(steps)]
-        return losses, session.variables()
+from tests.support.pipelines import job as pipeline_job
+from tests.support.pipelines import numbers, until_the_end
+from tests.support.variants import ALL, GROUPED, SOME, in_turn, plain_training, with_variants
 
 
 def assert_same_bits(job, workers, *, every, own=None, feeds=None):

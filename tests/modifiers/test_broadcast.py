@@ -8,7 +8,6 @@ import pytest
 import caramel
 from caramel.core.devices import task_of
 from caramel.modifiers import variable_programs as programs
-from tests.laws.test_drift import job_with, normalized, with_update_ops
 from tests.support.networks import (
     OPTIMIZERS,
     Network,
@@ -20,6 +19,7 @@ from tests.support.networks import (
     tf,
     tf1,
 )
+from tests.support.updates import job_with, normalized, with_update_ops
 
 
 def sends(model, variable):

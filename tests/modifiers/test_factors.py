@@ -22,12 +22,11 @@ from caramel.models.variants import UNFACTORED
 from caramel.planning.search.split import with_parts
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.steps.program import Program
-from tests.cluster.test_processes import WORKER, started
-from tests.models.test_variants import plain_training
 from tests.support.models import MODELS, conditional, loop
 from tests.support.networks import (
     Network,
     cross_entropy,
+    deep,
     inputs,
     network,
     parameter,
@@ -40,6 +39,8 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.pending_updates import assert_equal
+from tests.support.processes import WORKER, started
+from tests.support.variants import plain_training
 
 STEPS = 8  # bits are compared after 1, 2, 4 and 8
 
@@ -62,13 +63,6 @@ def biased(x):
     h = tf.nn.conv2d(h, parameter("k", [3, 3, 32, 64], x.dtype), 1, "SAME")
     h = tf.nn.relu(tf.nn.bias_add(h, parameter("b", [64], x.dtype)))
     return tf.reduce_mean(h, [1, 2]) @ parameter("w2", [64, 3], x.dtype)
-
-
-def deep(x):
-    """A dense layer of many inputs."""
-    h = tf.tanh(x @ parameter("w", [6, 500], x.dtype) + parameter("b", [500], x.dtype))
-    h = tf.tanh(h @ parameter("w2", [500, 400], x.dtype))
-    return h @ parameter("w3", [400, 3], x.dtype)
 
 
 def by_factors(plan: Plan) -> Plan:

@@ -11,7 +11,7 @@ import caramel
 from caramel.core.errors import PlanError
 from caramel.core.names import in_group
 from caramel.core.plan import Gate, Plan
-from tests.modifiers.test_sparse import embedding
+from tests.support.embeddings import embedding
 from tests.support.networks import network, relative_error, run_on_one_device, wide
 
 

@@ -26,16 +26,10 @@ from caramel.planning.search.split import split_gradients, with_parts
 from caramel.report.page import html_page
 from caramel.report.plan_table import show_plan
 from caramel.simulation.network_model import assumed_network
-from tests.models.test_planned_model import every_op_takes_a_millisecond
-from tests.modifiers.test_aggregate import (
-    aggregated_graph,
-    assert_same_on_all_workers,
-    make_plan,
-    random_values,
-)
-from tests.modifiers.test_aggregate import run as run_aggregation
-from tests.modifiers.test_sparse import embedding
+from tests.support.aggregation import aggregated_graph, assert_same_on_all_workers, random_values
+from tests.support.aggregation import run as run_aggregation
 from tests.support.deferring import averaged, with_norm
+from tests.support.embeddings import embedding
 from tests.support.networks import (
     Network,
     network,
@@ -50,14 +44,9 @@ from tests.support.pending_updates import (
     assert_fetches_are_of_their_step,
     assert_saving_loses_nothing,
 )
-
-ALL, SOME, NONE = "all", "some", "none"
-CHOICES = {
-    ALL: lambda number: True,
-    SOME: lambda number: number % 2 == 0,
-    NONE: lambda number: False,
-}
-
+from tests.support.plans import make_plan
+from tests.support.slow_steps import every_op_takes_a_millisecond
+from tests.support.splitting import ALL, CHOICES, NONE, SOME, split_plan
 
 # Aggregation -------------------------------------------------------------------------------------
 
@@ -125,22 +114,6 @@ def test_parts_may_be_joined_with_others_in_any_pattern(pattern):
 
 
 # Training ----------------------------------------------------------------------------------------
-
-
-def split_plan(plan, choice, *, most_bytes=3000, depth=1, gated=False):
-    """A plan in which large gradients are split, and some or all groups deferred."""
-    plan = split_gradients(plan, most_bytes)
-    assert plan.parts
-    groups = [
-        dataclasses.replace(group, deferred=CHOICES[choice](number), depth=depth)
-        for number, group in enumerate(plan.groups)
-    ]
-    gates = ()
-    if gated:
-        groups.sort(key=lambda group: not group.deferred)
-        pairs = zip(groups[1:], groups, strict=False)
-        gates = tuple(Gate(later.name, earlier.name) for later, earlier in pairs)
-    return dataclasses.replace(plan, groups=tuple(groups), gates=gates)
 
 
 STEPS = 6

@@ -34,8 +34,7 @@ from caramel.profiling.ops import profile_steps
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.steps.program import Unlike
 from caramel.simulation.network_model import assumed_network
-from tests.modifiers.test_factors import deep
-from tests.support.networks import network, slow_facts, slow_processors, train_steps, wide
+from tests.support.networks import deep, network, slow_facts, slow_processors, train_steps, wide
 from tests.support.search_jobs import MB, layered, plain_of
 from tests.support.simulations import hosts
 

@@ -10,10 +10,9 @@ import caramel
 from caramel.planning.options import Options
 from caramel.report.page import html_page
 from caramel.report.units import bytes_text
-from tests.models.test_live_planning import slow_facts
 from tests.support import browser
 from tests.support.explanations import resnet, trained
-from tests.support.networks import network, tf
+from tests.support.networks import network, slow_facts, tf
 from tests.support.networks import wide as fully_connected
 
 pytestmark = [

@@ -14,7 +14,7 @@ import pytest
 
 import caramel
 from caramel.core.errors import WorkerLostError
-from tests.cluster import test_workers
+from tests.support import processes
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
     CLASSES,
@@ -90,6 +90,6 @@ def test_a_worker_that_is_lost_before_a_traced_step_is_named(before):
         session.step(job.feed)
         for _ in range(before):
             session.trace(1, job.feed)
-        os.kill(test_workers.worker_pid(cluster, 1), signal.SIGKILL)
+        os.kill(processes.worker_pid(cluster, 1), signal.SIGKILL)
         with pytest.raises(WorkerLostError, match="worker 1"):
             session.trace(1, job.feed)

@@ -21,7 +21,6 @@ from caramel.core.errors import StepTimeoutError
 from caramel.models.plan_choice import OWN
 from caramel.runtime.stalls.diagnosis import Forecast, StallSettings
 from caramel.runtime.stalls.watchdog import StallWatch, Watchdog
-from tests.cluster.test_workers import worker_pid
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
     OPTIMIZERS,
@@ -34,6 +33,7 @@ from tests.support.networks import (
     tf,
     tf1,
 )
+from tests.support.processes import worker_pid
 
 SOON = StallSettings(least_s=0.1)
 PATIENCE_S = 60.0

@@ -170,6 +170,13 @@ def wide(x: Any) -> Any:
     return tf.tanh(tf.nn.bias_add(x @ w1, b1)) @ w2 + b2
 
 
+def deep(x: Any) -> Any:
+    """A dense layer of many inputs."""
+    h = tf.tanh(x @ parameter("w", [6, 500], x.dtype) + parameter("b", [500], x.dtype))
+    h = tf.tanh(h @ parameter("w2", [500, 400], x.dtype))
+    return h @ parameter("w3", [400, 3], x.dtype)
+
+
 def tied(x: Any) -> Any:
     """An encoder and decoder with one matrix, read twice."""
     w1, b1 = parameter("w1", [FEATURES, WIDTH], x.dtype), parameter("b1", [WIDTH], x.dtype)

@@ -8,6 +8,9 @@ from typing import Any
 import caramel
 from caramel.core.plan import Gate, Plan
 from tests.support.deferring import deferred
+from tests.support.networks import (
+    STEPS,
+)
 
 ALL, SOME, GROUPED, PLAIN = "all deferred", "some deferred", "grouped", "plain"
 
@@ -51,3 +54,10 @@ def in_turn(model: caramel.ARModel, step: int, every: int) -> str:
     """The plan of a step when the plans follow each other, each for some steps."""
     names = list(model.variants)
     return names[(step // every) % len(names)]
+
+
+def plain_training(job, workers, *, steps=STEPS, feeds=None):
+    """Losses and variables of training by the plain plan alone."""
+    with caramel.ARModel(job.context(), workers, pattern="shuffle").session() as session:
+        losses = [session.step(feeds[n] if feeds else job.feed) for n in range(steps)]
+        return losses, session.variables()

@@ -1,0 +1,91 @@
+"""Aggregation alone, carried out by TensorFlow, of gradients that are fed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from caramel.cluster.servers import embedded_servers
+from caramel.core.names import in_replica, tensor_in_replica
+from caramel.core.plan import Plan
+from caramel.modifiers.aggregation.aggregate import aggregate
+from caramel.modifiers.batch_weights import share, uneven, weigh
+from caramel.modifiers.graph_writer import GraphWriter
+from caramel.modifiers.invariants import check_graph
+from tests.support.networks import tf, tf1
+
+
+def replicas(plan: Plan):
+    """On every worker, raw gradients that are fed, and an op that reads each."""
+    graph_def = tf1.GraphDef()
+    writer = GraphWriter(graph_def)
+    for worker, device in enumerate(plan.devices):
+        for number, gradient in enumerate(plan.gradients):
+            dtype, shape = gradient.spec.dtype, tf.TensorShape(gradient.spec.shape)
+            raw = tensor_in_replica(worker, gradient.values)
+            kind = "Placeholder"
+            writer.add(
+                raw.op, kind, device=device, outputs=[gradient.spec], dtype=dtype, shape=shape
+            )
+            read = in_replica(worker, f"read{number}")
+            writer.add(read, "Identity", [raw], device=device, outputs=[gradient.spec], T=dtype)
+    return graph_def
+
+
+def aggregated_graph(plan: Plan):
+    graph_def = replicas(plan)
+    for modifier in (weigh, aggregate):
+        graph_def = modifier(graph_def, plan)
+        check_graph(graph_def, plan)
+    return graph_def
+
+
+def session_on(graph: tf.Graph, workers: int) -> tf1.Session:
+    config = tf1.ConfigProto(isolate_session_state=True)
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    return tf1.Session(embedded_servers(workers).target, graph=graph, config=config)
+
+
+def run(plan: Plan, values, shares=None) -> list[list[np.ndarray]]:
+    """What the readers of each worker see, for `values[worker][gradient]`; run twice."""
+    feeds = {}
+    for worker, own in enumerate(values):
+        for gradient, value in zip(plan.gradients, own, strict=True):
+            feeds[str(tensor_in_replica(worker, gradient.values))] = value
+        if shares is not None:
+            feeds[str(share(worker))] = shares[worker]
+            feeds[str(uneven(worker))] = True
+    with tf.Graph().as_default() as graph:
+        tf.graph_util.import_graph_def(aggregated_graph(plan), name="")
+        fetches = [
+            [f"{in_replica(worker, f'read{n}')}:0" for n in range(len(plan.gradients))]
+            for worker in range(plan.workers)
+        ]
+        with session_on(graph, plan.workers) as session:
+            results = [session.run(fetches, feeds) for _ in range(2)]
+    for first, second in zip(*(tf.nest.flatten(result) for result in results), strict=True):
+        assert first.tobytes() == second.tobytes()
+    return results[0]
+
+
+def random_values(plan: Plan, seed: int = 0) -> list[list[np.ndarray]]:
+    random = np.random.RandomState(seed)
+    return [
+        [
+            random.randint(-99, 99, g.spec.shape).astype(numpy_dtype(g.spec.dtype))
+            if g.spec.dtype.startswith("int")
+            else random.standard_normal(g.spec.shape).astype(numpy_dtype(g.spec.dtype))
+            for g in plan.gradients
+        ]
+        for _ in plan.devices
+    ]
+
+
+def numpy_dtype(name: str):
+    return tf.as_dtype(name).as_numpy_dtype
+
+
+def assert_same_on_all_workers(results) -> None:
+    for own in results[1:]:
+        for value, first in zip(own, results[0], strict=True):
+            assert value.dtype == first.dtype
+            assert value.tobytes() == first.tobytes()
