@@ -135,7 +135,7 @@ def main() -> None:
     import caramel
     from benchmarks.peers import graph
     from caramel.core.plan import FACTORS
-    from caramel.models.live_planning import forecast_of
+    from caramel.models.plan_choice import forecast_of
 
     rank = Rank.read()
     caramel.keep_memory()
@@ -170,12 +170,12 @@ def main() -> None:
             session.step()  # the first one after a look at the parameters has nothing deferred
         timelines = session.trace(1 if is_long else TRACED_STEPS)
         name = session.metrics().plan
-        plan = model.variants[name].plan
+        plan = model.variants.plan(name)
         pauses = [dataclasses.astuple(each.link_pauses) for each in timelines]
         trials = _medians(session.metrics().trials)
 
         def predicted_s(name: str) -> float | None:
-            forecast = forecast_of(model.variants[name].plan, model.decision)
+            forecast = forecast_of(model.variants.plan(name), model.decision)
             return None if forecast is None or name == OTHER else forecast.step_s
 
         return {

@@ -11,7 +11,7 @@ from benchmarks.peers.varied import varied
 from benchmarks.results import Row
 from benchmarks.step import cells
 from benchmarks.step.predicted import draw, pairs, spearman, summary
-from caramel.models.live_planning import forecast_of
+from caramel.models.plan_choice import forecast_of
 from tests.support.networks import CLASSES, FEATURES, network, parameter, tf
 from tests.support.slow_steps import model_of
 

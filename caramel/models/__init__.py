@@ -9,8 +9,8 @@ chosen plan. Facts, plan, graph and session are made here, in this order, by the
 `facts_from_traces` what traced steps of a distributed job tell: times of ops, rate and latency of
                     the network
 `joint_steps`       the steps of a model, and what they become together with fetches that write
-`live_planning`     plans a job while it runs: from traced steps to plans that its session tries
-`plan_choice`       which plans of a model do its sessions try, and which one proved the fastest?
+`plan_choice`       which plans of a step do sessions try, and which one proved the fastest?
+`scalar_scales`     how does a scalar of a step scale with the examples, be it a loss or not?
 `step_model`        one step of a model: what is known of it, its plan, and all plans that stand
                     beside that
 `variants`          the plans of one job that stand side by side in its graph

@@ -36,8 +36,8 @@ from caramel.planning.choose import Decision
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern_choice import AUTO
 from caramel.report.shown import ShownExplanation
-from caramel.runtime.control.controller import StepStart
 from caramel.runtime.control.drift import Replan, ReplanSettings
+from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.session import Session
 from caramel.runtime.stalls.diagnosis import DEFAULT as DEFAULT_STALLS
@@ -103,8 +103,11 @@ class ARModel:
             the first step: usually there is only one.
         plan: everything that will happen, as pure data.
         windows: when each parameter can be aggregated; None if nothing is known of times.
-        variants: by name, the plans that a session can change between: `plan`, called "own", and
-            what `add_variant` has added.
+        variants: by name, the plans that a session can change between: `plan`, called "own", what
+            `add_variant` has added, and what sessions try. Looking one up makes no graph:
+            `variants.plan(name)` tells what any of them decides, `variants[name]` also where it is
+            in the graph and what it sends, once a session has tried it or `variants.ensure(name)`
+            has made its graph.
         traffic: bytes that a step sends between each pair of tasks, from the graph's edges.
 
     Raises:
@@ -190,16 +193,18 @@ class ARModel:
             ),
         )
         self.steps: dict[StepName, StepModel] = {}
+        self._joint = JointSteps(self.steps, common)
         for name, own in context.steps.items():
             keeps = measured[name] and plan is None and not analyzers
             self.steps[name] = StepModel(
+                name,
                 own,
                 facts[name],
                 common,
+                self._joint,
                 plan=plans.get(name),
                 cache_key=_cache_key(own, measured[name], common) if keeps else None,
             )
-        self._joint = JointSteps(self.steps, common)
         step = next(iter(self.steps.values()))
         self._step, self._plans = step, step.plans
         self.plan, self.windows, self.variants = step.plan, step.windows, step.variants
@@ -310,13 +315,15 @@ class ARModel:
         _check_settings("replanning", replanning, ReplanSettings)
         _check_settings("stalls", stalls, StallSettings)
 
-        def join(name: StepName, fetched: Sequence[str]) -> StepStart | None:
-            step = self._joint.serving(name, fetched)
-            return None if step is self.steps[name] else step.start(trials, replanning, stalls)
-
+        settings = ControlSettings(
+            trials=TrialSettings() if trials == "auto" else trials,
+            tries_all=trials != "auto",
+            replanning=replanning or ReplanSettings(),
+            stalls=stalls,
+        )
         return Session(
-            {name: step.start(trials, replanning, stalls) for name, step in self.steps.items()},
-            join,
+            {name: step.job for name, step in self.steps.items()},
+            settings,
             self.cluster,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,

@@ -54,10 +54,10 @@ class JointSteps:
     def __init__(self, steps: Mapping[StepName, StepModel], common: Common) -> None:
         self._steps, self._common = steps, common
         self._beside: dict[StepName, Beside] = {}
-        self._joint: dict[tuple[StepName, frozenset[str]], StepModel] = {}
+        self._joint: dict[tuple[StepName, frozenset[str]], StepModel | None] = {}
 
-    def serving(self, name: StepName, fetched: Sequence[str]) -> StepModel:
-        """The step itself, or a joint one.
+    def joint(self, name: StepName, fetched: Sequence[str]) -> StepModel | None:
+        """The joint step that does a step and what is fetched; None if the step itself can.
 
         Args:
             name: of the step.
@@ -76,18 +76,18 @@ class JointSteps:
             joined = (*self._to_join(name, fetched), *in_order.reading)
         key = (name, frozenset(joined))
         if not joined:
-            return step
+            return None
         if key not in self._joint:
             told = ", ".join(f"'{op}'" for op in sorted(key[1]))
             try:
-                self._joint[key] = self._found(step, sorted(key[1]), fetched)
+                self._joint[key] = self._found(name, sorted(key[1]), fetched)
             except CaramelError as error:
                 if key[1] != set(only):
                     raise type(error)(
                         f"cannot fetch {told} in a step: {error}; {_ADVICE}"
                     ) from None
                 _log.warning("%s may run before or behind what the step does: %s", told, error)
-                self._joint[key] = step
+                self._joint[key] = None
         return self._joint[key]
 
     def _to_join(self, name: StepName, fetched: Sequence[str]) -> tuple[str, ...]:
@@ -96,22 +96,23 @@ class JointSteps:
         return self._beside[name].to_join(fetched)
 
     @held_back()
-    def _found(self, step: StepModel, joined: Sequence[str], fetched: Sequence[str]) -> StepModel:
+    def _found(self, name: StepName, joined: Sequence[str], fetched: Sequence[str]) -> StepModel:
         """The joint step. Scalars that are fetched, too, may tell what a train op minimises.
 
         They only help to find gradients: how these count is looked at in any case.
         """
         try:
-            return self._joined(step, joined)
+            return self._joined(name, joined)
         except AmbiguousGradientError:
-            scalars = tuple(_scalars(step.context.op_graph, fetched))
+            scalars = tuple(_scalars(self._steps[name].context.op_graph, fetched))
             if not scalars:
                 raise
-        return self._joined(step, joined, scalars)
+        return self._joined(name, joined, scalars)
 
     def _joined(
-        self, step: StepModel, fetched: Sequence[str], scalars: tuple[TensorRef, ...] = ()
+        self, name: StepName, fetched: Sequence[str], scalars: tuple[TensorRef, ...] = ()
     ) -> StepModel:
+        step = self._steps[name]
         base, known_job = step.context, step.facts.job
         graph, train_op = base.op_graph, base.job.train_op
         ran = graph.ancestors([train_op, *fetched])
@@ -145,7 +146,8 @@ class JointSteps:
         if step.is_given:
             options = dataclasses.replace(options, planner="plain")
         common = dataclasses.replace(self._common, options=options)
-        return StepModel(context, StepFacts(context.job, analysis, (*known, *whole)), common)
+        facts = StepFacts(context.job, analysis, (*known, *whole))
+        return StepModel(name, context, facts, common, self)
 
 
 def _beside(step: StepModel) -> Beside:

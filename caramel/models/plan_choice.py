@@ -1,41 +1,90 @@
-"""Which plans of a model do its sessions try, and which one proved the fastest?"""
+"""Which plans of a step do sessions try, and which one proved the fastest?
+
+A job that was started with measured facts has its plan from the begin, and tries the best ones. One
+without measures itself in its first steps. Both keep what proved the fastest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from caramel.analyzers.analysis import Analysis
+from caramel.core.facts import LossScale
 from caramel.core.graph import OpGraph
+from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
+from caramel.core.train_steps import StepName
 from caramel.core.util.disk_cache import drop_plan, keep_plan
-from caramel.models.live_planning import (
-    PLAIN,
-    SEARCHED,
-    WORTH_PLANNING,
-    expected_of,
-    forecast_of,
-    plan_from_traces,
-    worth_a_trial,
-)
+from caramel.models.facts_from_traces import observed_network, observed_timing
+from caramel.models.scalar_scales import ScalarScales
 from caramel.models.variants import Variants
-from caramel.planning.choose import Decision
+from caramel.planning.candidate import Candidate
+from caramel.planning.choose import Decision, choose
 from caramel.planning.compatibility import decides_alike
 from caramel.planning.options import Options
-from caramel.runtime.control.controller import Planning
-from caramel.runtime.control.drift import ReplanSettings
-from caramel.runtime.control.trials import TrialSettings
+from caramel.planning.worth_a_trial import PLAIN, worth_a_trial
+from caramel.runtime.job import Job, LivePlanning, PlanSource, Variant
 from caramel.runtime.stalls.diagnosis import Forecast
 
-OWN = "own"
-"""The name of the plan that a model is made with."""
+if TYPE_CHECKING:
+    from caramel.models.joint_steps import JointSteps
+
+LIVE_BUDGET_TASKS = 400_000
+"""Simulated tasks while training waits: some three to five seconds."""
+
+WORTH_PLANNING = 0.98
+"""A plan made while the job runs is tried if it is predicted to take at most this part of the plain
+one's step."""
+
+OWN, SEARCHED = "own", "searched"
+"""The names of the plan that a model is made with, and of one that was found while it runs."""
 
 
-class ModelPlans:
-    """The plans of a model, over all its sessions.
+def forecast_of(plan: Plan, decision: Decision) -> Forecast | None:
+    """What is predicted of any plan for a decision's job; None if nothing is known of times."""
+    if decision.outlook is None:
+        return None
+    prediction = decision.outlook.predict(Candidate.of(plan, "decided"))
+    ends_s = {name: times.end_s for name, times in prediction.groups.items()}
+    return Forecast(prediction.step_s, ends_s)
+
+
+def plan_from_traces(
+    traces: Sequence[Sequence[Any]],
+    clock_offsets_s: Sequence[float],
+    plain: Plan,
+    analysis_of: Callable[[Sequence[Any]], Analysis],
+    graph: OpGraph,
+    options: Options,
+    cores: int | None = None,
+) -> Decision:
+    """What is decided from traced steps of a running job.
 
     Args:
+        traces: for each step the `StepStats` protos of its calls.
+        clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+        plain: the job's plain plan.
+        analysis_of: an analysis of the job that knows some more facts.
+        graph: the single-device graph.
+        options: what the user wants.
+        cores: how many each worker's processor has, if that is known.
+
+    Raises:
+        ProfileError: nothing can be learnt from the traces.
+    """
+    timing = observed_timing(traces, graph, plain.devices, cores)
+    network = observed_network(traces, plain.devices, clock_offsets_s)
+    live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
+    return choose(plain, analysis_of([timing, network]), live)
+
+
+class PlanChoice(PlanSource):
+    """The plans of a step, over all sessions of its model.
+
+    Args:
+        step: the name of the step.
         variants: what carries them out, of the model's own plan so far.
         decision: why that one was taken, and what else was looked at.
         plain: the job's plain plan.
@@ -46,6 +95,8 @@ class ModelPlans:
         again: whether to plan again when steps take much longer than expected.
         cache_key: under which the plan is kept that proves the fastest; None to keep none.
         cores: how many each worker's processor has, if that is known.
+        scales: how scalars scale with the examples.
+        joint_steps: finds what does the step together with more.
 
     Attributes:
         decision: what was decided last.
@@ -54,6 +105,7 @@ class ModelPlans:
 
     def __init__(
         self,
+        step: StepName,
         variants: Variants,
         decision: Decision,
         plain: Plan,
@@ -65,7 +117,10 @@ class ModelPlans:
         again: bool,
         cache_key: str | None,
         cores: int | None,
+        scales: ScalarScales,
+        joint_steps: JointSteps,
     ) -> None:
+        self._step, self._scales, self._joint_steps = step, scales, joint_steps
         self._variants, self._plain, self._graph = variants, plain, graph
         self._analysis_of, self._options = analysis_of, options
         self._is_given, self._again = is_given, again
@@ -88,53 +143,72 @@ class ModelPlans:
         self._users_own.add(name)
         return completed
 
-    def forecast(self, plan: Plan) -> Forecast | None:
-        """What is predicted of a plan's steps, if anything can be."""
-        return forecast_of(plan, self.decision)
+    # What there is
 
-    def forecast_s(self, name: str) -> float | None:
-        """How long a step of a variant is predicted to take, if that can be."""
-        forecast = self.forecast(self._variants.plan(name))
-        return None if forecast is None else forecast.step_s
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The plans that a session can change between."""
+        return tuple(self._variants)
+
+    @property
+    def own(self) -> str:
+        """The name of the model's own plan, or, where factors were left, of one like it."""
+        name = self._variants.unfactored(OWN) if self._are_factors_left else OWN
+        return self._plain_name if name in self._given_up else name
+
+    def plan(self, name: str) -> Plan:
+        """What a plan decides."""
+        return self._variants.plan(name)
+
+    def ensure(self, name: str) -> Variant:
+        """What carries a plan out; its graph is made if it was not yet."""
+        return self._variants.ensure(name)
+
+    def has_room_for(self, name: str) -> bool:
+        """Whether the graph of a plan is there, or leaves enough memory if it is made."""
+        return self._variants.has_room_for(name)
 
     def is_plain(self, name: str) -> bool:
-        """Whether a variant does what the plain plan does."""
-        return decides_alike(self._variants.plan(name), self.decision.plain)
+        """Whether a plan does what the plain one does."""
+        return decides_alike(self.plan(name), self.decision.plain)
 
-    def planning(
-        self, trials: TrialSettings, settings: ReplanSettings | None = None
-    ) -> Planning | None:
-        """How a session plans while it runs; None if it does not.
+    def forecast(self, name: str) -> Forecast | None:
+        """What is predicted of a plan's steps, if anything can be."""
+        return forecast_of(self.plan(name), self.decision)
 
-        Args:
-            trials: how the plans are tried.
-            settings: when a job plans.
-        """
+    def undeferred(self, *, factored: bool = True) -> str:
+        """A plan that defers nothing; it is added if there is none."""
+        return self._variants.undeferred(factored=factored)
+
+    def joint(self, fetched: Sequence[str]) -> Job | None:
+        """The step that is done together with ops that are fetched; None if this one can."""
+        found = self._joint_steps.joint(self._step, fetched)
+        return None if found is None else found.job
+
+    def scale_of(self, tensor: TensorRef) -> LossScale | None:
+        """How a scalar scales with the examples; None if it is the same on every worker."""
+        return self._scales.of(tensor)
+
+    # What is tried, planned and kept
+
+    def live_planning(self) -> LivePlanning | None:
+        """What a session that begins now is to plan; None for nothing."""
         if self._is_given or not self._options.plans or self._plain.workers == 1:
             return None
         searches = self._options.planner == "search"
-        forecast = self.forecast(self._variants.plan(self.first))
-        return Planning(
-            replan=self._plan_live,
-            chosen=self._keep,
-            untried=self._go_on,
-            trials=trials,
-            settings=settings or ReplanSettings(),
+        forecast = self.forecast(self.first)
+        return LivePlanning(
             begins=searches and self.decision.outlook is None,
             again=self._again,
             expected_s=None if forecast is None else forecast.step_s,
         )
 
     def tried(self, *, all_known: bool = False) -> list[str]:
-        """Names of the plans that a session is to try, beginning with the one of its first step.
+        """The plans that a session is to try, beginning with the one of its first step.
 
         Those that a search has found are added once. What carries them out is made when they are
         tried: the first steps need not wait for it. Where a plan has proved the fastest in a
         session of this model, or the user has added plans, none are tried unless asked for.
-
-        Args:
-            all_known: whether all plans of the model are to be tried, also those that the user has
-                added.
         """
         is_asked = all_known or not (self._is_chosen or self._users_own)
         if is_asked and self._worth_a_trial is None and not self._is_chosen:
@@ -145,61 +219,39 @@ class ModelPlans:
         elif is_asked:
             names += self._worth_a_trial or ()
         if self._are_factors_left:
-            names = [name for name in names if not self._variants.plan(name).factored]
+            names = [name for name in names if not self.plan(name).factored]
         return [name for name in dict.fromkeys(names) if name not in self._given_up]
 
-    @property
-    def own(self) -> str:
-        """The name of the model's own plan, or, where factors were left, of one like it."""
-        name = self._variants.unfactored(OWN) if self._are_factors_left else OWN
-        return self._plain_name if name in self._given_up else name
-
-    @property
-    def _plain_name(self) -> str:
-        """The name of the plain plan; it is added if need be."""
-        return self._named({PLAIN: self.decision.plain})[0]
-
     def give_up(self, name: str) -> str:
-        """A step of a plan never ended: no session is to begin with it or to try it any more.
-
-        Returns:
-            The name of the plain plan, which goes on.
-        """
+        """A step of a plan never ended: no session is to begin with it or to try it any more."""
         self._given_up.add(name)
         self._variants.avoid(name)
         plain = self._plain_name
         if self.first == name:
             self.first = plain
-        if decides_alike(self.decision.plan, self._variants.plan(name)):
-            self._go_on(plain)
+        if decides_alike(self.decision.plan, self.plan(name)):
+            self.go_on(plain)
             if self._cache_key is not None:
                 drop_plan(self._cache_key)
         return plain
 
     def leave_factors(self, running: str) -> list[str]:
-        """Processors compute other bits from the same factors: no plan may send any more.
-
-        Args:
-            running: the plan that sent them.
-
-        Returns:
-            Names of plans that send none, of which the first is to go on; all are worth a trial.
-        """
+        """Processors compute other bits from the same factors: no plan may send any more."""
         plain = [] if self._is_given else self._named({PLAIN: self.decision.plain})
         known = [*(self._worth_a_trial or ()), *plain]
-        unfactored = [name for name in known if not self._variants.plan(name).factored]
+        unfactored = [name for name in known if not self.plan(name).factored]
         planned = [name for name in unfactored if name not in plain]
         if not planned:
             planned = [self._variants.unfactored(running)]
         self._options = dataclasses.replace(self._options, factors=False)
         self._are_factors_left, self._is_chosen = True, False
         self.first, *self._worth_a_trial = dict.fromkeys([*planned, *unfactored])
-        self._go_on(self.first)
+        self.go_on(self.first)
         if self._cache_key is not None:
             drop_plan(self._cache_key)
         return [self.first, *self._worth_a_trial]
 
-    def _plan_live(
+    def replan(
         self,
         running: str,
         traces: Sequence[Sequence[Any]],
@@ -209,14 +261,6 @@ class ModelPlans:
 
         Where the plain plan runs and no plan is predicted to be faster, it goes on. Any other plan
         has to compete with the plain one in any case: it may have become slower than that.
-
-        Args:
-            running: the plan that did them.
-            traces: for each step the `StepStats` protos of its calls.
-            clock_offsets_s: by how much each worker's clock is ahead of the first one's.
-
-        Returns:
-            Names of the plans to try besides the one that runs, and the step that is expected.
         """
         decision = plan_from_traces(
             traces,
@@ -230,12 +274,12 @@ class ModelPlans:
         if self._cache_key is not None:  # it stands for facts that hold no longer
             drop_plan(self._cache_key)
             self._cache_key = None
-        found, run = decision.found, self._variants.plan(running)
+        found, run = decision.found, self.plan(running)
         is_plain = decides_alike(run, decision.plain)
         if found is not None and found.best.step_s > WORTH_PLANNING * found.plain.step_s:
             if is_plain:  # it stays, but more is known of it
                 self.decision = dataclasses.replace(decision, plan=run)
-                return [], expected_of(self.decision)
+                return [], self._expected_s()
             decision = dataclasses.replace(decision, plan=decision.plain)
         plans = {PLAIN: decision.plain, **worth_a_trial(decision)}
         if not decides_alike(decision.plan, decision.plain):
@@ -243,22 +287,17 @@ class ModelPlans:
             plans = {name: decision.plan, **plans}
         self.decision, self._worth_a_trial = decision, self._named(plans)
         others = [name for name in self._worth_a_trial if name != running]
-        return others, expected_of(decision)
+        return others, self._expected_s()
 
-    def _named(self, plans: Mapping[str, Plan]) -> list[str]:
-        """The variants that do what plans decide; those that are missing are added."""
-        names = (self._variants.like(plan, name) for name, plan in plans.items())
-        return list(dict.fromkeys(names))
-
-    def _keep(self, name: str) -> None:
-        """Remember the plan that proved the fastest.
+    def keep(self, name: str) -> None:
+        """A plan has proved the fastest: remember it.
 
         If it is not the one that did so in an earlier run, the next run searches again: only the
         plain plan was tried beside that.
         """
         is_outdated = self.decision.is_kept and name != OWN
         self.first, self._is_chosen = name, True
-        self._go_on(name)
+        self.go_on(name)
         if self._cache_key is None or name in self._users_own:
             return
         if is_outdated:
@@ -266,6 +305,21 @@ class ModelPlans:
         else:
             keep_plan(self._cache_key, self.decision.plan)
 
-    def _go_on(self, name: str) -> None:
+    def go_on(self, name: str) -> None:
         """Whatever was decided, this is the plan that steps are done by."""
-        self.decision = dataclasses.replace(self.decision, plan=self._variants.plan(name))
+        self.decision = dataclasses.replace(self.decision, plan=self.plan(name))
+
+    def _expected_s(self) -> float | None:
+        """The predicted step of what was decided last."""
+        forecast = forecast_of(self.decision.plan, self.decision)
+        return None if forecast is None else forecast.step_s
+
+    def _named(self, plans: Mapping[str, Plan]) -> list[str]:
+        """The variants that do what plans decide; those that are missing are added."""
+        names = (self._variants.like(plan, name) for name, plan in plans.items())
+        return list(dict.fromkeys(names))
+
+    @property
+    def _plain_name(self) -> str:
+        """The name of the plain plan; it is added if need be."""
+        return self._named({PLAIN: self.decision.plain})[0]

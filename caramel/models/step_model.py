@@ -6,11 +6,10 @@ import dataclasses
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from caramel.analyzers.analysis import Analysis, Analyzer
-from caramel.analyzers.examples.examples import Examples
-from caramel.analyzers.loss import Scales, gradient_weights
+from caramel.analyzers.loss import gradient_weights
 from caramel.analyzers.ordered_state import ordered_analysis, tell_lost_overlap, tell_order
 from caramel.analyzers.over_steps import StepFacts
 from caramel.capture.context import Context
@@ -24,7 +23,6 @@ from caramel.core.facts import (
     GradientFrontier,
     InputPipelines,
     LoopFrames,
-    LossScale,
     LossScales,
     Merging,
     ReplicaState,
@@ -37,11 +35,13 @@ from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan, SparseMethod
 from caramel.core.timeline import Timeline
+from caramel.core.train_steps import StepName
 from caramel.core.util.disk_cache import kept_plan
 from caramel.core.util.fingerprint import this_machine
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.models.assembly import Assembly
-from caramel.models.plan_choice import OWN, ModelPlans
+from caramel.models.plan_choice import OWN, PlanChoice
+from caramel.models.scalar_scales import ScalarScales, scales_of_tensors
 from caramel.models.variants import Variants
 from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.compatibility import DECIDED, check_edges, check_fit, check_fused, kept_apart
@@ -50,12 +50,11 @@ from caramel.planning.options import Options
 from caramel.planning.plain import plain_plan
 from caramel.planning.what_if.explain import explain
 from caramel.report.shown import ShownExplanation
-from caramel.runtime.control.controller import StepStart
 from caramel.runtime.control.drift import ReplanSettings
-from caramel.runtime.control.trials import TrialSettings
-from caramel.runtime.execution.job import Job
-from caramel.runtime.stalls.diagnosis import StallSettings
-from caramel.runtime.stalls.watchdog import StallWatch
+from caramel.runtime.job import Job
+
+if TYPE_CHECKING:
+    from caramel.models.joint_steps import JointSteps
 
 _log = logging.getLogger(__name__)
 
@@ -95,9 +94,11 @@ class StepModel:
     """A training step over many workers.
 
     Args:
+        name: of the step.
         context: the job whose step it is.
         facts: what is known of it.
         common: what the steps of the model have in common.
+        joint_steps: finds what does the step together with more.
         plan: the plan to carry out in place of a new one.
         cache_key: under which the plan is kept that proves the fastest; None to keep none.
 
@@ -110,6 +111,7 @@ class StepModel:
         is_given: whether the user gave it.
         plain: the plan that plans nothing.
         plans: which plans are tried.
+        job: what sessions are given of it.
         windows: when each parameter can be aggregated; None if nothing is known of times.
         variants: by name, the plans that a session can change between.
         traffic: bytes that a step of `plan` sends between each pair of tasks.
@@ -120,9 +122,11 @@ class StepModel:
 
     def __init__(
         self,
+        name: StepName,
         context: Context,
         facts: StepFacts,
         common: Common,
+        joint_steps: JointSteps,
         *,
         plan: Plan | None = None,
         cache_key: str | None = None,
@@ -139,7 +143,6 @@ class StepModel:
         tell_order(context.op_graph, analysis.get(StateOrder))
         if len(common.devices) > 1:
             _tell_conditions(facts.get(Merging))
-        self._scales: dict[TensorRef, LossScale | None] = {}
         plain = self._plain_plan(analysis)
         self.windows = known_windows(analysis)
         self.plain = plain
@@ -161,7 +164,8 @@ class StepModel:
             common.assembly, context, lambda each: self._completed(each, own), OWN, own
         )
         self.traffic = self.variants[OWN].traffic
-        self.plans = ModelPlans(
+        self.plans = PlanChoice(
+            name,
             self.variants,
             decision,
             plain,
@@ -172,6 +176,18 @@ class StepModel:
             again=common.again,
             cache_key=cache_key,
             cores=_cores(common.cluster),
+            scales=ScalarScales(context, facts),
+            joint_steps=joint_steps,
+        )
+        self.job = Job(
+            context,
+            common.assembly.graph,
+            self.variants[OWN],
+            self.state,
+            self._access,
+            self.pipelines,
+            self._frames,
+            self.plans,
         )
 
     @property
@@ -214,61 +230,6 @@ class StepModel:
         )
         return ShownExplanation.of(explanation)
 
-    def start(
-        self,
-        trials: TrialSettings | Literal["auto"] | None,
-        replanning: ReplanSettings | None,
-        stalls: StallSettings | None,
-    ) -> StepStart:
-        """How a session begins to do the step; the arguments are those of `ARModel.session`."""
-        planning, tried = None, [self.plans.own]
-        settings = TrialSettings() if trials == "auto" else trials
-        if settings is not None:
-            planning = self.plans.planning(settings, replanning)
-            tried = self.plans.tried(all_known=trials != "auto")
-        return StepStart(
-            job=self._job(),
-            plan=tried[0],
-            tried=tuple(tried),
-            trials=settings if trials != "auto" or len(tried) > 1 else None,
-            planning=planning,
-            stalls=None if stalls is None else StallWatch(stalls, self.plans.forecast),
-        )
-
-    def _job(self) -> Job:
-        return Job(
-            self.context,
-            self._common.assembly.graph,
-            self.variants,
-            self.state,
-            self._access,
-            self.pipelines,
-            self._frames,
-            self.variants.undeferred,
-            self.variants.plan,
-            self.plans.leave_factors,
-            self.variants.has_room_for,
-            self.plans.is_plain,
-            self.plans.forecast_s,
-            self.plans.give_up,
-            self._scale_of,
-        )
-
-    def _scale_of(self, tensor: TensorRef) -> LossScale | None:
-        """How a scalar scales with the examples; None if it is the same on every worker."""
-        if tensor not in self._scales:
-            graph, analysis = self.context.op_graph, self.facts.analysis
-            scale = analysis.get(LossScales).of.get(tensor)
-            differs = tensor.op in self.state.worker_dependent
-            if scale is None and differs and graph.spec(tensor).shape == ():
-                scale = self._scales_of_tensors().of(tensor)
-            self._scales[tensor] = scale
-        return self._scales[tensor]
-
-    def _scales_of_tensors(self) -> Scales:
-        graph, job, analysis = self.context.op_graph, self.context.job, self.facts.analysis
-        return Scales(graph, job, self._frames, analysis.get(Examples))
-
     def _plain_plan(self, analysis: Analysis) -> Plan:
         context, common = self.context, self._common
         frontier = analysis.get(GradientFrontier)
@@ -303,7 +264,7 @@ class StepModel:
                 raise LossScaleError(scale.problem)
             if scale.weight is not None and job.reduction is None and scale.weight != MEAN:
                 _log.info("%s", _told(loss, scale.weight))
-        return gradient_weights(scales, frontier, job, self._scales_of_tensors())
+        return gradient_weights(scales, frontier, job, scales_of_tensors(self.context, self.facts))
 
     def _kept_plan(self, key: str | None) -> Plan | None:
         """The plan that proved the fastest in an earlier run, if it can be carried out."""
@@ -343,7 +304,7 @@ class StepModel:
             raise PlanError(
                 f"the traced steps were done by a plan '{names[0]}', which this model does not have"
             )
-        return self.variants[names[0]].plan
+        return self.variants.plan(names[0])
 
 
 def _decided(plan: Plan | None, own: Plan) -> Plan:

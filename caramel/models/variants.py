@@ -12,7 +12,7 @@ from caramel.core.util.gc_pause import held_back
 from caramel.models.assembly import Assembly
 from caramel.planning.choose import UNFACTORED
 from caramel.planning.compatibility import decides_alike
-from caramel.runtime.execution.job import Variant
+from caramel.runtime.job import Variant
 
 UNDEFERRED = "undeferred"
 """What a plan like the first one that defers nothing is called."""
@@ -20,6 +20,9 @@ UNDEFERRED = "undeferred"
 
 class Variants(Mapping[str, Variant]):
     """Plans of one job by name; those that are needed and missing are added.
+
+    A plan may be known before its graph is made. What is looked up is what carries it out, which
+    there is only once `ensure` has made it; its plan is there in any case.
 
     Args:
         assembly: the graph in which they stand.
@@ -46,13 +49,18 @@ class Variants(Mapping[str, Variant]):
         self._make(name)
 
     def __getitem__(self, name: str) -> Variant:
-        """A variant; its graph is made if it was not yet.
+        """What carries a plan out.
 
         Raises:
-            TrafficError, GraphError: as `Assembly.add`.
+            KeyError: there is no such plan.
+            PlanError: its graph was not made yet.
         """
-        if name not in self._made:
-            self._make(name)
+        if name in self._plans and name not in self._made:
+            raise PlanError(
+                f"plan '{name}' is known, but no graph carries it out yet, since no session has "
+                f"tried it; variants.plan({name!r}) tells what it decides, and "
+                f"variants.ensure({name!r}) makes its graph"
+            )
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -65,8 +73,19 @@ class Variants(Mapping[str, Variant]):
         return name in self._plans
 
     def plan(self, name: str) -> Plan:
-        """A variant's plan; nothing is made for that."""
+        """What a plan decides; no graph is made for that."""
         return self._plans[name]
+
+    def ensure(self, name: str) -> Variant:
+        """What carries a plan out; its graph is made if it was not yet.
+
+        Raises:
+            KeyError: there is no such plan.
+            TrafficError, GraphError: as `Assembly.add`.
+        """
+        if name not in self._made:
+            self._make(name)
+        return self._made[name]
 
     def has_room_for(self, name: str) -> bool:
         """Whether a variant is there, or leaves enough memory if it is made."""

@@ -19,6 +19,7 @@ together, when, how and in which order. `choose` is where it begins.
 `pattern_choice` which aggregation pattern is the fastest for a group? The Caramel paper, section 4,
                  by cost
 `plain`          the plain plan: every gradient is aggregated by itself when it appears
+`worth_a_trial`  which plans besides the decided one should a session try?
 `paper/`         the plan of the Caramel paper (sections 4.2 to 4.4)
 `search/`        the plan that is predicted to be the fastest: a search by simulation
 `what_if/`       what a plan brings, what bounds it, and how a job would scale: answered by

@@ -8,6 +8,7 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    loses the last one
 `checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
 `device_check`     are the devices there that a job asks for, and what runs elsewhere?
+`job`              what a model hands to its sessions: each step of the job, and who gives it plans
 `session`          runs a distributed job: training steps, evaluation, variables, checkpoints
 `turns`            the public methods of an object take turns: one is done before that of another
                    thread begins

@@ -40,13 +40,14 @@ from caramel.runtime.checkpoint import (
     some_of,
     write_checkpoint,
 )
-from caramel.runtime.control.controller import Stepper, StepStart
-from caramel.runtime.control.controllers import Join, Steppers
+from caramel.runtime.control.controller import Stepper
+from caramel.runtime.control.controllers import Steppers
 from caramel.runtime.control.metrics import Metrics
+from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.device_check import check_devices
-from caramel.runtime.execution.job import Job
 from caramel.runtime.execution.runner import Runner
+from caramel.runtime.job import Job
 from caramel.runtime.steps.entries import check_entries
 from caramel.runtime.steps.exchangeable import (
     check_fed,
@@ -84,8 +85,8 @@ class Session:
     `metrics` and `close` can be called, and `close` does nothing there.
 
     Args:
-        starts: for each step of the job its plans, and how to do it, by name.
-        join: how to do a step together with what is fetched, if the step alone cannot.
+        jobs: the steps of the job by name.
+        settings: how plans are chosen, and when a step counts as stalled.
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
         step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
@@ -102,8 +103,8 @@ class Session:
 
     def __init__(
         self,
-        starts: Mapping[StepName, StepStart],
-        join: Join,
+        jobs: Mapping[StepName, Job],
+        settings: ControlSettings,
         cluster: Cluster,
         *,
         start_timeout_s: float = 60.0,
@@ -112,7 +113,7 @@ class Session:
         report: Callable[[str], Any] | None = None,
         initial_feeds: Mapping[Any, Any] | None = None,
     ) -> None:
-        job = self._job = next(iter(starts.values())).job
+        job = self._job = next(iter(jobs.values()))
         self._turns = Turns()
         self._closed = False
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
@@ -132,12 +133,12 @@ class Session:
             available = self._runner.available_devices(start_timeout_s)
             is_soft = config is not None and config.allow_soft_placement
             check_devices(job.context, job.plan.devices, available, is_soft=is_soft)
+            self._steppers = Steppers(jobs, settings, self._runner, cluster)
         except BaseException:
             self._runner.close()
             raise
         note("connect")
         self._state = SharedState(job, self._runner)
-        self._steppers = Steppers(starts, join, self._runner, cluster)
         try:
             self._runner.extend()
             note("place")
@@ -326,7 +327,7 @@ class Session:
         if isinstance(plans, str) or not isinstance(plans, Iterable | None):
             raise PlanError(f"plans must be a list of names, not {plans!r}")
         stepper = self._steppers.own(step)
-        tried = list(stepper.job.variants) if plans is None else list(plans)
+        tried = list(stepper.job.plans.names) if plans is None else list(plans)
         stepper.try_plans(tried, settings or TrialSettings())
 
     def metrics(self, *, step: StepName | None = None) -> Metrics:

@@ -16,8 +16,8 @@ from caramel.core import names
 from caramel.core.facts import Variable
 from caramel.core.names import TensorRef
 from caramel.modifiers import variable_programs as programs
-from caramel.runtime.execution.job import Job
 from caramel.runtime.execution.runner import Runner
+from caramel.runtime.job import Job
 
 _CHUNK_BYTES = 256 * 2**20  # of variables that travel to or from the client in one call
 

@@ -13,7 +13,6 @@ from caramel.core.errors import FileError, PlanError
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.options import Options
 from caramel.runtime.control.drift import ReplanSettings
-from caramel.runtime.control.trials import TrialSettings
 from tests.support.networks import network, slow_facts, train_steps, wide
 
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
@@ -94,7 +93,7 @@ def test_a_plan_that_was_given_can_be_explained(explained):
     explanation = model.explain()
     assert explanation.step_s == of_the_first.step_s
     assert explanation.planner == "none, the plan was given"
-    assert model._plans.planning(TrialSettings()) is None  # it stays
+    assert model._plans.live_planning() is None  # it stays
 
 
 def test_traced_steps_are_compared_with_the_plan_that_did_them():

@@ -163,7 +163,7 @@ def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest()
             values, metrics = session.variables(), session.metrics()
         assert {"own", "plain"} <= {plan.name for plan in metrics.trials.plans}
         assert metrics.trials.is_over
-        fastest = model.variants[metrics.plan].plan
+        fastest = model.variants.plan(metrics.plan)
         later = caramel.ARModel(context, cluster, **options)
         assert later.decision.source == "what proved the fastest in an earlier run"
         assert decides_alike(later.plan, fastest)

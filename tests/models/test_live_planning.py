@@ -12,7 +12,7 @@ import tensorflow as tf
 import caramel
 from caramel.core.errors import FeedError, PlanError
 from caramel.core.util.fingerprint import Machine, this_machine
-from caramel.models.live_planning import plan_from_traces
+from caramel.models.plan_choice import plan_from_traces
 from caramel.runtime.control.drift import ReplanSettings, Watch
 from caramel.runtime.control.trials import TrialSettings
 from tests.support.networks import (
@@ -280,7 +280,7 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     dropped = []
     monkeypatch.setattr("caramel.models.plan_choice.drop_plan", dropped.append)
     model._plans._cache_key = "of the profile"
-    names, expected_s = model._plans._plan_live("own", [], [])
+    names, expected_s = model._plans.replan("own", [], [])
     assert "plain" in names
     assert "own" not in names
     assert expected_s == decision.found.best.step_s
@@ -288,10 +288,10 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     monkeypatch.setattr(
         "caramel.models.plan_choice.WORTH_PLANNING", 0.0
     )  # no plan is predicted to be better
-    assert model._plans._plan_live("own", [], []) == (["plain"], decision.found.plain.step_s)
-    assert model._plans._plan_live("plain", [], []) == ([], decision.found.plain.step_s)
+    assert model._plans.replan("own", [], []) == (["plain"], decision.found.plain.step_s)
+    assert model._plans.replan("plain", [], []) == ([], decision.found.plain.step_s)
     assert list(model.variants) == variants
-    model._plans._keep("plain")
+    model._plans.keep("plain")
     assert kept == []  # under the old facts it would be found by the next run
     assert dropped == ["of the profile"]
 
@@ -331,7 +331,7 @@ def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
         return model.decision
 
     monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", plan)
-    model._plans._plan_live("own", [], [])
+    model._plans.replan("own", [], [])
     assert given[0][-1] == cores
 
 

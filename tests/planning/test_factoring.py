@@ -17,7 +17,6 @@ from caramel.core.plan import FACTORS
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.core.workload import JobOutline, Product
-from caramel.models.live_planning import worth_a_trial
 from caramel.models.plan_choice import OWN
 from caramel.models.variants import UNFACTORED
 from caramel.planning.candidate import Candidate, Outlook
@@ -30,6 +29,7 @@ from caramel.planning.search.search import search
 from caramel.planning.search.split import worthwhile_parts
 from caramel.planning.what_if.explain import QUICK, _longer, explain
 from caramel.planning.what_if.scaling import scale
+from caramel.planning.worth_a_trial import worth_a_trial
 from caramel.profiling.ops import profile_steps
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.steps.program import Unlike
@@ -343,8 +343,8 @@ def test_the_plans_without_factors_take_turns():
     assert "plain" in tried
     assert len(tried) > 1
     assert tried <= again
-    assert not any(model.variants[name].plan.factored for name in again)
-    assert not any(model.variants[name].plan.factored for name in tried)
+    assert not any(model.variants.plan(name).factored for name in again)
+    assert not any(model.variants.plan(name).factored for name in tried)
     assert metrics.trials.is_over
     (median_s,) = (p.median_s for p in metrics.trials.plans if p.name == metrics.plan)
     assert expected_s == median_s
@@ -352,7 +352,7 @@ def test_the_plans_without_factors_take_turns():
         with model.session(trials=trials) as session:
             train_steps(session, job, 1)
             assert session.metrics().plan == plan
-        assert not model.variants[plan].plan.factored
+        assert not model.variants.plan(plan).factored
 
 
 def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors():
@@ -364,7 +364,7 @@ def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors()
         session._stepper.leave_factors(Unlike(1, "w1"))
         train_steps(session, job, 2)
         name = session.metrics().plan
-    plan = model.variants[name].plan
+    plan = model.variants.plan(name)
     assert name == UNFACTORED
     assert not plan.factored
     assert [(group.members, group.deferred) for group in plan.groups] == decided
@@ -375,7 +375,7 @@ def test_a_session_without_trials_tries_what_is_left():
     """One that begins with what proved the fastest in an earlier session, say."""
     job = network("momentum", model=deep, batch=5, number=10)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
-    model._plans._keep(OWN)
+    model._plans.keep(OWN)
     assert model._plans.tried() == [OWN]
     with model.session() as session:
         train_steps(session, job, 1)
@@ -385,5 +385,5 @@ def test_a_session_without_trials_tries_what_is_left():
     names = [plan.name for plan in trials.plans]
     assert len(names) > 1
     assert "plain" in names
-    assert not any(model.variants[name].plan.factored for name in names)
+    assert not any(model.variants.plan(name).factored for name in names)
     assert model._plans.tried() == names  # it was closed before one was chosen

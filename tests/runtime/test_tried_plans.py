@@ -10,14 +10,14 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.core.errors import TrafficError
+from caramel.core.errors import PlanError, TrafficError
 from caramel.core.plan import Gate
-from caramel.models.live_planning import FURTHER, worth_a_trial
 from caramel.models.variants import Variants
 from caramel.native.session import GraphSession
 from caramel.planning.candidate import Candidate
 from caramel.planning.compatibility import decides_alike
 from caramel.planning.search.search import Found, Scored
+from caramel.planning.worth_a_trial import FURTHER, worth_a_trial
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.execution import distributed_graph
 from caramel.runtime.execution.calls import Channel
@@ -90,14 +90,14 @@ def test_placing_plans_may_take_longer_than_a_step(monkeypatch):
 def test_a_plan_that_cannot_be_made_is_left_out_of_the_trials(fails, caplog, monkeypatch):
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    make = Variants.__getitem__
+    make = Variants.ensure
 
     def fail(variants, name):
         if name in fails:
             raise TrafficError(f"'{name}' would send too much")
         return make(variants, name)
 
-    monkeypatch.setattr(Variants, "__getitem__", fail)
+    monkeypatch.setattr(Variants, "ensure", fail)
     with model.session() as session:
         train_steps(session, job, 10)
         trials, plan = session.metrics().trials, session.metrics().plan
@@ -127,10 +127,25 @@ def test_plans_for_which_there_is_not_enough_memory_are_not_tried(plans, room, c
         assert [each.name for each in metrics.trials.plans] == ["own", "plain"]
 
 
+def test_a_plan_that_is_looked_up_is_not_made():
+    job = network("adam", model=wide, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
+    size, (_, name, *_) = model.graph_size, model._plans.tried()
+    assert name in model.variants
+    assert decides_alike(model.variants.plan(name), model.decision.plain)
+    with pytest.raises(PlanError, match=r"'plain' is known, .* variants.ensure\('plain'\)"):
+        model.variants[name]
+    assert model.graph_size == size
+    assert model.variants.ensure(name) is model.variants[name]
+    assert model.graph_size > size
+    with pytest.raises(KeyError):
+        model.variants["none"]
+
+
 def test_what_is_made_already_is_tried_whatever_memory_it_takes(monkeypatch):
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    assert model.variants[model._plans.tried()[1]].name == "plain"
+    assert model.variants.ensure(model._plans.tried()[1]).name == "plain"
     monkeypatch.setattr(distributed_graph, "total_bytes", lambda: 0)
     with model.session() as session:
         train_steps(session, job, 10)
@@ -142,7 +157,7 @@ def test_the_next_session_begins_with_the_plan_that_was_chosen():
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     with model.session() as session:
         train_steps(session, job, 2)
-        session._stepper._planning.chosen("plain")  # as at the end of trials
+        session._stepper.job.plans.keep("plain")  # as at the end of trials
     variants = list(model.variants)
     with model.session() as session:
         train_steps(session, job, 2)
@@ -171,7 +186,7 @@ def test_what_the_user_added_is_left_to_the_user():
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     model.variants.undeferred()  # for a fetch in an earlier session
     (_, plain, *_) = model._plans.tried()
-    assert decides_alike(model.variants[plain].plan, model.decision.plain)
+    assert decides_alike(model.variants.plan(plain), model.decision.plain)
     other = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     other.add_variant(other.plan, "mine")
     assert other._plans.tried() == ["own"]

@@ -20,7 +20,7 @@ from benchmarks import testbed
 from caramel.core.errors import StepTimeoutError
 from caramel.models.plan_choice import OWN
 from caramel.runtime.stalls.diagnosis import Forecast, StallSettings
-from caramel.runtime.stalls.watchdog import StallWatch, Watchdog
+from caramel.runtime.stalls.watchdog import Watchdog
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
     OPTIMIZERS,
@@ -231,7 +231,7 @@ def test_a_group_that_is_later_than_predicted_is_named_in_a_step_that_is_not(mon
     model = caramel.ARModel(job.context(), 2, planner="plain")
     first, *others = (group.name for group in model.plan.groups)
     forecast = Forecast(2.0, {first: 0.01, **dict.fromkeys(others, 1.9)})
-    monkeypatch.setattr(model._plans, "forecast", lambda plan: forecast)
+    monkeypatch.setattr(model._plans, "forecast", lambda name: forecast)
     with model.session(trials=None, stalls=SOON) as session:
         for _ in range(6):
             session.step(job.feed)
@@ -242,14 +242,14 @@ def test_a_group_that_is_later_than_predicted_is_named_in_a_step_that_is_not(mon
     assert "(expected after 0.01 s)" in stall.text
 
 
-def test_what_is_predicted_is_asked_for_until_it_is_known_and_when_plans_are_made():
+def test_what_is_predicted_is_asked_for_until_it_is_known_and_when_plans_are_made(monkeypatch):
     """A job that plans while it runs knows nothing at first, and more after that."""
     model = caramel.ARModel(network("adam").context(), 2, planner="plain")
     found = [None, None, Forecast(1.0, {}), Forecast(2.0, {})]
-    watch = StallWatch(forecast=lambda plan: found.pop(0))
+    monkeypatch.setattr(model._plans, "forecast", lambda name: found.pop(0))
     with model.session(trials=None, stalls=None) as session:
         program = session._stepper.program
-        watchdog = Watchdog(session._runner, model.cluster, model.context.op_graph, watch)
+        watchdog = Watchdog(session._runner, model.cluster, session._job, StallSettings())
         assert [watchdog._forecast(program) for _ in range(2)] == [None, None]
         assert {watchdog._forecast(program).step_s for _ in range(3)} == {1.0}
         watchdog.forget_forecasts()
@@ -297,7 +297,7 @@ def test_a_step_that_ends_in_time_while_workers_are_asked_is_not_late(monkeypatc
     model = caramel.ARModel(job.context(), 2, planner="plain")
     first, *others = (group.name for group in model.plan.groups)
     forecast = Forecast(0.5, {first: 0.01, **dict.fromkeys(others, 0.45)})
-    monkeypatch.setattr(model._plans, "forecast", lambda plan: forecast)
+    monkeypatch.setattr(model._plans, "forecast", lambda name: forecast)
     ask = Watchdog._ask
 
     def slowly(self, *given):

@@ -10,6 +10,8 @@
 `metrics`        what a session can tell of itself, as plain data
 `probation`      no plan can stop a job: the first steps of a new plan are given up if they never
                  end
+`settings`       what a user says of how a session chooses between plans, plans anew, and looks for
+                 stalls
 `trials`         which of several plans is the fastest? Tried in turn, during the first steps of
                  training
 ================ ===================================================================================

@@ -10,77 +10,27 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 from caramel.core.errors import CaramelError, PlanError
-from caramel.runtime.control.drift import ReplanSettings, Watch
+from caramel.runtime.control.drift import Watch
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.probation import GivenUpError, Probation
+from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import Trials, TrialSettings, TrialState
 from caramel.runtime.execution.distributed_graph import MEMORY_SHARE
-from caramel.runtime.execution.job import Job
 from caramel.runtime.execution.runner import Runner
-from caramel.runtime.stalls.watchdog import StallWatch, Watchdog
+from caramel.runtime.job import Job, LivePlanning
+from caramel.runtime.stalls.watchdog import Watchdog
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.program import Fetch, Program, StepResult, Unlike
 
 _RECENT_STEPS = 50
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Planning:
-    """How a running job plans.
-
-    Attributes:
-        replan: plans for the job, from the name of the plan that did some traced steps, the
-            `StepStats` protos of their calls, and how far each worker's clock is ahead; returns the
-            names of plans to try besides, and the step that is expected of the first of them.
-        chosen: told the name of a plan that was kept after trials.
-        untried: told the name of the plan that goes on because no other could be made.
-        trials: how what is planned is tried.
-        settings: when.
-        begins: whether nothing is known yet, so that the job is to measure itself.
-        again: whether to plan again when steps drift.
-        expected_s: the step that is expected of the first plan; None if not known.
-    """
-
-    replan: Callable[
-        [str, Sequence[Sequence[Any]], Sequence[float]], tuple[list[str], float | None]
-    ]
-    chosen: Callable[[str], None] = lambda name: None
-    untried: Callable[[str], None] = lambda name: None
-    trials: TrialSettings = field(default_factory=TrialSettings)
-    settings: ReplanSettings = field(default_factory=ReplanSettings)
-    begins: bool = False
-    again: bool = False
-    expected_s: float | None = None
-
-
-@dataclass(frozen=True)
-class StepStart:
-    """How a session begins to do a step.
-
-    Attributes:
-        job: the distributed graph with the plans of the step.
-        plan: the name of the plan that does it first.
-        tried: names of the plans that are tried, if any are.
-        trials: how to try them; None for not at all.
-        planning: how to plan while the job runs; None for not at all.
-        stalls: when to look into a step that takes too long; None for never.
-    """
-
-    job: Job
-    plan: str
-    tried: tuple[str, ...] = ()
-    trials: TrialSettings | None = None
-    planning: Planning | None = None
-    stalls: StallWatch | None = None
 
 
 class Stepper:
@@ -90,7 +40,8 @@ class Stepper:
         job: the distributed graph with its plans; more may be added to it.
         runner: runs parts of the graph.
         plan: the name of the plan that does the first step.
-        planning: how to plan while the job runs; None for not at all.
+        settings: how plans are tried, and when the job plans.
+        planning: what there is to plan while it runs; None for nothing.
         watchdog: looks into steps that take too long; None for nobody.
     """
 
@@ -99,14 +50,15 @@ class Stepper:
         job: Job,
         runner: Runner,
         plan: str,
-        planning: Planning | None = None,
+        settings: ControlSettings,
+        planning: LivePlanning | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
-        self._job, self._runner, self._planning = job, runner, planning
-        self._watchdog = watchdog
+        self._job, self._runner, self._plans = job, runner, job.plans
+        self._settings, self._planning, self._watchdog = settings, planning, watchdog
         self._watch: Watch | None = None
         if planning is not None:
-            self._watch = Watch(planning.settings, begins=planning.begins, again=planning.again)
+            self._watch = Watch(settings.replanning, begins=planning.begins, again=planning.again)
             self._watch.expected_s = planning.expected_s
         self._may_factor = True
         self._traces: list[list[Any]] = []
@@ -116,7 +68,7 @@ class Stepper:
         self._steps = 0
         self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._usual_s: deque[float] = deque(maxlen=_RECENT_STEPS)  # likewise, of usual ones only
-        self._program = self._last = Program(job.variants[plan], job, runner)
+        self._program = self._last = Program(self._plans.ensure(plan), job, runner)
         self._programs = {plan: self._program}
         self._beginning: dict[str, Program] = {}  # those that were interrupted may begin again
         self._probation = Probation(job, runner)
@@ -180,7 +132,7 @@ class Stepper:
         program = self._program
         if not program.serves(fetches):
             self.flush()
-            program = self._program_of(self._job.undeferred(factored=self._may_factor))
+            program = self._program_of(self._plans.undeferred(factored=self._may_factor))
         self._last = program
         try:
             with self._watched(program, self._steps + 1):
@@ -197,7 +149,7 @@ class Stepper:
             last: the number of the last of them.
         """
         self._given_up += 1
-        program = self._program_of(self._job.give_up(given_up.plan))
+        program = self._program_of(self._plans.give_up(given_up.plan))
         if self._trials is not None:
             self._trials.leave_out(given_up.plan)
         if self._program.name == given_up.plan:
@@ -223,12 +175,12 @@ class Stepper:
             unlike.parameter,
         )
         self._may_factor = False
-        names, settings = self._job.leave_factors(self._program.name), None
+        names, settings = self._plans.leave_factors(self._program.name), None
         if self._trials is not None:
             settings = self._trials.settings
             names += [plan.name for plan in self._trials.state().plans]
         if self._planning is not None and self._watch is not None:
-            settings = settings or self._planning.trials
+            settings = settings or self._settings.trials
             self._watch.expect(None)
             self._traces = []
         if settings is None:
@@ -322,7 +274,7 @@ class Stepper:
             return
         _log.info("plan '%s' is kept: %s", state.turn, _told(state))
         if self._planning is not None and self._watch is not None:
-            self._planning.chosen(state.turn)
+            self._plans.keep(state.turn)
             self._watch.expect(next(p.median_s for p in state.plans if p.name == state.turn))
 
     def _make_tried(self) -> bool:
@@ -336,11 +288,11 @@ class Stepper:
         _log.info("making the plans that are tried; a large job takes a while")
         made, left_out = [], []
         for plan in self._trials.state().plans:
-            if not self._job.has_room_for(plan.name):
+            if not self._plans.has_room_for(plan.name):
                 left_out.append(f"'{plan.name}'")
                 continue
             try:
-                made.append(self._job.variants[plan.name].name)
+                made.append(self._plans.ensure(plan.name).name)
             except CaramelError:
                 _log.warning("plan '%s' cannot be made, and is not tried", plan.name, exc_info=True)
         if left_out:
@@ -353,7 +305,7 @@ class Stepper:
         if len(made) == 1:
             self._trials, self._is_trying = None, False
             if self._planning is not None and self._watch is not None:
-                self._planning.untried(made[0])
+                self._plans.go_on(made[0])
                 self._watch.expect(median(self._recent_s) if self._recent_s else None)
         elif len(made) < len(self._trials.state().plans):
             self._trials = Trials(made, self._trials.settings)
@@ -375,14 +327,14 @@ class Stepper:
 
     def _plan(self) -> None:
         """Make plans from what was traced, and try them. What goes wrong costs no training."""
-        assert self._planning is not None
+        assert self._settings.trials is not None
         assert self._watch is not None
         traces, self._traces = self._traces, []
         self._watch.expect(self._watch.usual_s)  # tells better than a prediction of the same steps
         _log.info("planning from %d traced steps", len(traces))
         try:
             offsets_s = self._runner.clock_offsets_s()
-            names, expected_s = self._planning.replan(self._program.name, traces, offsets_s)
+            names, expected_s = self._plans.replan(self._program.name, traces, offsets_s)
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
             return
@@ -393,7 +345,7 @@ class Stepper:
             self._watchdog.forget_forecasts()
         if names:
             self._watch.expected_s = expected_s
-            self.try_plans([self._program.name, *names], self._planning.trials)
+            self.try_plans([self._program.name, *names], self._settings.trials)
 
     def _tell_drift(self, watch: Watch) -> None:
         drift = watch.take_news()
@@ -428,7 +380,7 @@ class Stepper:
         """A plan's program, made when it is first asked for."""
         if name not in self._programs:
             if name not in self._beginning:
-                variant = self._job.variants[name]
+                variant = self._plans.ensure(name)
                 self._probation.prepare(name)
                 self._beginning[name] = Program(variant, self._job, self._runner)
             self._beginning[name].begin()
@@ -437,11 +389,11 @@ class Stepper:
 
     def _may_send(self, name: str) -> bool:
         """Whether a plan sends nothing that this session has left."""
-        return self._may_factor or not self._job.plan_of(name).factored
+        return self._may_factor or not self._plans.plan(name).factored
 
     def _check(self, name: str) -> None:
-        if name not in self._job.variants:
-            known = ", ".join(f"'{each}'" for each in self._job.variants)
+        if name not in self._plans.names:
+            known = ", ".join(f"'{each}'" for each in self._plans.names)
             raise PlanError(f"the session has no plan called '{name}'; there are {known}")
 
 

@@ -7,25 +7,24 @@ is done.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from caramel.cluster.cluster import Cluster
 from caramel.core.train_steps import StepName, chosen
-from caramel.runtime.control.controller import Stepper, StepStart
+from caramel.runtime.control.controller import Stepper
 from caramel.runtime.control.metrics import Metrics
+from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.execution.runner import Runner
+from caramel.runtime.job import Job
 from caramel.runtime.stalls.watchdog import Watchdog
-
-Join = Callable[[StepName, Sequence[str]], StepStart | None]
 
 
 class Steppers:
     """The steppers of a session.
 
     Args:
-        starts: how to begin each step of the job, by name.
-        join: from a step and the ops that are fetched to how the joint step begins that does both;
-            None if the step itself can.
+        jobs: the steps of the job by name.
+        settings: how plans are chosen, and when a step counts as stalled.
         runner: runs parts of the graph.
         cluster: the workers.
 
@@ -34,11 +33,15 @@ class Steppers:
     """
 
     def __init__(
-        self, starts: Mapping[StepName, StepStart], join: Join, runner: Runner, cluster: Cluster
+        self,
+        jobs: Mapping[StepName, Job],
+        settings: ControlSettings,
+        runner: Runner,
+        cluster: Cluster,
     ) -> None:
-        self._join, self._runner, self._cluster = join, runner, cluster
-        self._own = {name: self._stepper(start) for name, start in starts.items()}
-        self._joint: dict[StepName, list[Stepper]] = {name: [] for name in starts}
+        self._settings, self._runner, self._cluster = settings, runner, cluster
+        self._own = {name: self._stepper(job) for name, job in jobs.items()}
+        self._joint: dict[StepName, list[Stepper]] = {name: [] for name in jobs}
         self._serving: dict[tuple[StepName, tuple[str, ...]], Stepper] = {}
         self._last = dict(self._own)  # by name of the step what did it last
         self.active = next(iter(self._own.values()))
@@ -100,24 +103,29 @@ class Steppers:
                 joint.close()
 
     def _find(self, name: StepName, fetched: Sequence[str]) -> Stepper:
-        start = self._join(name, fetched)
-        if start is None:
-            return self._own[name]
-        known = [each for each in self._joint[name] if each.job.variants is start.job.variants]
+        own = self._own[name]
+        job = own.job.plans.joint(fetched)
+        if job is None:
+            return own
+        known = [each for each in self._joint[name] if each.job is job]
         if known:
             return known[0]
-        stepper = self._stepper(start)
+        stepper = self._stepper(job)
         stepper.begin()
         self._joint[name].append(stepper)
         return stepper
 
-    def _stepper(self, start: StepStart) -> Stepper:
+    def _stepper(self, job: Job) -> Stepper:
         """What does a step; plans are tried in it if there is something to try."""
-        graph = start.job.context.op_graph
+        settings, plans = self._settings, job.plans
+        planning, tried = None, [plans.own]
+        if settings.trials is not None:
+            planning = plans.live_planning()
+            tried = plans.tried(all_known=settings.tries_all)
         watchdog = None
-        if start.stalls is not None:
-            watchdog = Watchdog(self._runner, self._cluster, graph, start.stalls)
-        stepper = Stepper(start.job, self._runner, start.plan, start.planning, watchdog)
-        if start.trials is not None:
-            stepper.try_plans(start.tried, start.trials)
+        if settings.stalls is not None:
+            watchdog = Watchdog(self._runner, self._cluster, job, settings.stalls)
+        stepper = Stepper(job, self._runner, tried[0], settings, planning, watchdog)
+        if settings.trials is not None and (settings.tries_all or len(tried) > 1):
+            stepper.try_plans(tried, settings.trials)
         return stepper

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from caramel.core.names import Copy, in_replica
 from caramel.modifiers.variable_copies import ops_of, remember
-from caramel.runtime.execution.job import Job
 from caramel.runtime.execution.runner import Runner, VariantRunner
+from caramel.runtime.job import Job
 
 
 class Remembered:
@@ -22,7 +22,7 @@ class Remembered:
 
     def __init__(self, job: Job, runner: Runner) -> None:
         self._job, self._all = job, runner
-        self._variant = next(iter(job.variants.values())).number
+        self._variant = job.own.number
         self._runner = VariantRunner(runner, self._variant)
         self._is_there = False  # what takes them
 

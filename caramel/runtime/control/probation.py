@@ -32,8 +32,8 @@ import tensorflow as tf
 from caramel.modifiers.variable_copies import differs
 from caramel.native.malloc import total_bytes
 from caramel.runtime.control.kept_variables import Remembered
-from caramel.runtime.execution.job import Job
 from caramel.runtime.execution.runner import Runner
+from caramel.runtime.job import Job
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.program import Fetch, Program, StepResult
 from caramel.runtime.variables import SharedState
@@ -81,7 +81,7 @@ class Probation:
 
     def prepare(self, plan: str) -> None:
         """A plan is about to be sent to the workers, by its name."""
-        if plan not in self._trusted and not self._job.is_plain(plan) and self._has_room():
+        if plan not in self._trusted and not self._job.plans.is_plain(plan) and self._has_room():
             self._remembered.prepare()
 
     def step(
@@ -119,7 +119,7 @@ class Probation:
 
     def _trusts(self, program: Program) -> bool:
         name = program.name
-        if name not in self._trusted and self._job.is_plain(name):
+        if name not in self._trusted and self._job.plans.is_plain(name):
             self._trusted.add(name)
         return name in self._trusted
 
@@ -171,11 +171,11 @@ class Probation:
 
     def _limit_s(self, plan: str, usual_s: Sequence[float]) -> float:
         """How long a call may take."""
-        forecast_s = self._job.forecast_s(plan)
-        known_s = [] if forecast_s is None else [forecast_s]
+        forecast = self._job.plans.forecast(plan)
+        known_s = [] if forecast is None else [forecast.step_s]
         known_s += [median(usual_s)] if usual_s else []
         longest_s = TIMES_EXPECTED * max(known_s) if known_s else UNKNOWN_S
-        prepared_s = self._runner.seconds_to_prepare(self._job.variants[plan].number)
+        prepared_s = self._runner.seconds_to_prepare(self._job.plans.ensure(plan).number)
         longest_s = max(longest_s, LEAST_S + prepared_s)
         return min(longest_s, self._runner.limit_of_calls_s)
 

@@ -5,8 +5,6 @@ silence.
 `calls`             calls into TensorFlow that never wait in silence
 `clocks`            by how much do the clocks of several workers differ?
 `distributed_graph` the distributed graph: one part for each plan, as a session sends it
-`job`               what a session runs: a distributed graph with one plan or several, and what is
-                    known of it
 `outcome`           what becomes of a call that another thread makes, for a caller who may be
                     interrupted
 `runner`            runs parts of the distributed graph on the cluster, each compiled once

@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import median
 
 from caramel.cluster.cluster import Cluster, Task
 from caramel.core.devices import task_of
 from caramel.core.errors import StepTimeoutError
-from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
 from caramel.runtime.execution.calls import CallThread, Look
 from caramel.runtime.execution.runner import Runner
+from caramel.runtime.job import Job
 from caramel.runtime.stalls.diagnosis import (
     Course,
     Forecast,
@@ -44,19 +44,6 @@ _ASK_AGAIN = 0.2  # of a step; workers are not asked more often
 _CLOSE_TIMEOUT_S = 5.0
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class StallWatch:
-    """How a session watches its steps.
-
-    Attributes:
-        settings: when something counts as stalled.
-        forecast: what is predicted of a plan's steps; None if nothing is.
-    """
-
-    settings: StallSettings = field(default_factory=StallSettings)
-    forecast: Callable[[Plan], Forecast | None] = lambda plan: None
 
 
 @dataclass(slots=True)
@@ -82,13 +69,12 @@ class Watchdog:
     Args:
         runner: runs the steps.
         cluster: the workers.
-        graph: the single-device graph.
-        watch: when to look into a step.
+        job: what the steps are of.
+        settings: when something counts as stalled.
     """
 
-    def __init__(self, runner: Runner, cluster: Cluster, graph: OpGraph, watch: StallWatch) -> None:
-        self._runner, self._cluster, self._graph, self._watch = runner, cluster, graph, watch
-        self._settings = watch.settings
+    def __init__(self, runner: Runner, cluster: Cluster, job: Job, settings: StallSettings) -> None:
+        self._runner, self._cluster, self._job, self._settings = runner, cluster, job, settings
         self._legs: dict[str, tuple[Leg, ...]] = {}  # by the plan's name
         self._forecasts: dict[str, Forecast] = {}  # likewise
         self._usual_s: dict[str, deque[float]] = {}
@@ -232,7 +218,7 @@ class Watchdog:
         """What is predicted of a plan; if nothing is yet, it is asked for again in a later step."""
         known = self._forecasts  # of now: another thread may put another one in its place
         if program.name not in known:
-            forecast = self._watch.forecast(program.plan)
+            forecast = self._job.plans.forecast(program.name)
             if forecast is None:
                 return None
             known[program.name] = forecast
@@ -240,7 +226,10 @@ class Watchdog:
 
     @cached_property
     def _positions(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self._graph.topological_order())}
+        return {
+            name: number
+            for number, name in enumerate(self._job.context.op_graph.topological_order())
+        }
 
     # Workers
 

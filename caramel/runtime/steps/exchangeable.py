@@ -10,7 +10,7 @@ from caramel.core import op_types
 from caramel.core.errors import FeedError
 from caramel.core.names import TensorRef
 from caramel.core.variable_access import handle_of
-from caramel.runtime.execution.job import Job
+from caramel.runtime.job import Job
 from caramel.runtime.steps.feeds import SplitFeeds
 
 _HANDLES = ("resource", "variant")

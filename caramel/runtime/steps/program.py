@@ -18,8 +18,8 @@ from caramel.modifiers.aggregation.results import aggregated_tensors
 from caramel.modifiers.batch_weights import counts, share, uneven
 from caramel.modifiers.defer import step_ops
 from caramel.native.session import NoSuchOpError
-from caramel.runtime.execution.job import Job, Variant
 from caramel.runtime.execution.runner import Runner, VariantRunner
+from caramel.runtime.job import Job, Variant
 from caramel.runtime.steps.combine_results import combine
 from caramel.runtime.steps.deferred import Pending
 from caramel.runtime.steps.deferred_fetches import LateFetches
@@ -106,7 +106,7 @@ class Program:
         self._seen_shapes: set[frozenset[tuple[TensorRef, tuple[int, ...]]]] = set()
         self._is_unsure = False  # a gradient was 0 when it was compared
         self._counted = plan.examples is not None and plan.workers > 1 and plan.counts_examples
-        self._scaling = Scaling(plan, job.scale_of)
+        self._scaling = Scaling(plan, job.plans)
 
     @property
     def preparation(self) -> list[str]:

@@ -6,7 +6,7 @@ is the same on every worker, such as a weight decay in a sum, counts once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,19 @@ from caramel.core.facts import MEAN, SUM, LossScale, SharedTerm, Weight
 from caramel.core.names import TensorRef, tensor_in_replica
 from caramel.core.plan import Plan
 from caramel.modifiers.batch_weights import share
-
-ScaleOf = Callable[[TensorRef], LossScale | None]
+from caramel.runtime.job import PlanSource
 
 
 class Scaling:
     """How fetched scalars of one plan are made one.
 
     Args:
-        scale_of: how a tensor scales with the examples; None if nothing is known of it.
+        plans: knows how scalars scale with the examples.
     """
 
-    def __init__(self, plan: Plan, scale_of: ScaleOf) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, plans: PlanSource) -> None:
+        self._plan, self._plans = plan, plans
         self._weights = set(plan.weights)
-        self._scale_of = scale_of if plan.workers > 1 else lambda tensor: None
 
     def besides(self, tensors: Iterable[TensorRef]) -> list[TensorRef]:
         """What has to be fetched besides some tensors of the single-device graph."""
@@ -62,7 +60,9 @@ class Scaling:
         return [each / self._plan.workers for each in shares], shared
 
     def _scale(self, tensor: TensorRef) -> LossScale | None:
-        scale = self._scale_of(tensor)
+        if self._plan.workers == 1:
+            return None
+        scale = self._plans.scale_of(tensor)
         if scale is None or scale.weight in (None, MEAN, SUM) or scale.weight in self._weights:
             return scale
         return None  # the plan does not have it
