@@ -1,18 +1,27 @@
 """The front: from a job and a cluster to a session.
 
 In come a `Context` and the user's options; out comes a session over a graph that carries out the
-chosen plan. Facts, plan, graph and session are made here, in this order, by the packages below.
+chosen plan. Four stages make one from the other: facts, plan, graph, session. A model of another
+kind takes other options and reuses them.
 
 =================== ================================================================================
-`allreduce`         from a single-device job to a distributed one: facts, plan, graph, session
+`allreduce`         the front for users: a model whose gradients are aggregated inside the graph
 `assembly`          the distributed graph, put together plan by plan
+`facts`             the first stage: what is known of the job, its workers, and each of its steps
 `facts_from_traces` what traced steps of a distributed job tell: times of ops, rate and latency of
                     the network
-`joint_steps`       the steps of a model, and what they become together with fetches that write
-`plan_choice`       which plans of a step do sessions try, and which one proved the fastest?
+`joint_facts`       what is known of a step that is done together with fetches that write
+`model`             what all models have in common: facts, plan, graph and session, made one from
+                    the other
+`options`           what the user of a model has chosen, but for the job and its workers
+`plan_choice`       the fourth stage: which plans do sessions try, and which one proved the fastest?
+`planned`           the second stage: the plan of one step, and what of other plans can be carried
+                    out
 `scalar_scales`     how does a scalar of a step scale with the examples, be it a loss or not?
-`step_model`        one step of a model: what is known of it, its plan, and all plans that stand
-                    beside that
-`variants`          the plans of one job that stand side by side in its graph
+`step_model`        one step of a model, as users see it: its plan, all plans that stand beside
+                    that, and why
+`steps`             the steps of a model, each made by the four stages, and what they become with
+                    fetches that write
+`variants`          the third stage: the plans of one step that stand side by side in the graph
 =================== ================================================================================
 """

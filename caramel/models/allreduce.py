@@ -1,54 +1,22 @@
-"""From a single-device job to a distributed one: facts, plan, graph, session."""
+"""The front for users: a model whose gradients are aggregated inside the graph."""
 
 from __future__ import annotations
 
-import logging
-import math
-import os
 from collections.abc import Mapping, Sequence
-from numbers import Real
-from typing import Any, Literal
+from typing import Any
 
-import tensorflow as tf
-
-from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analyzer
-from caramel.analyzers.over_steps import over_steps
-from caramel.analyzers.whole_feeds import whole_feeds
 from caramel.capture.context import Context
-from caramel.cluster.cluster import Cluster
-from caramel.core.devices import replica_devices
-from caramel.core.errors import PlanError, UnsupportedOpError
-from caramel.core.graph import OpGraph
-from caramel.core.op_types import PYTHON_CALLS
 from caramel.core.plan import Plan, SparseMethod
-from caramel.core.profile import Profile
-from caramel.core.timeline import Timeline
-from caramel.core.train_steps import StepName, told
-from caramel.core.util.fingerprint import digest, graph_hash
-from caramel.core.util.gc_pause import held_back
-from caramel.core.util.stopwatch import Stopwatch
-from caramel.core.version import __version__
-from caramel.models.assembly import Assembly
-from caramel.models.joint_steps import JointSteps
-from caramel.models.step_model import Common, StepModel
-from caramel.planning.choose import Decision
+from caramel.core.train_steps import StepName
+from caramel.models.model import Model
+from caramel.models.options import GivenProfile, ModelOptions
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern_choice import AUTO
-from caramel.report.shown import ShownExplanation
-from caramel.runtime.control.drift import Replan, ReplanSettings
-from caramel.runtime.control.settings import ControlSettings
-from caramel.runtime.control.trials import TrialSettings
-from caramel.runtime.session import Session
-from caramel.runtime.stalls.diagnosis import DEFAULT as DEFAULT_STALLS
-from caramel.runtime.stalls.diagnosis import StallSettings
-
-GivenProfile = Profile | str | os.PathLike[str]
-
-_log = logging.getLogger(__name__)
+from caramel.runtime.control.drift import Replan
 
 
-class ARModel:
+class ARModel(Model):
     """A training job over many workers whose gradients are aggregated inside the graph.
 
     Args:
@@ -116,7 +84,6 @@ class ARModel:
         PlanError: an unknown pattern or method, or a plan that does not fit the job.
     """
 
-    @held_back()
     def __init__(
         self,
         context: Context,
@@ -140,12 +107,7 @@ class ARModel:
         verbose: bool = False,
         check: bool = False,
     ) -> None:
-        if not isinstance(context, Context):
-            raise PlanError(
-                f"ARModel takes a caramel.Context, not {type(context).__name__}; make one with "
-                "caramel.Context(graph, train_op=train_op, loss=loss)"
-            )
-        options = Options(
+        planning = Options(
             serialization,
             batching,
             scheduling,
@@ -155,256 +117,16 @@ class ARModel:
             planner,
             factors=factors,
         )
-        if sparse not in ("gather", "dense"):
-            raise PlanError(f"sparse must be 'gather' or 'dense', not {sparse!r}")
-        if replan not in ("never", "auto"):
-            raise PlanError(f"replan must be 'never' or 'auto', not {replan!r}")
-        if replan == "auto" and (plan is not None or not options.plans):
-            why = "a plan is given" if plan is not None else "nothing is planned"
-            raise PlanError(f"replan='auto' cannot plan again where {why}: leave it out")
-        context = context.feeding_whole(_told_whole_feeds(context))
-        self.context = context
-        self.cluster = Cluster.coerce(workers)
-        self._watch = Stopwatch(verbose)
-        devices = replica_devices(self.cluster.devices, device_list)
-        _refuse_remote_python(context.op_graph, self.cluster)
-        profiles = _by_step(profile, context, "profile")
-        plans = _by_step(plan, context, "plan")
-        measured = {
-            name: _measured(profiles.get(name), context, len(devices)) for name in context.steps
-        }
-        assembly = Assembly(self._watch, check=check)
-        self._graph = assembly.graph
-        common = Common(
-            self.cluster,
-            devices,
-            options,
-            (*ANALYZERS, *(analyzers or ())),
-            sparse,
-            marks,
-            again=replan == "auto",
-            assembly=assembly,
-            watch=self._watch,
+        options = ModelOptions(
+            planning,
+            profile=profile,
+            replan=replan,
+            sparse=sparse,
+            device_list=device_list,
+            plan=plan,
+            marks=marks,
+            analyzers=tuple(analyzers or ()),
+            verbose=verbose,
+            check=check,
         )
-        facts = over_steps(
-            {name: step.job for name, step in context.steps.items()},
-            lambda name, job, known: common.analysis(
-                context.op_graph, job, [*measured[name], *known]
-            ),
-        )
-        self.steps: dict[StepName, StepModel] = {}
-        self._joint = JointSteps(self.steps, common)
-        for name, own in context.steps.items():
-            keeps = measured[name] and plan is None and not analyzers
-            self.steps[name] = StepModel(
-                name,
-                own,
-                facts[name],
-                common,
-                self._joint,
-                plan=plans.get(name),
-                cache_key=_cache_key(own, measured[name], common) if keeps else None,
-            )
-        step = next(iter(self.steps.values()))
-        self._step, self._plans = step, step.plans
-        self.plan, self.windows, self.variants = step.plan, step.windows, step.variants
-        self.traffic = step.traffic
-
-    @property
-    def decision(self) -> Decision:
-        """Why the plan is what it is, and what else was looked at; if several, the last one."""
-        return self._step.decision
-
-    @property
-    def graph(self) -> tf.Graph:
-        """The distributed graph, with all plans that it has so far.
-
-        It is made when it is asked for, which takes about as long as all of the rewriting; a
-        session does without it.
-        """
-        return self._graph.as_graph()
-
-    @property
-    def graph_size(self) -> tuple[int, int]:
-        """How many nodes the distributed graph has, and how many bytes it takes to send it."""
-        return self._graph.size
-
-    def explain(
-        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
-    ) -> ShownExplanation:
-        """What bounds a step of the plan, why each group goes when it goes, what would help.
-
-        Printing what is returned shows it as tables, `save_page` writes it as an HTML page.
-
-        Args:
-            measured: traced steps of a session (what `Session.trace` returns), to be compared with
-                what is predicted; the plan that did them is explained then.
-            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
-
-        Raises:
-            PlanError: nothing is known of times (there was no profile, and no step was traced yet),
-                there is one worker only, or the traced steps were done by different plans.
-        """
-        return self._step.explain(measured, measured_step_s=measured_step_s)
-
-    def add_variant(self, plan: Plan, name: str) -> Plan:
-        """Add another plan for the same job, for sessions to change to.
-
-        It works on the same variables, input pipelines and tables as the model's own plan, so each
-        step may be done by another one. Sessions that are open can use it, too.
-
-        Args:
-            plan: as the model's `plan`: what it decides is taken from it, the rest from the job.
-            name: what `Session.use` and `Session.metrics` call it.
-
-        Returns:
-            The plan as it is carried out, with all that follows from what it decides.
-
-        Raises:
-            PlanError: it does not fit the job, or the name is taken.
-        """
-        return self._step.add_variant(plan, name)
-
-    def session(
-        self,
-        *,
-        start_timeout_s: float = 60.0,
-        step_timeout_s: float = 1800.0,
-        config: Any = None,
-        trials: TrialSettings | Literal["auto"] | None = "auto",
-        replanning: ReplanSettings | None = None,
-        stalls: StallSettings | None = DEFAULT_STALLS,
-        initial_feeds: Mapping[Any, Any] | None = None,
-    ) -> Session:
-        """Connect to the workers and initialise all variables.
-
-        No plan can stop a job: where one whose steps have not ended yet takes a hundred times as
-        long as predicted or usual (at least half a minute; two where nothing is known), its step is
-        done by the plain plan instead, and a warning in the log says so
-        (`caramel.runtime.control.probation`).
-
-        Args:
-            start_timeout_s: how long to wait for the workers, in seconds.
-            step_timeout_s: how long one step may take, in seconds, before it counts as failed. To
-                place the graph of a plan, before its first step, may take longer.
-            config: a `tf.compat.v1.ConfigProto` with options of the session.
-            trials: let plans take turns during the first steps, each an ordinary exact step, and
-                keep the fastest. With "auto" those that a search has found are tried, the plain one
-                among them; with settings of your own also those that you have added to the model,
-                and all of them again in every session. None lets the model's own plan do all steps,
-                and nothing is planned while the job runs.
-            replanning: when a job measures itself and plans while it runs; by default as usual.
-            stalls: when a step counts as stalled, so that what it waits for is logged and told by
-                `Session.metrics`; None for never.
-            initial_feeds: values by tensor or name, of placeholders on which the initial values of
-                variables depend.
-
-        Raises:
-            FeedError: such a placeholder is not fed; names the variable.
-            ClusterError: a device that `device_list` or the graph (by `tf.device`) asks for is not
-                there; lists those that the workers have. For ops of the graph, a config with
-                `allow_soft_placement` lets the CPU take its place.
-            WorkerStartError: a worker cannot be reached; names its address.
-            PlanError: an argument cannot be.
-        """
-        _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
-        if trials != "auto":
-            _check_settings("trials", trials, TrialSettings, "'auto' or None")
-        if config is not None and not isinstance(config, tf.compat.v1.ConfigProto):
-            raise PlanError(f"config must be a tf.compat.v1.ConfigProto, or None, not {config!r}")
-        _check_settings("replanning", replanning, ReplanSettings)
-        _check_settings("stalls", stalls, StallSettings)
-
-        settings = ControlSettings(
-            trials=TrialSettings() if trials == "auto" else trials,
-            tries_all=trials != "auto",
-            replanning=replanning or ReplanSettings(),
-            stalls=stalls,
-        )
-        return Session(
-            {name: step.job for name, step in self.steps.items()},
-            settings,
-            self.cluster,
-            start_timeout_s=start_timeout_s,
-            step_timeout_s=step_timeout_s,
-            config=config,
-            report=self._watch.note,
-            initial_feeds=initial_feeds,
-        )
-
-
-def _cache_key(context: Context, measured: Sequence[Any], common: Common) -> str:
-    """Under what the plan of a step is kept that proves the fastest."""
-    job = context.job
-    known = (*measured, common.devices, common.options, common.sparse, __version__)
-    known += (job.train_op, job.loss, job.reduction, job.loss_weight, sorted(job.replicated_feeds))
-    return digest(graph_hash(context.graph_def), *map(repr, (*known, common.cluster.where)))
-
-
-def _by_step(given: Any, context: Context, what: str) -> Mapping[StepName, Any]:
-    """What is given for each step, by its name.
-
-    Raises:
-        PlanError: one thing is given for several steps, or something for a step that there is not.
-    """
-    if given is None:
-        return {}
-    steps = context.steps
-    if not isinstance(given, Mapping):
-        if len(steps) > 1:
-            raise PlanError(
-                f"{what} must be a mapping by step, since the job has several: {told(steps)}"
-            )
-        return dict.fromkeys(steps, given)
-    if unknown := [name for name in given if name not in steps]:
-        raise PlanError(f"{what}: there is no step {unknown[0]!r}; the steps are {told(steps)}")
-    return given
-
-
-def _measured(
-    profile: Profile | str | os.PathLike[str] | None, context: Context, workers: int
-) -> list[Any]:
-    """The facts of a profile that are about this job.
-
-    Raises:
-        ProfileError: it cannot be read, or is about another job or another number of workers.
-    """
-    if profile is None or workers == 1:
-        return []
-    known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    return [known.timing_of(graph_hash(context.graph_def)), known.network(workers)]
-
-
-def _check_seconds(**given: Any) -> None:
-    """Raise unless each is a time that ends."""
-    for name, value in given.items():
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not (is_number and 0 < value < math.inf):
-            raise PlanError(f"{name} must be a number of seconds, more than 0, not {value!r}")
-
-
-def _check_settings(name: str, value: Any, kind: type[Any], others: str = "None") -> None:
-    """Raise unless an argument is of a kind of settings, or None."""
-    if value is not None and not isinstance(value, kind):
-        raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
-
-
-def _told_whole_feeds(context: Context) -> frozenset[str]:
-    """The placeholders that do not go with the examples, which are logged with the reason."""
-    jobs = [step.job for step in context.steps.values()]
-    found = whole_feeds(context.op_graph, jobs)
-    for name, reason in found.items():
-        _log.warning("'%s' is fed whole to every worker: %s", name, reason)
-    return frozenset(found)
-
-
-def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:
-    """Python functions run only in the process that defined them."""
-    if cluster.kind == "embedded":
-        return
-    for op in graph:
-        if op.kind in PYTHON_CALLS:
-            raise UnsupportedOpError(
-                f"'{op.name}' ({op.kind}) calls a Python function, which exists in this process "
-                "only; workers in other processes cannot run it"
-            )
+        super().__init__(context, workers, options)

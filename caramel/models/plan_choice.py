@@ -1,4 +1,4 @@
-"""Which plans of a step do sessions try, and which one proved the fastest?
+"""The fourth stage of a model: which plans do sessions try, and which one proved the fastest?
 
 A job that was started with measured facts has its plan from the begin, and tries the best ones. One
 without measures itself in its first steps. Both keep what proved the fastest.
@@ -7,19 +7,19 @@ without measures itself in its first steps. Both keep what proved the fastest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from caramel.analyzers.analysis import Analysis
 from caramel.core.facts import LossScale
-from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
 from caramel.core.util.disk_cache import drop_plan, keep_plan
 from caramel.models.facts_from_traces import observed_network, observed_timing
+from caramel.models.options import ModelOptions
+from caramel.models.planned import PlannedStep
 from caramel.models.scalar_scales import ScalarScales
-from caramel.models.variants import Variants
+from caramel.models.variants import OWN, Variants
 from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision, choose
 from caramel.planning.compatibility import decides_alike
@@ -29,7 +29,7 @@ from caramel.runtime.job import Job, LivePlanning, PlanSource, Variant
 from caramel.runtime.stalls.diagnosis import Forecast
 
 if TYPE_CHECKING:
-    from caramel.models.joint_steps import JointSteps
+    from caramel.models.steps import Steps
 
 LIVE_BUDGET_TASKS = 400_000
 """Simulated tasks while training waits: some three to five seconds."""
@@ -38,8 +38,8 @@ WORTH_PLANNING = 0.98
 """A plan made while the job runs is tried if it is predicted to take at most this part of the plain
 one's step."""
 
-OWN, SEARCHED = "own", "searched"
-"""The names of the plan that a model is made with, and of one that was found while it runs."""
+SEARCHED = "searched"
+"""What a plan is called that was found while the job runs."""
 
 
 def forecast_of(plan: Plan, decision: Decision) -> Forecast | None:
@@ -54,9 +54,7 @@ def forecast_of(plan: Plan, decision: Decision) -> Forecast | None:
 def plan_from_traces(
     traces: Sequence[Sequence[Any]],
     clock_offsets_s: Sequence[float],
-    plain: Plan,
-    analysis_of: Callable[[Sequence[Any]], Analysis],
-    graph: OpGraph,
+    step: PlannedStep,
     options: Options,
     cores: int | None = None,
 ) -> Decision:
@@ -65,38 +63,30 @@ def plan_from_traces(
     Args:
         traces: for each step the `StepStats` protos of its calls.
         clock_offsets_s: by how much each worker's clock is ahead of the first one's.
-        plain: the job's plain plan.
-        analysis_of: an analysis of the job that knows some more facts.
-        graph: the single-device graph.
-        options: what the user wants.
+        step: what they are steps of.
+        options: how to plan.
         cores: how many each worker's processor has, if that is known.
 
     Raises:
         ProfileError: nothing can be learnt from the traces.
     """
-    timing = observed_timing(traces, graph, plain.devices, cores)
-    network = observed_network(traces, plain.devices, clock_offsets_s)
+    devices = step.plain.devices
+    timing = observed_timing(traces, step.step.graph, devices, cores)
+    network = observed_network(traces, devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
-    return choose(plain, analysis_of([timing, network]), live)
+    return choose(step.plain, step.step.analysis([timing, network]), live)
 
 
 class PlanChoice(PlanSource):
     """The plans of a step, over all sessions of its model.
 
     Args:
-        step: the name of the step.
-        variants: what carries them out, of the model's own plan so far.
-        decision: why that one was taken, and what else was looked at.
-        plain: the job's plain plan.
-        graph: the single-device graph.
-        analysis_of: an analysis of the job that knows some more facts.
-        options: what the user wants.
-        is_given: whether the user gave the plan, so that nothing is to be decided.
-        again: whether to plan again when steps take much longer than expected.
-        cache_key: under which the plan is kept that proves the fastest; None to keep none.
+        name: of the step.
+        step: its own plan, and what is known of it.
+        variants: what carries its plans out.
+        options: what the user has chosen.
         cores: how many each worker's processor has, if that is known.
-        scales: how scalars scale with the examples.
-        joint_steps: finds what does the step together with more.
+        steps: finds what does the step together with more.
 
     Attributes:
         decision: what was decided last.
@@ -105,27 +95,20 @@ class PlanChoice(PlanSource):
 
     def __init__(
         self,
-        step: StepName,
+        name: StepName,
+        step: PlannedStep,
         variants: Variants,
-        decision: Decision,
-        plain: Plan,
-        graph: OpGraph,
-        analysis_of: Callable[[Sequence[Any]], Analysis],
-        options: Options,
+        options: ModelOptions,
         *,
-        is_given: bool,
-        again: bool,
-        cache_key: str | None,
         cores: int | None,
-        scales: ScalarScales,
-        joint_steps: JointSteps,
+        steps: Steps,
     ) -> None:
-        self._step, self._scales, self._joint_steps = step, scales, joint_steps
-        self._variants, self._plain, self._graph = variants, plain, graph
-        self._analysis_of, self._options = analysis_of, options
-        self._is_given, self._again = is_given, again
-        self._cache_key, self._cores = cache_key, cores
-        self.decision = decision
+        self._name, self._step, self._variants = name, step, variants
+        self._options, self._again = options.planning, options.replan == "auto"
+        self._cores, self._steps = cores, steps
+        self._scales = ScalarScales(step.step)
+        self._cache_key = step.cache_key
+        self.decision = step.decision
         self.first = OWN
         self._is_chosen = False  # whether one has proved the fastest
         self._are_factors_left = False
@@ -182,7 +165,7 @@ class PlanChoice(PlanSource):
 
     def joint(self, fetched: Sequence[str]) -> Job | None:
         """The step that is done together with ops that are fetched; None if this one can."""
-        found = self._joint_steps.joint(self._step, fetched)
+        found = self._steps.joint(self._name, fetched)
         return None if found is None else found.job
 
     def scale_of(self, tensor: TensorRef) -> LossScale | None:
@@ -193,7 +176,7 @@ class PlanChoice(PlanSource):
 
     def live_planning(self) -> LivePlanning | None:
         """What a session that begins now is to plan; None for nothing."""
-        if self._is_given or not self._options.plans or self._plain.workers == 1:
+        if self._step.is_given or not self._options.plans or self._step.plain.workers == 1:
             return None
         searches = self._options.planner == "search"
         forecast = self.forecast(self.first)
@@ -237,7 +220,7 @@ class PlanChoice(PlanSource):
 
     def leave_factors(self, running: str) -> list[str]:
         """Processors compute other bits from the same factors: no plan may send any more."""
-        plain = [] if self._is_given else self._named({PLAIN: self.decision.plain})
+        plain = [] if self._step.is_given else self._named({PLAIN: self.decision.plain})
         known = [*(self._worth_a_trial or ()), *plain]
         unfactored = [name for name in known if not self.plan(name).factored]
         planned = [name for name in unfactored if name not in plain]
@@ -265,9 +248,7 @@ class PlanChoice(PlanSource):
         decision = plan_from_traces(
             traces,
             clock_offsets_s,
-            self._plain,
-            self._analysis_of,
-            self._graph,
+            self._step,
             self._options,
             self._cores,
         )

@@ -1,18 +1,21 @@
-"""The plans of one job that stand side by side in its graph."""
+"""The third stage of a model: the plans of one step that stand side by side in the graph."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from caramel.capture.context import Context
 from caramel.core.errors import CaramelError, PlanError
 from caramel.core.plan import FACTORS, Plan
 from caramel.core.util.gc_pause import held_back
 from caramel.models.assembly import Assembly
+from caramel.models.planned import PlannedStep
 from caramel.planning.choose import UNFACTORED
 from caramel.planning.compatibility import decides_alike
 from caramel.runtime.job import Variant
+
+OWN = "own"
+"""What the plan is called that a model is made with."""
 
 UNDEFERRED = "undeferred"
 """What a plan like the first one that defers nothing is called."""
@@ -26,27 +29,18 @@ class Variants(Mapping[str, Variant]):
 
     Args:
         assembly: the graph in which they stand.
-        context: the job.
-        completed: from a plan to what is carried out for it.
-        name, plan: the first one, complete already.
+        step: whose plans they are; the first one is its own.
 
     Raises:
         TrafficError, GraphError: as `Assembly.add`.
     """
 
-    def __init__(
-        self,
-        assembly: Assembly,
-        context: Context,
-        completed: Callable[[Plan], Plan],
-        name: str,
-        plan: Plan,
-    ) -> None:
-        self._assembly, self._context, self._completed = assembly, context, completed
-        self._plans = {name: plan}
+    def __init__(self, assembly: Assembly, step: PlannedStep) -> None:
+        self._assembly, self._step = assembly, step
+        self._plans = {OWN: step.plan}
         self._made: dict[str, Variant] = {}
         self._avoided: set[str] = set()
-        self._make(name)
+        self._make(OWN)
 
     def __getitem__(self, name: str) -> Variant:
         """What carries a plan out.
@@ -136,7 +130,7 @@ class Variants(Mapping[str, Variant]):
             may_be = known not in self._avoided and (factored or not own.factored)
             if may_be and not own.deferral.moved:
                 return known
-        first = next(iter(self._plans.values()))
+        first = self._step.plan
         plain = first if factored else _without_factors(first)
         groups = [dataclasses.replace(group, deferred=False) for group in plain.groups]
         name = self._new_name(UNDEFERRED)
@@ -151,12 +145,12 @@ class Variants(Mapping[str, Variant]):
         """Add a plan whose graph is made when it is asked for."""
         if not name or name in self._plans:
             raise PlanError(f"a plan needs a name of its own; '{name}' is empty or taken")
-        self._plans[name] = self._completed(plan)
+        self._plans[name] = self._step.completed(plan)
 
     @held_back()
     def _make(self, name: str) -> None:
         plan = self._plans[name]
-        number, traffic = self._assembly.add(self._context, plan)
+        number, traffic = self._assembly.add(self._step.step.context, plan)
         self._made[name] = Variant(name, number, plan, traffic)
 
     def _new_name(self, name: str) -> str:

@@ -146,7 +146,7 @@ def test_other_fetches_are_done_by_the_step_itself():
     with model.session() as session:
         session.step(own.feed, [own.loss, size, "w1:0"])
         assert session.metrics().steps == 1
-    assert not model._joint._joint
+    assert not model._steps._joint
 
 
 # What is told ------------------------------------------------------------------------------------

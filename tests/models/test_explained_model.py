@@ -93,7 +93,7 @@ def test_a_plan_that_was_given_can_be_explained(explained):
     explanation = model.explain()
     assert explanation.step_s == of_the_first.step_s
     assert explanation.planner == "none, the plan was given"
-    assert model._plans.live_planning() is None  # it stays
+    assert model._step.plans.live_planning() is None  # it stays
 
 
 def test_traced_steps_are_compared_with_the_plan_that_did_them():

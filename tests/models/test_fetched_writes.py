@@ -34,7 +34,7 @@ def test_two_train_ops_fetched_together_train_as_on_one_device(workers, kind):
 def test_a_joint_step_is_planned_by_itself():
     job = gan()
     model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2), check=True)
-    joint = model._joint.joint("d", ["g_train"])
+    joint = model._steps.joint("d", ["g_train"])
     assert joint.decision.found is not None
     assert {g.parameter for g in joint.plan.gradients} == {"d1", "bias", "d2", "g1", "g2"}
     assert_as_alone(job, model, BOTH * 3, trials=caramel.TrialSettings(1, 1, 0))
@@ -78,7 +78,7 @@ def test_a_counter_that_the_step_reads_is_counted_up_behind_that(workers):
 def test_a_count_needs_no_joint_step():
     job = gan()
     model = caramel.ARModel(job.context(), 2)
-    assert model._joint.joint("d", ["counted"]) is None
+    assert model._steps.joint("d", ["counted"]) is None
 
 
 def test_an_assignment_of_a_value_of_one_worker_is_refused_with_its_path():
@@ -197,7 +197,7 @@ def test_metrics_that_are_fetched_count_all_examples():
         value, update = tf1.metrics.mean(x)
     job = Network(graph, train_op, loss, feed)
     model = caramel.ARModel(job.context(), 3, check=True)
-    assert model._joint.joint(0, [update.op.name]) is None
+    assert model._steps.joint(0, [update.op.name]) is None
     with model.session(trials=None) as session:
         for _ in range(2):
             session.step(feed, update)

@@ -54,7 +54,7 @@ def fixture_kept():
     def model():
         return caramel.ARModel(context, 2, pattern="shuffle", profile=profile)
 
-    model()._plans._keep("own")
+    model()._step.plans.keep("own")
     return job, model
 
 
@@ -86,7 +86,7 @@ def test_a_kept_plan_is_only_that_of_the_same_training_op():
     known = contexts[0]
     profile = slow_profile(known)
     model = caramel.ARModel(known, 2, profile=profile)
-    model._plans._keep("own")
+    model._step.plans._keep("own")
     assert "earlier run" in caramel.ARModel(known, 2, profile=profile).decision.source
     other = caramel.ARModel(contexts[1], 2, profile=profile)
     assert "earlier run" not in other.decision.source
@@ -113,17 +113,17 @@ def test_what_proved_the_fastest_earlier_has_to_prove_it_again_against_the_plain
 def test_a_kept_plan_that_is_not_the_fastest_any_more_is_forgotten(chosen, kept):
     _, make = kept
     model = make()
-    assert model._plans.tried() == ["own", "plain"]
-    model._plans._keep(chosen)
+    assert model._step.plans.tried() == ["own", "plain"]
+    model._step.plans._keep(chosen)
     assert ("earlier run" in make().decision.source) == (chosen == "own")
-    assert model._plans.tried() == [chosen]
+    assert model._step.plans.tried() == [chosen]
 
 
 def test_a_plan_of_the_users_own_is_not_kept_for_other_runs(kept):
     _, make = kept
     model = make()
     model.add_variant(model.decision.plain, "mine")
-    model._plans._keep("mine")
+    model._step.plans._keep("mine")
     later = make()
     assert "earlier run" in later.decision.source
     assert decides_alike(later.plan, model.plan)
@@ -134,14 +134,14 @@ def test_what_was_not_compared_has_not_proved_anything():
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     model = caramel.ARModel(context, 2, analyzers=slow_facts(2), planner="paper", replan="auto")
-    model._plans._cache_key = "key"
+    model._step.plans._cache_key = "key"
     with model.session(trials=TrialSettings()) as session:
         expected_s = session.metrics().expected_s
         train_steps(session, job, 3)
         assert session.metrics().expected_s == expected_s is not None
         assert [plan.name for plan in session.metrics().trials.plans] == ["own"]
     assert kept_plan("key") is None
-    assert not model._plans._is_chosen
+    assert not model._step.plans._is_chosen
 
 
 @pytest.mark.processes
@@ -168,6 +168,6 @@ def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest()
         assert later.decision.source == "what proved the fastest in an earlier run"
         assert decides_alike(later.plan, fastest)
         is_plain = decides_alike(fastest, later.decision.plain)
-        assert later._plans.tried() == (["own"] if is_plain else ["own", "plain"])
+        assert later._step.plans.tried() == (["own"] if is_plain else ["own", "plain"])
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)

@@ -279,8 +279,8 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     monkeypatch.setattr("caramel.models.plan_choice.keep_plan", lambda *what: kept.append(what))
     dropped = []
     monkeypatch.setattr("caramel.models.plan_choice.drop_plan", dropped.append)
-    model._plans._cache_key = "of the profile"
-    names, expected_s = model._plans.replan("own", [], [])
+    model._step.plans._cache_key = "of the profile"
+    names, expected_s = model._step.plans.replan("own", [], [])
     assert "plain" in names
     assert "own" not in names
     assert expected_s == decision.found.best.step_s
@@ -288,10 +288,10 @@ def test_whatever_runs_competes_with_the_plain_plan_when_the_job_plans_again(mon
     monkeypatch.setattr(
         "caramel.models.plan_choice.WORTH_PLANNING", 0.0
     )  # no plan is predicted to be better
-    assert model._plans.replan("own", [], []) == (["plain"], decision.found.plain.step_s)
-    assert model._plans.replan("plain", [], []) == ([], decision.found.plain.step_s)
+    assert model._step.plans.replan("own", [], []) == (["plain"], decision.found.plain.step_s)
+    assert model._step.plans.replan("plain", [], []) == ([], decision.found.plain.step_s)
     assert list(model.variants) == variants
-    model._plans.keep("plain")
+    model._step.plans.keep("plain")
     assert kept == []  # under the old facts it would be found by the next run
     assert dropped == ["of the profile"]
 
@@ -322,7 +322,7 @@ def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
 ):
     """What transfers cost processors counts, then."""
     six = Machine("a processor", 6, "CPU")
-    monkeypatch.setattr("caramel.models.step_model.this_machine", lambda: six)
+    monkeypatch.setattr("caramel.models.facts.this_machine", lambda: six)
     model = caramel.ARModel(network("momentum", model=large).context(), workers)
     given = []
 
@@ -331,7 +331,7 @@ def test_a_process_that_is_a_worker_or_has_started_them_knows_their_cores(
         return model.decision
 
     monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", plan)
-    model._plans.replan("own", [], [])
+    model._step.plans.replan("own", [], [])
     assert given[0][-1] == cores
 
 

@@ -122,7 +122,7 @@ def test_everything_off_is_the_plain_plan_with_facts_and_defaults_too():
     model = model_of(context, 3, pattern="auto", planner="search", in_flight_bytes=None, **off)
     assert model.decision.outlook is not None
     assert model.plan == caramel.ARModel(context, 3, planner="plain").plan
-    assert model._plans.planning(TrialSettings()) is None
+    assert model._step.plans.planning(TrialSettings()) is None
 
 
 def test_a_plan_can_be_saved_edited_and_carried_out():

@@ -348,7 +348,7 @@ def test_the_plans_without_factors_take_turns():
     assert metrics.trials.is_over
     (median_s,) = (p.median_s for p in metrics.trials.plans if p.name == metrics.plan)
     assert expected_s == median_s
-    for trials, plan in (("auto", metrics.plan), (None, model._plans.own)):
+    for trials, plan in (("auto", metrics.plan), (None, model._step.plans.own)):
         with model.session(trials=trials) as session:
             train_steps(session, job, 1)
             assert session.metrics().plan == plan
@@ -375,8 +375,8 @@ def test_a_session_without_trials_tries_what_is_left():
     """One that begins with what proved the fastest in an earlier session, say."""
     job = network("momentum", model=deep, batch=5, number=10)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
-    model._plans.keep(OWN)
-    assert model._plans.tried() == [OWN]
+    model._step.plans.keep(OWN)
+    assert model._step.plans.tried() == [OWN]
     with model.session() as session:
         train_steps(session, job, 1)
         session._stepper.leave_factors(Unlike(1, "w1"))
@@ -386,4 +386,4 @@ def test_a_session_without_trials_tries_what_is_left():
     assert len(names) > 1
     assert "plain" in names
     assert not any(model.variants.plan(name).factored for name in names)
-    assert model._plans.tried() == names  # it was closed before one was chosen
+    assert model._step.plans.tried() == names  # it was closed before one was chosen

@@ -84,7 +84,7 @@ def test_nothing_is_planned_while_it_is_measured(monkeypatch):
         planning.append(settings.trials)
         return Session(jobs, settings, *given, **options)
 
-    monkeypatch.setattr("caramel.models.allreduce.Session", session)
+    monkeypatch.setattr("caramel.models.model.Session", session)
     measure_network(2, patterns=["ring"], sizes=(4, 8), repeats=1, pairs=False)
     assert planning == [None] * 5
 

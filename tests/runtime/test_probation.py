@@ -27,7 +27,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def unchecked(monkeypatch) -> None:
     """Plans that never end are let through, and given up soon."""
-    monkeypatch.setattr("caramel.models.step_model.check_fused", lambda *_: None)
+    monkeypatch.setattr("caramel.models.planned.check_fused", lambda *_: None)
     monkeypatch.setattr(probation, "LEAST_S", 4.0)
     monkeypatch.setattr(probation, "UNKNOWN_S", 4.0)
 

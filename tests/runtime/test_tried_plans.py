@@ -130,7 +130,7 @@ def test_plans_for_which_there_is_not_enough_memory_are_not_tried(plans, room, c
 def test_a_plan_that_is_looked_up_is_not_made():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    size, (_, name, *_) = model.graph_size, model._plans.tried()
+    size, (_, name, *_) = model.graph_size, model._step.plans.tried()
     assert name in model.variants
     assert decides_alike(model.variants.plan(name), model.decision.plain)
     with pytest.raises(PlanError, match=r"'plain' is known, .* variants.ensure\('plain'\)"):
@@ -145,7 +145,7 @@ def test_a_plan_that_is_looked_up_is_not_made():
 def test_what_is_made_already_is_tried_whatever_memory_it_takes(monkeypatch):
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    assert model.variants.ensure(model._plans.tried()[1]).name == "plain"
+    assert model.variants.ensure(model._step.plans.tried()[1]).name == "plain"
     monkeypatch.setattr(distributed_graph, "total_bytes", lambda: 0)
     with model.session() as session:
         train_steps(session, job, 10)
@@ -185,11 +185,11 @@ def test_what_the_user_added_is_left_to_the_user():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     model.variants.undeferred()  # for a fetch in an earlier session
-    (_, plain, *_) = model._plans.tried()
+    (_, plain, *_) = model._step.plans.tried()
     assert decides_alike(model.variants.plan(plain), model.decision.plain)
     other = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     other.add_variant(other.plan, "mine")
-    assert other._plans.tried() == ["own"]
+    assert other._step.plans.tried() == ["own"]
 
 
 def test_with_settings_of_their_own_users_try_what_they_added_beside_what_was_found():

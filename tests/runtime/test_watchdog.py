@@ -231,7 +231,7 @@ def test_a_group_that_is_later_than_predicted_is_named_in_a_step_that_is_not(mon
     model = caramel.ARModel(job.context(), 2, planner="plain")
     first, *others = (group.name for group in model.plan.groups)
     forecast = Forecast(2.0, {first: 0.01, **dict.fromkeys(others, 1.9)})
-    monkeypatch.setattr(model._plans, "forecast", lambda name: forecast)
+    monkeypatch.setattr(model._step.plans, "forecast", lambda name: forecast)
     with model.session(trials=None, stalls=SOON) as session:
         for _ in range(6):
             session.step(job.feed)
@@ -246,7 +246,7 @@ def test_what_is_predicted_is_asked_for_until_it_is_known_and_when_plans_are_mad
     """A job that plans while it runs knows nothing at first, and more after that."""
     model = caramel.ARModel(network("adam").context(), 2, planner="plain")
     found = [None, None, Forecast(1.0, {}), Forecast(2.0, {})]
-    monkeypatch.setattr(model._plans, "forecast", lambda name: found.pop(0))
+    monkeypatch.setattr(model._step.plans, "forecast", lambda name: found.pop(0))
     with model.session(trials=None, stalls=None) as session:
         program = session._stepper.program
         watchdog = Watchdog(session._runner, model.cluster, session._job, StallSettings())
@@ -297,7 +297,7 @@ def test_a_step_that_ends_in_time_while_workers_are_asked_is_not_late(monkeypatc
     model = caramel.ARModel(job.context(), 2, planner="plain")
     first, *others = (group.name for group in model.plan.groups)
     forecast = Forecast(0.5, {first: 0.01, **dict.fromkeys(others, 0.45)})
-    monkeypatch.setattr(model._plans, "forecast", lambda name: forecast)
+    monkeypatch.setattr(model._step.plans, "forecast", lambda name: forecast)
     ask = Watchdog._ask
 
     def slowly(self, *given):

@@ -1,0 +1,154 @@
+"""The first stage of a model: what is known of the job, its workers, and each of its steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis, Analyzer
+from caramel.analyzers.ordered_state import ordered_analysis
+from caramel.analyzers.over_steps import StepFacts, over_steps
+from caramel.analyzers.whole_feeds import whole_feeds
+from caramel.capture.context import Context
+from caramel.cluster.cluster import Cluster
+from caramel.core.devices import replica_devices
+from caramel.core.errors import UnsupportedOpError
+from caramel.core.graph import OpGraph
+from caramel.core.op_types import PYTHON_CALLS
+from caramel.core.profile import Profile
+from caramel.core.train_steps import StepName
+from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.models.options import GivenProfile, ModelOptions, by_step
+
+_log = logging.getLogger(__name__)
+
+Fact = TypeVar("Fact")
+
+
+@dataclass(frozen=True)
+class KnownStep:
+    """One step of a job, and what is known of it.
+
+    Attributes:
+        context: the job with this step alone.
+        facts: what follows from it, or holds for all steps.
+        analyzers: what finds facts.
+        measured: the facts among these that were measured before.
+    """
+
+    context: Context
+    facts: StepFacts
+    analyzers: Sequence[Analyzer]
+    measured: tuple[Any, ...] = ()
+
+    def get(self, fact: type[Fact]) -> Fact:
+        """A fact of the step, or the one that holds for all steps."""
+        return self.facts.get(fact)
+
+    @property
+    def graph(self) -> OpGraph:
+        """The single-device graph, with the order that was found for what reads and writes."""
+        return self.facts.analysis.get(OpGraph)
+
+    def analysis(self, facts: Sequence[Any] = ()) -> Analysis:
+        """What follows from the step and some more facts, such as measured ones."""
+        graph, job = self.context.op_graph, self.facts.job
+        return ordered_analysis(graph, job, [*self.facts.known, *facts], self.analyzers)
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What is known of a job.
+
+    Attributes:
+        context: the single-device job.
+        cluster: the workers.
+        devices: where the replica of each is.
+        steps: its steps by name.
+    """
+
+    context: Context
+    cluster: Cluster
+    devices: tuple[str, ...]
+    steps: Mapping[StepName, KnownStep]
+
+    @property
+    def cores(self) -> int | None:
+        """How many cores each worker has; None if this process does not know.
+
+        Workers that were started on this machine share its cores. Where this process is one of
+        several, the others are taken for alike. Of those within this process it is not told: they
+        send nothing.
+        """
+        if self.cluster.kind == "local":
+            return max(1, this_machine().cores // self.cluster.size)
+        return None if self.cluster.task is None else this_machine().cores
+
+
+def find_facts(context: Context, workers: Any, options: ModelOptions) -> JobFacts:
+    """What is known of a job and its workers.
+
+    Args:
+        context: the single-device job.
+        workers: as `ARModel` takes them.
+        options: what the user has chosen.
+
+    Raises:
+        GraphError: the job cannot be distributed.
+        ClusterError: the workers are described wrongly.
+        ProfileError: a profile cannot be read, or is about another job or number of workers.
+    """
+    context = context.feeding_whole(_told_whole_feeds(context))
+    cluster = Cluster.coerce(workers)
+    devices = replica_devices(cluster.devices, options.device_list)
+    _refuse_remote_python(context.op_graph, cluster)
+    own = context.steps
+    profiles: Mapping[StepName, GivenProfile] = by_step(options.profile, list(own), "profile")
+    measured = {name: _measured(profiles.get(name), context, len(devices)) for name in own}
+    analyzers: tuple[Analyzer, ...] = (*ANALYZERS, *options.analyzers)
+    facts = over_steps(
+        {name: step.job for name, step in own.items()},
+        lambda name, job, known: ordered_analysis(
+            context.op_graph, job, [*measured[name], *known], analyzers
+        ),
+    )
+    steps = {
+        name: KnownStep(step, facts[name], analyzers, measured[name]) for name, step in own.items()
+    }
+    return JobFacts(context, cluster, devices, steps)
+
+
+def _measured(profile: GivenProfile | None, context: Context, workers: int) -> tuple[Any, ...]:
+    """The facts of a profile that are about this job.
+
+    Raises:
+        ProfileError: it cannot be read, or is about another job or another number of workers.
+    """
+    if profile is None or workers == 1:
+        return ()
+    known = profile if isinstance(profile, Profile) else Profile.load(profile)
+    return (known.timing_of(graph_hash(context.graph_def)), known.network(workers))
+
+
+def _told_whole_feeds(context: Context) -> frozenset[str]:
+    """The placeholders that do not go with the examples, which are logged with the reason."""
+    jobs = [step.job for step in context.steps.values()]
+    found = whole_feeds(context.op_graph, jobs)
+    for name, reason in found.items():
+        _log.warning("'%s' is fed whole to every worker: %s", name, reason)
+    return frozenset(found)
+
+
+def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:
+    """Python functions run only in the process that defined them."""
+    if cluster.kind == "embedded":
+        return
+    for op in graph:
+        if op.kind in PYTHON_CALLS:
+            raise UnsupportedOpError(
+                f"'{op.name}' ({op.kind}) calls a Python function, which exists in this process "
+                "only; workers in other processes cannot run it"
+            )

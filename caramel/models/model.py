@@ -1,0 +1,211 @@
+"""What all models have in common: facts, plan, graph and session, made one from the other.
+
+=========== ============================== ========================================================
+stage       what is made                   where
+=========== ============================== ========================================================
+facts       `JobFacts`, of `KnownStep`s    `find_facts`
+plan        `PlannedStep`, for each step   `plan_step`
+graph       `Variants`, for each step      `Assembly.add`, when a plan is made or first tried
+session     `PlanChoice`, for each step    `Session`, which asks it for plans
+=========== ============================== ========================================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from numbers import Real
+from typing import Any, Literal
+
+import tensorflow as tf
+
+from caramel.capture.context import Context
+from caramel.core.errors import PlanError
+from caramel.core.plan import Plan
+from caramel.core.timeline import Timeline
+from caramel.core.util.gc_pause import held_back
+from caramel.core.util.stopwatch import Stopwatch
+from caramel.models.assembly import Assembly
+from caramel.models.facts import find_facts
+from caramel.models.options import ModelOptions, by_step
+from caramel.models.steps import Steps
+from caramel.planning.choose import Decision
+from caramel.report.shown import ShownExplanation
+from caramel.runtime.control.drift import ReplanSettings
+from caramel.runtime.control.settings import ControlSettings
+from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.session import Session
+from caramel.runtime.stalls.diagnosis import DEFAULT as DEFAULT_STALLS
+from caramel.runtime.stalls.diagnosis import StallSettings
+
+
+class Model:
+    """A training job over many workers.
+
+    Args:
+        context: the single-device job.
+        workers: as `ARModel` takes them.
+        options: what the user has chosen.
+
+    Attributes:
+        context: the single-device job.
+        cluster: the workers.
+        steps, plan, windows, variants, traffic: see `ARModel`.
+
+    Raises:
+        GraphError, ClusterError, PlanError, ProfileError: see `ARModel`.
+    """
+
+    @held_back()
+    def __init__(self, context: Context, workers: Any, options: ModelOptions) -> None:
+        if not isinstance(context, Context):
+            raise PlanError(
+                f"{type(self).__name__} takes a caramel.Context, not {type(context).__name__}; "
+                "make one with caramel.Context(graph, train_op=train_op, loss=loss)"
+            )
+        self._watch = Stopwatch(options.verbose)
+        plans = by_step(options.plan, list(context.steps), "plan")
+        facts = find_facts(context, workers, options)
+        assembly = Assembly(self._watch, check=options.check)
+        self._steps = Steps(facts, options, plans, assembly, self._watch)
+        self._graph = assembly.graph
+        self.context, self.cluster, self.steps = facts.context, facts.cluster, self._steps.own
+        first = self._step = next(iter(self.steps.values()))
+        self.plan, self.windows, self.variants = first.plan, first.windows, first.variants
+        self.traffic = first.traffic
+
+    @property
+    def decision(self) -> Decision:
+        """Why the plan is what it is, and what else was looked at; if several, the last one."""
+        return self._step.decision
+
+    @property
+    def graph(self) -> tf.Graph:
+        """The distributed graph, with all plans that it has so far.
+
+        It is made when it is asked for, which takes about as long as all of the rewriting; a
+        session does without it.
+        """
+        return self._graph.as_graph()
+
+    @property
+    def graph_size(self) -> tuple[int, int]:
+        """How many nodes the distributed graph has, and how many bytes it takes to send it."""
+        return self._graph.size
+
+    def explain(
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownExplanation:
+        """What bounds a step of the plan, why each group goes when it goes, what would help.
+
+        Printing what is returned shows it as tables, `save_page` writes it as an HTML page.
+
+        Args:
+            measured: traced steps of a session (what `Session.trace` returns), to be compared with
+                what is predicted; the plan that did them is explained then.
+            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
+
+        Raises:
+            PlanError: nothing is known of times (there was no profile, and no step was traced yet),
+                there is one worker only, or the traced steps were done by different plans.
+        """
+        return self._step.explain(measured, measured_step_s=measured_step_s)
+
+    def add_variant(self, plan: Plan, name: str) -> Plan:
+        """Add another plan for the same job, for sessions to change to.
+
+        It works on the same variables, input pipelines and tables as the model's own plan, so each
+        step may be done by another one. Sessions that are open can use it, too.
+
+        Args:
+            plan: as the model's `plan`: what it decides is taken from it, the rest from the job.
+            name: what `Session.use` and `Session.metrics` call it.
+
+        Returns:
+            The plan as it is carried out, with all that follows from what it decides.
+
+        Raises:
+            PlanError: it does not fit the job, or the name is taken.
+        """
+        return self._step.add_variant(plan, name)
+
+    def session(
+        self,
+        *,
+        start_timeout_s: float = 60.0,
+        step_timeout_s: float = 1800.0,
+        config: Any = None,
+        trials: TrialSettings | Literal["auto"] | None = "auto",
+        replanning: ReplanSettings | None = None,
+        stalls: StallSettings | None = DEFAULT_STALLS,
+        initial_feeds: Mapping[Any, Any] | None = None,
+    ) -> Session:
+        """Connect to the workers and initialise all variables.
+
+        No plan can stop a job: where one whose steps have not ended yet takes a hundred times as
+        long as predicted or usual (at least half a minute; two where nothing is known), its step is
+        done by the plain plan instead, and a warning in the log says so
+        (`caramel.runtime.control.probation`).
+
+        Args:
+            start_timeout_s: how long to wait for the workers, in seconds.
+            step_timeout_s: how long one step may take, in seconds, before it counts as failed. To
+                place the graph of a plan, before its first step, may take longer.
+            config: a `tf.compat.v1.ConfigProto` with options of the session.
+            trials: let plans take turns during the first steps, each an ordinary exact step, and
+                keep the fastest. With "auto" those that a search has found are tried, the plain one
+                among them; with settings of your own also those that you have added to the model,
+                and all of them again in every session. None lets the model's own plan do all steps,
+                and nothing is planned while the job runs.
+            replanning: when a job measures itself and plans while it runs; by default as usual.
+            stalls: when a step counts as stalled, so that what it waits for is logged and told by
+                `Session.metrics`; None for never.
+            initial_feeds: values by tensor or name, of placeholders on which the initial values of
+                variables depend.
+
+        Raises:
+            FeedError: such a placeholder is not fed; names the variable.
+            ClusterError: a device that `device_list` or the graph (by `tf.device`) asks for is not
+                there; lists those that the workers have. For ops of the graph, a config with
+                `allow_soft_placement` lets the CPU take its place.
+            WorkerStartError: a worker cannot be reached; names its address.
+            PlanError: an argument cannot be.
+        """
+        _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
+        if trials != "auto":
+            _check_settings("trials", trials, TrialSettings, "'auto' or None")
+        if config is not None and not isinstance(config, tf.compat.v1.ConfigProto):
+            raise PlanError(f"config must be a tf.compat.v1.ConfigProto, or None, not {config!r}")
+        _check_settings("replanning", replanning, ReplanSettings)
+        _check_settings("stalls", stalls, StallSettings)
+
+        settings = ControlSettings(
+            trials=TrialSettings() if trials == "auto" else trials,
+            tries_all=trials != "auto",
+            replanning=replanning or ReplanSettings(),
+            stalls=stalls,
+        )
+        return Session(
+            {name: step.job for name, step in self.steps.items()},
+            settings,
+            self.cluster,
+            start_timeout_s=start_timeout_s,
+            step_timeout_s=step_timeout_s,
+            config=config,
+            report=self._watch.note,
+            initial_feeds=initial_feeds,
+        )
+
+
+def _check_seconds(**given: Any) -> None:
+    """Raise unless each is a time that ends."""
+    for name, value in given.items():
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not (is_number and 0 < value < math.inf):
+            raise PlanError(f"{name} must be a number of seconds, more than 0, not {value!r}")
+
+
+def _check_settings(name: str, value: Any, kind: type[Any], others: str = "None") -> None:
+    """Raise unless an argument is of a kind of settings, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")
