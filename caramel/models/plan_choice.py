@@ -71,10 +71,10 @@ def plan_from_traces(
         ProfileError: nothing can be learnt from the traces.
     """
     devices = step.plain.devices
-    timing = observed_timing(traces, step.step.graph, devices, cores)
+    timing = observed_timing(traces, step.known.graph, devices, cores)
     network = observed_network(traces, devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
-    return choose(step.plain, step.step.analysis([timing, network]), live)
+    return choose(step.plain, step.known.analysis([timing, network]), live)
 
 
 class PlanChoice(PlanSource):
@@ -106,7 +106,7 @@ class PlanChoice(PlanSource):
         self._name, self._step, self._variants = name, step, variants
         self._options, self._again = options.planning, options.replan == "auto"
         self._cores, self._steps = cores, steps
-        self._scales = ScalarScales(step.step)
+        self._scales = ScalarScales(step.known)
         self._cache_key = step.cache_key
         self.decision = step.decision
         self.first = OWN

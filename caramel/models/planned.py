@@ -47,7 +47,7 @@ class PlannedStep:
     """One step of a job, and its plan.
 
     Attributes:
-        step: what is known of it.
+        known: what is known of it.
         plain: the plan that plans nothing.
         plan: the plan to carry out, complete.
         decision: why it is that, and what else was looked at.
@@ -56,7 +56,7 @@ class PlannedStep:
         cache_key: under which the plan is kept that proves the fastest; None to keep none.
     """
 
-    step: KnownStep
+    known: KnownStep
     plain: Plan
     plan: Plan
     decision: Decision
@@ -70,7 +70,7 @@ class PlannedStep:
         Raises:
             PlanError: it does not fit the job.
         """
-        return _fitted(plan, self.plan, self.step)
+        return _fitted(plan, self.plan, self.known)
 
 
 def plan_step(

@@ -52,7 +52,7 @@ class StepModel:
         self.plan, self.windows, self.is_given = step.plan, step.windows, step.is_given
         self.variants, self.plans = variants, plans
         self.traffic = variants[OWN].traffic
-        known = step.step
+        known = step.known
         self.job = Job(
             known.context,
             graph,

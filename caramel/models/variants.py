@@ -150,7 +150,7 @@ class Variants(Mapping[str, Variant]):
     @held_back()
     def _make(self, name: str) -> None:
         plan = self._plans[name]
-        number, traffic = self._assembly.add(self._step.step.context, plan)
+        number, traffic = self._assembly.add(self._step.known.context, plan)
         self._made[name] = Variant(name, number, plan, traffic)
 
     def _new_name(self, name: str) -> str:
