@@ -86,7 +86,7 @@ def test_a_kept_plan_is_only_that_of_the_same_training_op():
     known = contexts[0]
     profile = slow_profile(known)
     model = caramel.ARModel(known, 2, profile=profile)
-    model._step.plans._keep("own")
+    model._step.plans.keep("own")
     assert "earlier run" in caramel.ARModel(known, 2, profile=profile).decision.source
     other = caramel.ARModel(contexts[1], 2, profile=profile)
     assert "earlier run" not in other.decision.source
@@ -114,7 +114,7 @@ def test_a_kept_plan_that_is_not_the_fastest_any_more_is_forgotten(chosen, kept)
     _, make = kept
     model = make()
     assert model._step.plans.tried() == ["own", "plain"]
-    model._step.plans._keep(chosen)
+    model._step.plans.keep(chosen)
     assert ("earlier run" in make().decision.source) == (chosen == "own")
     assert model._step.plans.tried() == [chosen]
 
@@ -123,7 +123,7 @@ def test_a_plan_of_the_users_own_is_not_kept_for_other_runs(kept):
     _, make = kept
     model = make()
     model.add_variant(model.decision.plain, "mine")
-    model._step.plans._keep("mine")
+    model._step.plans.keep("mine")
     later = make()
     assert "earlier run" in later.decision.source
     assert decides_alike(later.plan, model.plan)
