@@ -19,11 +19,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from caramel.analyzers.examples.course_rules import RULES, At
+from caramel.analyzers.examples.at import At
 from caramel.analyzers.examples.courses import OF_ARRAY, SHARED, Course, Kind
 from caramel.analyzers.examples.examples import Examples
 from caramel.analyzers.examples.row_rules import of_kind
-from caramel.analyzers.examples.shape_rules import ALL_RULES
+from caramel.analyzers.examples.rules import RULES
 from caramel.analyzers.inputs import worker_inputs
 from caramel.core import op_types
 from caramel.core.facts import TrainingJob
@@ -194,7 +194,7 @@ class _Course:
             return [SHARED]
         for position in rows:
             self._look(at, position, inputs[position].axis or 0)
-        known = (ALL_RULES.keys() | _KNOWN) - _OF_SPARSE
+        known = (RULES.keys() | _KNOWN) - _OF_SPARSE
         if op.kind not in known and any(_is_first(at, n) for n in rows):
             self.is_open = self.is_open or any(
                 tensor.op in self._behind_others and n not in rows

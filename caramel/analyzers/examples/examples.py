@@ -8,28 +8,25 @@ nothing changes; bodies of functions, branches and loops that are functions are 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from caramel.analyzers.examples.course_rules import At
+from caramel.analyzers.examples.arithmetic import joined
+from caramel.analyzers.examples.at import At
 from caramel.analyzers.examples.courses import (
     NOTHING,
     OF_ARRAY,
     PARAMETER,
     SHARED,
     ZERO,
-    Count,
     Course,
     Kind,
-    Leaf,
-    Powers,
-    joined,
     local,
     unknown,
 )
+from caramel.analyzers.examples.outside import Outside
 from caramel.analyzers.examples.row_rules import of_kind
 from caramel.core import op_types
 from caramel.core.facts import TrainingJob, WorkerInputs
-from caramel.core.graph import ARGUMENT, Function, Op, OpGraph, TensorSpec
+from caramel.core.graph import Function, Op, OpGraph, TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.variable_access import handle_of
 
@@ -38,7 +35,6 @@ Shape = tuple[int | None, ...] | None
 _PASSES = 8  # after which what still changes in a loop is given up
 _LOOPS = frozenset({"While", "StatelessWhile"})
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
-_HIDDEN = "@"  # begins what stands for an op in a function, which cannot be read from outside
 
 
 class Examples:
@@ -256,7 +252,7 @@ class _Evaluation:
             (*self._around, name),
         )
         outer = {} if at.op.kind in _LOOPS else dict(zip(arguments, tensors, strict=False))
-        seen = _Outside(inputs, outer)
+        seen = Outside(inputs, outer)
         return [seen.course(inner.of(result)) for result in function.results]
 
 
@@ -270,53 +266,6 @@ def _input(spec: TensorSpec, where: str) -> Course:
     if spec.shape == () or spec.dtype in ("resource", "variant"):
         return SHARED
     return Course(Kind.ROWS, axis=0)
-
-
-class _Outside:
-    """Courses as they are seen outside the function in which they were found.
-
-    Args:
-        inputs: the courses that the function was called with.
-        outer: for each argument the tensor that was passed.
-    """
-
-    def __init__(self, inputs: Sequence[Course], outer: Mapping[str, TensorRef]) -> None:
-        self._counts = {count for course in inputs for count, _ in course.powers}
-        self._counts |= {course.length for course in inputs}
-        self._leaves = {leaf for course in inputs for leaf in course.leaves or ()}
-        self._leaves |= {leaf for count in self._counts for leaf in count.leaves}
-        self._outer = outer
-
-    def course(self, course: Course) -> Course:
-        """The course with its counts as they can be read outside, or else hidden."""
-        powers: Powers = tuple((self._count(count), power) for count, power in course.powers)
-        length = self._count(course.length)
-        leaves = course.leaves
-        if leaves is not None:
-            leaves = frozenset(map(self._leaf, leaves))
-            leaves = None if any(is_hidden(leaf.tensor) for leaf in leaves) else leaves
-        if (powers, leaves, length) == (course.powers, course.leaves, course.length):
-            return course
-        return replace(course, powers=powers, leaves=leaves, length=length)
-
-    def _count(self, count: Count) -> Count:
-        if count in self._counts or count.tensor is None:
-            return count
-        leaves = frozenset(map(self._leaf, count.leaves))
-        return replace(count, tensor=self._tensor(count.tensor), leaves=leaves)
-
-    def _leaf(self, leaf: Leaf) -> Leaf:
-        return leaf if leaf in self._leaves else replace(leaf, tensor=self._tensor(leaf.tensor))
-
-    def _tensor(self, tensor: TensorRef) -> TensorRef:
-        if tensor.op in self._outer:
-            return self._outer[tensor.op]
-        return tensor if is_hidden(tensor) else TensorRef(_HIDDEN + tensor.op, tensor.index)
-
-
-def is_hidden(tensor: TensorRef) -> bool:
-    """Whether a tensor is inside a function."""
-    return tensor.op.startswith(_HIDDEN)
 
 
 def _pushed(graph: OpGraph) -> Mapping[str, tuple[TensorRef, ...]]:
@@ -384,6 +333,3 @@ def _order(
                 if current not in done:
                     done.add(current)
                     yield current
-
-
-__all__ = ["ARGUMENT", "Examples", "examples", "is_hidden"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from caramel.analyzers.examples.course_rules import At
+from caramel.analyzers.examples.arithmetic import Operand, not_linear
+from caramel.analyzers.examples.at import At
+from caramel.analyzers.examples.chosen_rows import gather
 from caramel.analyzers.examples.courses import (
     BY_COUNT,
     EXAMPLES,
@@ -15,12 +17,10 @@ from caramel.analyzers.examples.courses import (
     SHIFT,
     Course,
     Kind,
-    Operand,
     local,
-    not_linear,
     unknown,
 )
-from caramel.analyzers.examples.shape_rules import ALL_RULES, gather
+from caramel.analyzers.examples.rules import RULES
 from caramel.core import op_types
 
 _LINEAR_IN: dict[str, int] = {
@@ -102,8 +102,8 @@ def of_kind(at: At) -> Sequence[Course]:
         return [Course(Kind.ROWS, axis=OF_ARRAY, trained=trained)] * number
     if kind in _LINEAR_IN:
         return [_linear(at, _LINEAR_IN[kind])]
-    if kind in ALL_RULES:
-        found = ALL_RULES[kind](at)
+    if kind in RULES:
+        found = RULES[kind](at)
         return found if isinstance(found, list) else [found]
     if kind == "ReadVariableOp":
         return [inputs[0]]
