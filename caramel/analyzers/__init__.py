@@ -31,8 +31,8 @@ question. `analysis` runs what is needed, in the order of their annotations.
 `units`         what can a worker compute piece by piece, and which pieces does each gradient need?
 `whole_feeds`   which fed tensors go to every worker whole, because they do not go with the
                 examples?
-`windows`       when can each parameter be aggregated without blocking computation? Caramel paper,
-                section 3.3.1
+`windows`       when can each parameter be aggregated without blocking computation? The Caramel
+                paper, 3.3.1
 `workload`      what does a worker compute in a step, piece by piece, and what does each piece wait
                 for?
 `examples/`     how does each tensor go with the examples of a batch? Rules for each kind of op, in

@@ -1,8 +1,4 @@
-"""In which order should raw gradients get ready? The Caramel paper, section 4.1, stage 1.
-
-Iterative greedy: next is always the gradient that needs the least computation which no earlier one
-has needed.
-"""
+"""In which order should raw gradients get ready? The Caramel paper, section 4.1, stage 1."""
 
 from __future__ import annotations
 
@@ -28,7 +24,9 @@ def activation_order(
     frames: LoopFrames,
     timing: TimingTable,
 ) -> ActivationOrder:
-    """The greedy order; ties go to the gradient that needs fewer ops, then to the first variable.
+    """The greedy order: next is the gradient that needs the least computation that is not done yet.
+
+    Ties go to the gradient that needs fewer ops, then to the first variable.
 
     Ops without a time take none. A loop is computed as a whole by the first gradient that needs a
     part of it.
@@ -38,6 +36,7 @@ def activation_order(
     parameters = sorted(targets, key=lambda name: position[name])
     units = units_of_step(graph, job, frames)
     needed = units.needed_by([targets[name] for name in parameters])
+    # What no gradient needs has no part in the order.
     used = [unit for unit, bits in enumerate(needed) if bits]
     needs = _matrix([needed[unit] for unit in used], len(parameters))
     ticks = np.array(

@@ -1,16 +1,14 @@
 """What do fetches write beside a step, and may each worker do that by itself?
 
 A fetch may run ops that the step does not run: another train op, an assignment, the update of a
-metric. What it writes is safe by itself where it is local state, or where all workers write the
-same and nothing else of that step touches the variable. All else has to be analysed together with
-the step: gradients in it are to be aggregated, unordered reads and writes to be ordered.
+metric.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from caramel.analyzers.dependence import spread
+from caramel.analyzers.dependence import cut_by, spread
 from caramel.core import op_types
 from caramel.core.errors import FeedError
 from caramel.core.facts import (
@@ -54,15 +52,13 @@ class Beside:
         self._state, self._pipelines = state, pipelines
         self._step = frozenset(graph.ancestors([job.train_op, job.loss.op]))
         self._local = frozenset(state.local)
-        self._aggregated = {
-            (tensor, consumer)
-            for cut in frontier.cuts
-            for tensor in cut.gradient.tensors
-            for consumer in cut.consumers
-        }
+        self._is_aggregated = cut_by(frontier)
 
     def to_join(self, fetched: Sequence[str]) -> tuple[str, ...]:
         """The fetched ops that cannot run beside the step, but have to be joined with it.
+
+        These are analysed together with the step: gradients in them are to be aggregated, unordered
+        reads and writes to be ordered.
 
         Raises:
             FeedError: a fetch reads an input pipeline that is no step's.
@@ -75,6 +71,8 @@ class Beside:
                 writing[name] = extra
         if writing and self._pipelines.iterators:  # a step whose pipeline has ended writes nothing
             return tuple(writing)
+        # Safe by itself is what writes local state, or the same on all workers, if nothing else of
+        # the step touches the variable.
         others = {name: extra for name, extra in writing.items() if not self._is_local(extra)}
         if not others or self._are_alike(set().union(*others.values())):
             return ()
@@ -101,7 +99,7 @@ class Beside:
             sources,
             self._access,
             within=self._step | extra,
-            is_cut=lambda tensor, consumer: (tensor, consumer) in self._aggregated,
+            is_cut=self._is_aggregated,
         )
         if not self._local.issuperset(reached.variables):
             return False
@@ -128,6 +126,7 @@ class Beside:
         writes = self._access.writes
         if not any(variable in writes.get(op, _NOTHING) for op in ops):
             return False
+        # Nothing orders a fetch with the step that is beside it.
         if any(op in self._step for op in ops):
             return True
         before = {op: self._graph.ancestors([op], stop=self._step) for op in ops}

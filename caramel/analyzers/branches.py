@@ -1,7 +1,6 @@
 """In which branches of v1 conditionals is each op?
 
-A ``Switch`` opens a branch and a ``Merge`` of both closes it. What is inside runs only if the
-predicate says so: on another worker, for which it says otherwise, there is no value.
+A ``Switch`` opens a branch and a ``Merge`` of both closes it.
 """
 
 from __future__ import annotations
@@ -29,12 +28,14 @@ def branches_around(graph: OpGraph) -> Mapping[str, frozenset[tuple[str, int]]]:
         op = graph[tensor.op]
         if op.kind != "Switch" or graph[op.inputs[1].op].kind == "LoopCond":
             return around[op.name]
+        # On another worker, for which the predicate says otherwise, there is no value.
         return around[op.name] | {(op.inputs[1].op, tensor.index)}
 
     for name in graph.topological_order():
         op = graph[name]
         found = [of_tensor(tensor) for tensor in op.inputs if tensor.op in around]
         if op.kind == "Merge":
+            # Whichever branch ran: only conditionals around both of them are still open.
             around[name] = frozenset.intersection(*found) if found else frozenset()
             continue
         found += [around[source] for source in op.control_inputs if source in around]

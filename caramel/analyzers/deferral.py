@@ -1,21 +1,7 @@
 """What moves into the next step when the aggregation of some gradients does?
 
-The aggregation of a *deferred* gradient, and everything downstream of it, runs at the start of the
-next step. This module finds out what that is:
-
-1. Whatever reads an aggregated deferred gradient moves, and whatever reads the output of a moved
-   op (`caramel.analyzers.moves`).
-2. An op that only *waits* for a moved one (by control edges) stays as long as nobody can tell. So
-   Adam's powers and a step counter stay, and an average of the weights moves.
-3. An op that stays waits instead for what the moved ops before it waited for (`Detour`).
-4. What moved ops read from ops that stay is kept (`Kept`); constants and handles are the same in
-   every step.
-5. Ops of the next step that touch what moved ops touch, one of them writing, wait for them
-   (`Barrier`).
-6. Nothing moves that touches variables in the function of a conditional or loop: TensorFlow lets
-   what waits for such an op by a control edge go on before the function's ops have run.
-
-So every op sees the values it would have seen without deferral.
+The aggregation of a *deferred* gradient, and everything downstream of it (`moves`), runs at the
+start of the next step. Every op sees the values that it would have seen without deferral.
 """
 
 from __future__ import annotations
@@ -159,11 +145,14 @@ class Deferrals:
             )
         for name in moved:
             op = self._graph[name]
+            # There is no next step for a part of a loop.
             if self._frames.frame.get(name, "") or op.kind in op_types.PASS_THROUGH - {"Identity"}:
                 raise PlanError(
                     f"gradients of {named} cannot be deferred: '{name}', which depends on them, is "
                     "part of a loop or a condition"
                 )
+            # TensorFlow lets what waits for such an op by a control edge go on before the
+            # function's ops have run.
             if op.kind in op_types.FUNCTIONAL_CONTROL_FLOW and self.moves.touched(name):
                 raise PlanError(
                     f"gradients of {named} cannot be deferred: '{name}' ({op.kind}), which depends "
@@ -177,6 +166,7 @@ class Deferrals:
                         f"gradients of {named} cannot be deferred: '{name}' reads '{tensor}', "
                         "which cannot be kept for the next step"
                     )
+            # What did not run in the step before cannot be waited for or kept.
             skippable = [s for s in op.sources if s in self._skippable and s not in moved]
             if skippable:
                 raise PlanError(
@@ -199,6 +189,7 @@ class Deferrals:
     # What stays
 
     def _kept(self, order: Iterable[str], moved: Set[str], parameters: Set[str]) -> Iterator[Kept]:
+        """What moved ops read from ops that stay."""
         seen: set[Kept] = set()
         for name in order:
             for tensor in self._graph[name].inputs:
@@ -206,6 +197,7 @@ class Deferrals:
                     continue
                 parameter = self._raw.get(tensor)
                 aggregated = parameter is not None and name in self._gradients[parameter].consumers
+                # What is deferred itself: the aggregation keeps it.
                 if aggregated and parameter in parameters:
                     continue
                 kept = Kept(tensor, self._graph.spec(tensor), aggregated)
@@ -228,6 +220,11 @@ class Deferrals:
                 yield name
 
     def _detours(self, moved: Set[str]) -> Iterator[Detour]:
+        """What ops that stay wait for instead of moved ones: for what these waited for.
+
+        An op that only waits for a moved one (by control edges) stays as long as nobody can tell.
+        So Adam's powers and a step counter stay, and an average of the weights moves.
+        """
         sources = _StayingSources(self._graph, moved, self._timeless)
         for name in self._order:
             if name in moved:
@@ -238,6 +235,7 @@ class Deferrals:
                 yield Detour(name, lost, tuple(before))
 
     def _barriers(self, order: Iterable[str], moved: Set[str]) -> Iterator[Barrier]:
+        """Ops of the next step that touch what moved ops touch, one of them writing."""
         moves = self.moves
         by_variable: dict[str, list[str]] = {}
         for name in order:
@@ -249,6 +247,8 @@ class Deferrals:
             for variable in sorted(moves.touched(name)):
                 others = by_variable.get(variable, ())
                 if any(variable in moves.conflict(name, other) for other in others):
+                    # That op would wait for the deferred part whenever the variable is saved or
+                    # fetched.
                     if name in self._reads:
                         raise PlanError(
                             f"updates of '{variable}' cannot be deferred: the step reads it by "

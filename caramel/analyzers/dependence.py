@@ -73,6 +73,7 @@ def spread(
     pops, tables = _pops_by_stack(graph), _reads_by_table(graph)
     came_from: dict[str, str | None] = {name: None for name in sources if name in allowed}
     tainted_variables: dict[str, str] = {}
+    # In a fixed order, so that errors name the same path in every run.
     waiting = deque(sorted(came_from))
 
     def reach(name: str, before: str) -> None:
@@ -85,6 +86,7 @@ def spread(
         for consumer in graph.consumers[op.name]:
             if _reads(graph, graph[consumer], op, is_cut):
                 reach(consumer, op.name)
+        # Through stacks, tables and variables no edge leads.
         if op.kind == op_types.STACK_PUSH:
             for pop in pops.get(handle_of(graph, op.inputs[0]), ()):
                 reach(pop, op.name)

@@ -1,11 +1,10 @@
 """From which smaller tensors can a gradient be computed again?
 
 The gradient of a dense layer's weights is the product of the layer's input and of the gradient of
-its output, each of which has one row for each example: with few examples both together are a small
-part of their product (*sufficient factors*: Xie et al., UAI 2016; used for fully connected layers
-by Poseidon, Zhang et al., USENIX ATC 2017). The same holds for the filters of a convolution, which
-is that product at many places. Where a raw gradient is put out by such an op, perhaps behind ops
-that only change its shape, its factors are found here.
+its output, each of which has one row for each example. With few examples both together are a small
+part of their product: *sufficient factors* (Xie et al., UAI 2016; used for fully connected layers
+by Poseidon, Zhang et al., USENIX ATC 2017). The filters of a convolution are that product at many
+places.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ def gradient_factors(graph: OpGraph, frontier: GradientFrontier) -> GradientFact
 
 
 def _factors(graph: OpGraph, gradient: RawGradient) -> Factors | None:
+    # Rows of a sparse gradient are few already.
     if gradient.indices is not None or gradient.values.index:
         return None
     ops = list(_computed_by(graph, gradient.values.op))

@@ -25,6 +25,7 @@ def loop_frames(graph: OpGraph) -> LoopFrames:
 
     for name in graph.topological_order():
         op = graph[name]
+        # Constants and loop invariants may come from further outside.
         around = max((frame.get(source, ROOT) for source in op.sources), key=depth, default=ROOT)
         frame[name] = around
         if op.kind == "Enter":

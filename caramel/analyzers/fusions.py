@@ -4,23 +4,6 @@ Where it computes with oneDNN, TensorFlow merges pairs of ops after the graph wa
 for each worker. What comes out waits for all that either op waits for, and for it waits all that
 waits for either. So a control edge that is harmless in the graph may close a cycle in the merged
 one. No later check of TensorFlow's sees that: the step never ends.
-
-These are the pairs of TensorFlow 2.21 (``mkl_layout_pass.cc``, its merge rules; each was tried):
-
-===================================== ============================================================
-``Conv2D``, ``BiasAdd``               the second is the only reader of the first
-``Pad``, ``Conv2D``                   likewise, without padding of its own; also ``_FusedConv2D``
-``Conv2DBackpropFilter``,             both read the gradient of a layer's output, through nothing
-``BiasAddGrad``                       else; they need not read the same output of that op
-===================================== ============================================================
-
-What the pass does besides renames single ops. The optimizer of graphs (grappler, whose remapper
-merges ``MatMul`` with ``BiasAdd``, activations, batch normalisation and more) is off in the
-sessions of `caramel.runtime.execution.runner`, and so are common subexpressions. The remapper
-leaves ops alone that control edges lead to or from.
-
-A pair of which only the last op is waited for closes no cycle: that op waits for the other anyway.
-So only *open* ones matter, of which two ops or more are waited for by others.
 """
 
 from __future__ import annotations
@@ -32,8 +15,17 @@ from caramel.core.facts import Fusions, TrainingJob
 from caramel.core.graph import Op, OpGraph
 from caramel.core.plan import Edge
 
-_CHAINS = {"BiasAdd": "Conv2D", "Conv2D": "Pad", "_FusedConv2D": "Pad"}  # reader, what it reads
-_SIBLINGS = {"Conv2DBackpropFilter": 2, "BiasAddGrad": 0}  # which input is of the same op
+# The pairs of TensorFlow 2.21 (``mkl_layout_pass.cc``, its merge rules; each was tried). What that
+# pass does besides renames single ops. Grappler, whose remapper merges ``MatMul`` with ``BiasAdd``,
+# activations, batch normalisation and more, is off in sessions (`runtime.execution.runner`), and so
+# are common subexpressions. The remapper leaves ops alone that control edges lead to or from.
+#
+# A reader, and the op of which it is the only reader. (A ``Conv2D`` must have no padding of its own
+# to be merged with a ``Pad``; that is not looked at.)
+_CHAINS = {"BiasAdd": "Conv2D", "Conv2D": "Pad", "_FusedConv2D": "Pad"}
+# Two that both read the gradient of a layer's output, through nothing else, and which input that
+# is. They need not read the same output of that op.
+_SIBLINGS = {"Conv2DBackpropFilter": 2, "BiasAddGrad": 0}
 _DTYPES = frozenset({"float32", "bfloat16", "float16", "unknown"})
 
 
@@ -75,6 +67,9 @@ def opened(
 ) -> Fusions:
     """The groups of which more than one op is waited for by others.
 
+    Only these matter: a pair of which only the last op is waited for closes no cycle, since that op
+    waits for the other anyway.
+
     Args:
         edges: count as those of the graph.
         among: only what these ops wait for counts; None for all.
@@ -107,6 +102,7 @@ def find_cycle(
     if not groups:
         return None
     cycle = _cycle(graph, {name: group[0] for group in groups for name in group}, edges)
+    # A cycle that is there without fusions is another mistake.
     return None if cycle is None or _cycle(graph, {}, edges) else cycle
 
 
@@ -115,6 +111,7 @@ def _cycle(graph: OpGraph, one: Mapping[str, str], edges: Sequence[Edge]) -> tup
     waits: TopologicalSorter[str] = TopologicalSorter()
     for op in graph:
         own = one.get(op.name, op.name)
+        # These edges close loops.
         before = {one.get(s, s) for s in op.sources if graph[s].kind != "NextIteration"}
         waits.add(own, *(before - {own} if op.name in one else before))
     for edge in edges:
@@ -145,6 +142,7 @@ def _pairs(
             if graph[source].kind == _CHAINS[op.kind] and _readers(graph, source, names) == 1:
                 yield source, op.name
     for own in siblings.values():
+        # Two of one kind are no pair.
         if len({op.kind for op in own}) > 1:
             yield from ((own[0].name, op.name) for op in own[1:])
 

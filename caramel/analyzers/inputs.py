@@ -1,7 +1,7 @@
 """Which ops put out values that differ between workers by themselves?
 
 Batches that are fed or read from a pipeline, random draws, and anything from outside the graph.
-What these values reach is the question of `caramel.analyzers.dependence`.
+What these values reach is the question of `dependence`.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def _batches_among(
         reached = spread(graph, sources, within=step).came_from
         return {name for op in reached for name in access.writes.get(op, ())} & trainable
 
+    # As few as possible: a placeholder that need not be a batch is taken for an option.
     missing = updated_by([*reasons, *candidates]) - updated_by(reasons)
     if not missing:
         return frozenset()
@@ -113,6 +114,7 @@ def _functions_with(graph: OpGraph, wanted: frozenset[str]) -> frozenset[str]:
         for name, function in graph.functions.items()
         if any(node.kind in wanted for node in function.nodes)
     }
+    # A function may call others that draw or read.
     grown = True
     while grown:
         callers = {

@@ -1,9 +1,8 @@
 """How does what a worker computes count in the loss, and in the gradients, of the whole batch?
 
-The course of the loss (`caramel.analyzers.examples.courses`) tells: a mean counts in proportion to
-the worker's number of examples, a sum counts once, and what is divided by a count of its own (the
-sum of a mask, the number of tokens) counts in proportion to that. Nothing can be done about what is
-none of these, such as a norm over the batch.
+The course of the loss (`examples.courses`) tells: a mean counts in proportion to the worker's
+number of examples, a sum counts once, and what is divided by a count of its own (the sum of a mask,
+the number of tokens) counts in proportion to that.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import networkx as nx
 
 from caramel.analyzers.branches import predicates_around
-from caramel.analyzers.examples.courses import EXAMPLES, ROOT, Count, Course, Kind, Leaf, as_sum
+from caramel.analyzers.examples.courses import EXAMPLES, ROOT, Count, Course, Kind, as_sum
 from caramel.analyzers.examples.examples import Examples
 from caramel.core.errors import LossScaleError
 from caramel.core.facts import (
@@ -68,6 +67,7 @@ class Scales:
             return found
         given = MEAN if self._job.reduction == "mean" else SUM
         doubt = "" if found.weight in (None, given) else _told(loss, found.weight, given)
+        # The shared part was found for another scale.
         if given == MEAN and found.weight != MEAN:
             return LossScale(given, (), doubt=doubt)
         return LossScale(given, found.shared, doubt=doubt)
@@ -76,6 +76,7 @@ class Scales:
         """The scale of a floating-point scalar."""
         course = self._courses.of(tensor)
         if not _is_clear(course):
+            # It may be clear only if placeholders without a shape are fed scalars.
             scalars = self._courses.with_scalars().of(tensor)
             course = scalars if _is_clear(scalars) else course
         if course.kind is Kind.ROWS and not course.marks:  # of one example
@@ -115,6 +116,7 @@ class Scales:
             common.add_edges_from(
                 ((cut.gradient.parameter, ""), ("", name))
                 for name in behind - forward
+                # Constants and reads are common to everything.
                 if self._graph[name].inputs and self._graph[name].kind != "ReadVariableOp"
             )
         return [
@@ -160,6 +162,7 @@ class Scales:
         """The weight of a sum of certain powers; None if a count cannot be read."""
         powers = dict(course.powers)
         examples = -powers.pop(EXAMPLES, 0)
+        # Multiplied by a count: workers' values cannot be weighed by their parts of it.
         if examples < 0 or any(power > 0 for power in powers.values()):
             return None
         divisors: list[Divisor] = []
@@ -199,6 +202,7 @@ class Scales:
                 t in leaves or t.op in found for t in self._graph[name].inputs
             ):
                 found[name] = None
+        # An op inside a loop, a branch or a function cannot be run once more.
         if any(self._outside(TensorRef(name)) != TensorRef(name) for name in found):
             return None
         return tuple(found)
@@ -230,6 +234,7 @@ class Scales:
         course, op = self._courses.of(tensor), self._graph[tensor.op]
         if course.kind is Kind.SHARED and not course.powers:
             yield term.times(tensor)
+        # It goes with the examples: nothing of it is shared.
         elif course.kind is Kind.SHARED or not course.affine:
             return
         elif op.kind in _SAME_NUMBER:
@@ -367,6 +372,8 @@ def _shown(
         return shown
     believed: dict[str, Weight] = {}
     for family in of_gradients.differentiations(frontier):
+        # Believed only if no gradient of the same differentiation scales as the loss does: a rule
+        # that is wrong about an op must change no training.
         told = {shown[name] for name in family if name in shown}
         if len(told) == 1 and alike not in told:
             believed |= dict.fromkeys(family, told.pop())
@@ -376,6 +383,3 @@ def _shown(
                 f"loss does, nor as each other; {_ADVICE}"
             )
     return believed
-
-
-__all__ = ["Leaf", "Scales", "gradient_weights", "loss_scales"]

@@ -1,16 +1,7 @@
 """Which variables gather what the examples say, and how is one value made of all workers' own?
 
-Each worker counts its own examples only. A variable to which something is added (a counter, a
-total, a confusion matrix) has seen what all workers have seen together: its values are added up.
-One that moves towards something (a moving average) is averaged, and so is one to which a mean over
-the examples is added in each step. Where it is not known which of these is added, or the size of a
-batch is fixed, so that one number of examples is as good as another: it is a mean if it is divided
-by a count that is the same on all workers.
-
-Where a worker's own examples decide whether something is written, no sum and no mean is what one
-device has, and that is told.
-
-Anything in the graph can be fetched beside a step, so all of it is looked at, not only the step.
+Each worker counts its own examples only. Anything in the graph can be fetched beside a step, so all
+of it is looked at, not only the step.
 """
 
 from __future__ import annotations
@@ -62,8 +53,9 @@ def merging(
 class _Gathering:
     """Looks for variables that are computed from themselves and from examples.
 
-    `adds` says of each whether its values are added up, `conditions` which ops decide on each
-    worker by itself whether something is written.
+    `adds` says of each whether its values are added up; else they are averaged. `conditions` has
+    the ops that decide on each worker by itself whether something is written: there neither a sum
+    nor a mean is what one device has.
     """
 
     def __init__(
@@ -83,14 +75,22 @@ class _Gathering:
         gathering: dict[str, list[str]] = {}
         if self._writers:
             own = self._access_of_writers()
+            # What is computed from aggregated gradients is the same on all workers, also where it
+            # is counted up.
             reached = spread(graph, inputs.reasons, own, is_cut=cut_by(frontier)).came_from
             gathering = self._gathering(reached)
         if gathering:
             serving = served_parameters(graph, job, access)
+            # Slots and accumulated gradients must stay equal: they are none of these.
             gathering = {name: ops for name, ops in gathering.items() if name not in serving}
+        # A counter, a total, a confusion matrix has seen what all workers have seen together: its
+        # values are added up. What moves towards something (a moving average), or to which a mean
+        # over the examples is added in each step, is averaged.
         self.adds = {name: self._are_added(name, ops) for name, ops in gathering.items()}
         for name in [name for name, adds in self.adds.items() if adds]:
             adds_sums = self._adds_sums(name, gathering[name])
+            # Not known, or the size of a batch is fixed, so that one number of examples is as good
+            # as another: a mean is what is divided by a count that is the same on all workers.
             if adds_sums is None:
                 adds_sums = not self._is_counted_by_steps(name)
             self.adds[name] = adds_sums
@@ -144,6 +144,7 @@ class _Gathering:
         op = self._graph[op_name]
         if op.functions:
             return name in self._access.reads.get(op_name, ())
+        # Ops other than assignments add to what is there.
         return op.kind not in op_types.ONLY_WRITE_VARIABLES or self._depend_on(name, op.inputs[1:])
 
     def _are_added(self, name: str, ops: Iterable[str]) -> bool:
@@ -166,6 +167,7 @@ class _Gathering:
         total = graph[self._behind_identities(op.inputs[1]).op]
         own = [position for position, t in enumerate(total.inputs) if self._is_value(name, t)]
         added = [t for position, t in enumerate(total.inputs) if position not in own]
+        # A difference has to take something from the variable, not the variable from something.
         is_sum = total.kind in _SUMS or (total.kind == "Sub" and own == [0])
         return added if is_sum and len(own) == 1 and not self._depend_on(name, added) else None
 
@@ -191,6 +193,7 @@ class _Gathering:
             for body, node, argument in uses_of(self._graph, op.kind, op.functions, position)
             if argument == 0 and node.kind not in op_types.ONLY_READ_VARIABLES
         ]
+        # What is added must not be made of variables: it may be the old value, scaled.
         return bool(uses) and all(
             node.kind in op_types.ADDING_TO_VARIABLES
             and not _reads_variables(body, node.inputs[1:])

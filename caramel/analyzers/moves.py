@@ -1,13 +1,6 @@
 """Which ops move into the next step with which gradients?
 
-With a gradient moves whatever reads its aggregate, and whatever reads the output of a moved op. An
-op that only *waits* for a moved one (by control edges) moves if somebody could tell that it did
-not: if it touches a variable that a moved op before it touches, one of them writing, or if it has
-side effects that are not about variables.
-
-What moves with several gradients is what moves with each of them: whatever lets an op move, a
-tensor or a conflict, belongs to one. So all gradients are looked at together, in one pass over the
-step, with a bit for each.
+With a gradient moves whatever reads its aggregate, and whatever reads the output of a moved op.
 """
 
 from __future__ import annotations
@@ -54,7 +47,10 @@ class Moves:
             for name in gradient.consumers:
                 roots[name] = roots.get(name, 0) | self._bit[gradient.parameter]
         self._before: dict[str, int] = {}  # ops with state that each op waits for
-        self._moves: dict[str, int] = {}  # gradients with which each op moves
+        # Gradients with which each op moves. What moves with several is what moves with each of
+        # them, since what lets an op move, a tensor or a conflict, belongs to one. So all are
+        # looked at together, in one pass over the step, with a bit for each.
+        self._moves: dict[str, int] = {}
         self._find(roots)
 
     # Ops
@@ -148,6 +144,9 @@ class Moves:
             bits = roots.get(name, 0)
             for tensor in op.inputs:
                 bits |= moves.get(tensor.op, 0)
+            # An op that only waits for a moved one moves if somebody could tell that it did not: if
+            # it has effects that are not about variables, or touches a variable that a moved op
+            # before it touches, one of them writing.
             if name in number:
                 if self.has_effect(name):
                     bits |= states | beside

@@ -1,8 +1,4 @@
-"""What is known of a job whose step reads and writes its variables in one order.
-
-All that is found out and planned is of the graph with the control edges of `StateOrder`, as if the
-user had drawn them.
-"""
+"""What is known of a job whose step reads and writes its variables in one order."""
 
 from __future__ import annotations
 
@@ -32,9 +28,12 @@ def ordered_analysis(
     """The facts of a job, with the edges that order what its step reads and writes."""
     analysis = Analysis([graph, job, *facts], analyzers)
     order = analysis.get(StateOrder)
+    # All that is found out and planned from here on is of the graph with these edges, as if the
+    # user had drawn them.
     ordered = graph.with_edges(order.edges)
     if ordered is graph:
         return analysis
+    # Edges change nothing of these.
     same = [analysis.get(StateAccess), analysis.get(LoopFrames), analysis.get(WorkerInputs)]
     return Analysis([*same, ordered, job, *facts, order], analyzers)
 

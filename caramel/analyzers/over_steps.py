@@ -1,9 +1,4 @@
-"""Facts of a job with several steps, which hold whichever step is done when.
-
-The steps work on the same variables and tables. What one of them makes differ between workers, such
-as a moving average, differs for all: none of them may let it reach a parameter. And an input
-pipeline is the same pipeline for all, so it is sharded for all.
-"""
+"""Facts of a job with several steps, which hold whichever step is done when."""
 
 from __future__ import annotations
 
@@ -69,6 +64,8 @@ def over_steps(
     name = next(iter(jobs))
     whole = analysis_of(name, every, ())
     access = whole.get(StateAccess)
+    # Variables that gather something do so over all steps; gradients that any step aggregates are
+    # equal.
     cuts = [
         cut
         for name, job in jobs.items()
@@ -80,6 +77,8 @@ def over_steps(
     serves = served_parameters(whole.get(OpGraph), every, whole.get(StateAccess))
     jobs = {name: dataclasses.replace(job, serves=serves) for name, job in jobs.items()}
     differing: frozenset[str] = frozenset()
+    # What one step makes differ between workers, such as a moving average, differs for all: none
+    # may let it reach a parameter. That may make more differ, so until nothing is added.
     while True:
         jobs = {n: dataclasses.replace(job, differing=differing) for n, job in jobs.items()}
         analyses = {name: analysis_of(name, job, common) for name, job in jobs.items()}
@@ -88,6 +87,7 @@ def over_steps(
         if found == differing:
             break
         differing = found
+    # An input pipeline is the same for all steps, so it is sharded for all.
     pipelines = [_of_step(name, each, InputPipelines) for name, each in analyses.items()]
     return {
         name: StepFacts(

@@ -1,14 +1,7 @@
 """Where are the input pipelines of the step split into shards?
 
 Each worker reads every n-th element of a `tf.data` pipeline, beginning at its own number. Elements
-have to be counted at a place where all workers see the same ones in the same order. Looking from
-the iterator towards the sources, a shard is taken
-
-- behind an op that takes elements by position (``skip``, ``take``, a ``shard`` of the user's own),
-- behind one that makes any number of elements out of one (``flat_map``, ``interleave``,
-  ``filter``) or joins datasets, unless it does so differently on every worker (a shuffle without a
-  seed, a random draw that decides what is filtered): then before it,
-- else as early as possible, so that a worker does not transform what it drops.
+have to be counted at a place where all workers see the same ones in the same order.
 """
 
 from __future__ import annotations
@@ -22,6 +15,7 @@ from caramel.core.graph import Op, OpGraph
 from caramel.core.names import TensorRef
 from caramel.core.variable_access import handle_of
 
+# Ops that take elements by their position, or make others of several neighbours.
 _BY_POSITION = frozenset(
     {
         "AssertCardinalityDataset",
@@ -41,6 +35,7 @@ _BY_POSITION = frozenset(
     }
 )
 _CHOOSES_BETWEEN_DATASETS = "DirectedInterleaveDataset"  # by its first input, the selector
+# Ops that make any number of elements out of one, or join datasets.
 _ANY_NUMBER = frozenset(
     {
         "ConcatenateDataset",
@@ -169,6 +164,7 @@ def _examples(graph: OpGraph, step: set[str]) -> tuple[TensorRef | None, int | N
     ]
     if not hidden and batches and batches[0][1] is not None:
         return None, batches[0][1]
+    # A batch that is read in a branch may not be there in a step.
     for tensor, size in batches:
         if size is None and not _is_conditional(graph, tensor.op):
             return tensor, None
@@ -189,12 +185,16 @@ def _is_conditional(graph: OpGraph, name: str) -> bool:
 
 
 def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
-    """The datasets behind which shards are taken, looking from `dataset` towards the sources."""
+    """The datasets behind which shards are taken, looking from `dataset` towards the sources.
+
+    As early as possible, so that a worker does not transform what it drops.
+    """
     inputs = _dataset_inputs(graph, dataset)
     if not inputs:
         return [dataset.name]
     if dataset.kind in _BY_POSITION | _ANY_NUMBER:
         differing = _differs(graph, dataset)
+        # Before it, positions and numbers of elements would be those of one shard.
         if differing is None:
             return [dataset.name]
         if dataset.kind in _BY_POSITION:
@@ -203,7 +203,9 @@ def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
                 "gives them in another order on every worker, so shards would overlap; give "
                 f"'{differing}' a seed, or move it behind '{dataset.name}'"
             )
+        # Elements differ between workers here anyway: shards are taken before.
         if dataset.kind == _CHOOSES_BETWEEN_DATASETS:
+            # The selector is no source of elements; every worker has all of it.
             inputs = inputs[1:]
     return list(dict.fromkeys(name for op in inputs for name in _split_points(graph, op)))
 

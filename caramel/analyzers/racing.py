@@ -1,10 +1,4 @@
-"""Which fetches touch a variable that their step touches, too, in no order with it?
-
-A fetch that *writes* what the step reads is one. Of those that only *read*, it is one that computes
-something from a variable that the step writes early: without waiting for a gradient, as a counter
-is counted. A read of what waits for gradients comes before that anyway. The value of a variable
-itself, when it is fetched, is that before or behind the step, as on one device.
-"""
+"""Which fetches touch a variable that their step touches, too, in no order with it?"""
 
 from __future__ import annotations
 
@@ -21,8 +15,8 @@ from caramel.core.graph import OpGraph
 class Racing:
     """Fetched ops that something has to order with their step."""
 
-    writing: tuple[str, ...] = ()
-    reading: tuple[str, ...] = ()
+    writing: tuple[str, ...] = ()  # what the step reads or writes
+    reading: tuple[str, ...] = ()  # something is computed from what the step writes early
 
 
 def racing(
@@ -34,7 +28,11 @@ def racing(
     frontier: GradientFrontier,
     fetched: Sequence[str],
 ) -> Racing:
-    """The fetches of a step that are in no order with it."""
+    """The fetches of a step that are in no order with it.
+
+    The value of a variable itself, when it is fetched, is that before or behind the step, as on one
+    device.
+    """
     roots = [job.train_op, job.loss.op]
     step = graph.ancestors(roots)
     beside = graph.ancestors(fetched, stop=frozenset(step)) - step
@@ -43,6 +41,8 @@ def racing(
     if not reads and beside.isdisjoint(access.writes):
         return Racing()
     order = order_of(graph, job, access, frames, inputs, [*roots, *fetched])
+    # What the step writes behind a gradient is read before that anyway: the gradient takes its
+    # time. A counter is written early.
     late = _behind(graph, (op for cut in frontier.cuts for op in cut.consumers), step)
     writing, reading = set[str](), set[str]()
     for pair in order.pairs:

@@ -1,8 +1,7 @@
 """Which variables stay equal on all workers, and does everything that must stay equal do so?
 
 The static proof that replicas cannot drift apart: every value that differs between workers reaches
-a parameter, or anything a parameter's update reads, only through an aggregation. What it may reach
-are local variables, which no update reads.
+a parameter, or anything a parameter's update reads, only through an aggregation.
 """
 
 from __future__ import annotations
@@ -53,7 +52,11 @@ def replica_state(
         what = "parameter" if variable in trainable else "variable"
         raise DriftError(_explain(graph, inputs, reached, what, variable))
     scalar_only = inputs.scalars | frozenset(
-        op for op in sorted(unknown) if equal & set(reached_from([op]).variables)
+        # Of unknown rank, and nothing aggregates it on its way to a parameter: a batch would make
+        # replicas drift, so only a scalar may be fed.
+        op
+        for op in sorted(unknown)
+        if equal & set(reached_from([op]).variables)
     )
     # The other placeholders of unknown rank may be fed either way, so they count as differing.
     open_inputs = sorted(unknown - scalar_only)
@@ -61,6 +64,7 @@ def replica_state(
     written = {name for op in step for name in access.writes.get(op, ())}
     others = [v.name for v in job.variables if v.name not in trainable]
     gathering = {*merging.summed, *merging.averaged}
+    # No parameter's update reads these: they may differ.
     local = tuple(name for name in others if name in reached.variables or name in gathering)
     differing = {*reached.variables, *local}
     readers = [op for op, read in access.reads.items() if read & differing]

@@ -1,17 +1,9 @@
 """In which order does a step read and write its variables where its edges leave that open?
 
 TensorFlow promises no order of ops that do not wait for each other, but on one device there is one
-in practice: ops that wait for no computation run before those that do, and of either a read before
-a write; a write whose value is made of a read comes next behind it, and the rest in the order of
-definition. Between workers there is none, so that one would read the old value and another one the
-new. `state_order` finds each pair of accesses of which neither waits for the other, and the control
+in practice. Between workers there is none: one would read the old value and another one the new.
+`state_order` finds each pair of accesses of which neither waits for the other, and the control
 edges that order them as one device does.
-
-The step is walked through once as one device would (`_in_practice`), and where a pair is open the
-earlier op of that walk is to run first: so edges never close a cycle. An edge may begin in no loop
-and no branch that its end is not inside: it begins at what closes that, and it ends at what leads
-into a loop. It begins at what reads the outputs of a call whose function is put in its place, for
-which nothing can wait by control.
 """
 
 from __future__ import annotations
@@ -165,6 +157,8 @@ class _Ordering:
         is_input = inputs.reasons.keys() | inputs.scalar_only | inputs.scalars
         trained = frozenset(v.name for v in job.variables if v.trainable)
         late = _waiting_for_computation(accesses, is_input, trained)
+        # Where a pair is open, the earlier op of this walk is to run first: so edges never close a
+        # cycle.
         self._order = _in_practice(accesses, late)
         self._position = {name: number for number, name in enumerate(self._order)}
         self._added: dict[str, list[str]] = {}  # by the op that is to wait
@@ -218,7 +212,10 @@ class _Ordering:
             what = f"nothing can wait for '{first}'" if not ends else f"'{second}' cannot be held"
             obstacle = f"{what}, which is part of a loop or calls a function"
             return UnorderedPair(variable, first, second, (), obstacle)
+        # An end or a begin that was moved out of a loop may be later or earlier than the pair
+        # itself.
         follows = all(self._position[end] < self._position[begin] for end in ends)
+        # Looked for only where it can be: the search goes through the whole step.
         if not (follows and self._follows) and self._waits(ends, begin):
             return UnorderedPair(variable, first, second, (), "the graph would have a cycle")
         self._follows = self._follows and follows
@@ -244,8 +241,12 @@ class _Ordering:
 
     def _ends(self, name: str, second: str) -> Iterator[str]:
         """What an op that runs where `second` does can wait for so that `name` has run."""
+        # A call whose function is put in its place is gone when the graph runs: nothing can wait
+        # for it by control, so the edge begins at what reads its outputs.
         if self._graph[name].kind in _INLINED:
             starts: Iterable[str] = self._readers_of_outputs(name)
+        # An edge may begin in no loop and no branch that its end is not inside: it begins at what
+        # closes that.
         elif self._loop(name) not in (ROOT, self._loop(second)):
             starts = self._exits(name)
         else:
@@ -297,6 +298,7 @@ class _Ordering:
     def _begin(self, variable: str, name: str) -> str | None:
         """What is to wait so that `name` does: it, or what brings its variable into its loop."""
         graph, handle = self._graph, self._handles[variable]
+        # The edge ends at what leads into the loop.
         while self._loop(name) != ROOT:
             inputs = graph[name].inputs
             sources = [tensor.op for tensor in inputs if handle_of(graph, tensor) == handle]
@@ -392,7 +394,12 @@ def _in_order(accesses: _Accesses, late: frozenset[str], joined: Mapping[str, st
 def _rank(
     accesses: _Accesses, unit: str, names: Sequence[str], late: frozenset[str]
 ) -> tuple[bool, int]:
-    """What runs first of all that can: the smaller one does."""
+    """What runs first of all that can: the smaller one does.
+
+    Ops that wait for no computation run before those that do, and of either a read before a write.
+    A write whose value is made of a read comes next behind it, and the rest in the order of
+    definition.
+    """
     is_late = not late.isdisjoint(names)
     written = {v for name in names if name in accesses.bit for v in accesses.writes.get(name, ())}
     if not written:

@@ -1,10 +1,4 @@
-"""What can a worker compute piece by piece, and which pieces does each gradient need?
-
-A *unit* is an op, or a v1 loop as a whole with all loops inside it: its iterations need all of its
-variables, so that no part of a loop may wait for what comes out of another. What a loop puts out
-(``Exit``) is a unit of its own, and so the units have no cycles. Ops that TensorFlow may compute as
-one, and of which several are waited for by others, are a unit, too (`caramel.analyzers.fusions`).
-"""
+"""What can a worker compute piece by piece, and which pieces does each gradient need?"""
 
 from __future__ import annotations
 
@@ -21,7 +15,11 @@ from caramel.core.graph import OpGraph
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The units of a training step.
+    """The units of a training step: an op, a loop, or what TensorFlow may compute as one.
+
+    A v1 loop is a unit as a whole, with all loops inside it: its iterations need all of its
+    variables, so that no part of it may wait for what comes out of another. What it puts out
+    (``Exit``) is a unit of its own, and so the units have no cycles.
 
     Attributes:
         ops: names of each unit's ops, in the order of the graph.
@@ -76,9 +74,11 @@ def units_of_step(graph: OpGraph, job: TrainingJob, frames: LoopFrames) -> Units
     """
     step = graph.ancestors([job.train_op, job.loss.op])
     loops = loops_of(graph, frames, step)
+    # Only fused ops of which several are waited for (`fusions`): the others close no cycle.
     fusions = opened(graph, fusions_among(graph, step), among=step).groups
     groups = [group for group in fusions if not any(name in loops for name in group)]
     units = _units(graph, step, loops, groups)
+    # A loop between two ops of a group, which is a unit, makes units wait for each other.
     if len(units.order) < len(units.ops):
         units = _units(graph, step, loops, [])
     assert len(units.order) == len(units.ops), "units wait for each other"

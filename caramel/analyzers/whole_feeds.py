@@ -1,14 +1,8 @@
 """Which fed tensors go to every worker whole, because they do not go with the examples?
 
 Class weights, priors, masks of features: fed like a batch, perhaps as long as one, but their first
-dimension means something else. The graph shows that where this dimension meets another one that is
-no batch (of logits' classes, of a parameter), is picked from by numbers that are fed, or where it
-is fixed, while those of batches are not, and meets none of these. A placeholder that meets a batch
-anywhere, or of which nothing can be told, is split as ever.
-
-Each placeholder is followed by itself: everything else counts as the same everywhere, and the rules
-for rows (`caramel.analyzers.examples.row_rules`) say where its first dimension is in what is made
-of it.
+dimension means something else. What meets a batch anywhere, or of which nothing can be told, is
+split.
 """
 
 from __future__ import annotations
@@ -72,10 +66,12 @@ def whole_feeds(graph: OpGraph, jobs: Sequence[TrainingJob]) -> Mapping[str, str
     }
     found: dict[str, str] = {}
     candidates = [op for op in inputs.values() if _may_be_whole(op)]
+    # Those of fixed size first: once they are known not to be batches, there are fewer that may be.
     candidates.sort(key=lambda op: _first(op) is None)
     for op in candidates:
         others = [each for name, each in inputs.items() if name not in found and name != op.name]
         if others:
+            # Gradients tell nothing that the forward pass does not.
             scope = forward if op.name in forward else step
             reason = _Course(graph, jobs, op, others, frozenset(found), scope).reason()
             if reason:
@@ -107,6 +103,9 @@ def _first(op: Op) -> int | None:
 class _Course:
     """Where the first dimension of one placeholder goes.
 
+    It is followed by the rules for rows (`examples.row_rules`), while everything else counts as the
+    same everywhere.
+
     Attributes:
         others: the inputs that may be batches.
         whole: placeholders that are known to be none.
@@ -126,13 +125,17 @@ class _Course:
     def reason(self) -> str:
         """Why it goes to every worker whole; empty if it does not."""
         size = _first(self.source)
+        # A batch of one example would not be fixed where others are open.
         if size == 1 and self._are_others_open:
             return "its first dimension is fixed at 1"
         self._follow()
+        # It meets a dimension that is no batch's: of classes, of a parameter, or it is picked from
+        # by numbers that are fed.
         if self.against and (self.is_sure or not self.is_open):
             return self.against[-1 if self.is_sure else 0]
         if self.is_open:
             return ""
+        # Fixed, while those of batches are not, and it meets none of these.
         if size is not None and self._are_others_open:
             return f"its first dimension is fixed at {size} and meets no batch"
         return ""
@@ -166,6 +169,7 @@ class _Course:
 
     def _follow(self) -> None:
         graph, name = self.graph, self.source.name
+        # In the order of the graph, so that most ops are looked at once all their inputs are known.
         number = {each: count for count, each in enumerate(graph.ops)}
         courses: dict[str, Sequence[Course]] = {name: [Course(Kind.ROWS, axis=0)]}
         seen = self.scope.intersection(graph.consumers[name])
@@ -189,6 +193,7 @@ class _Course:
         inputs = tuple(_course(courses, tensor) for tensor in op.inputs)
         at = At(self.graph, op, inputs, None, lambda tensor: self.graph.spec(tensor).shape)
         rows = [n for n, course in enumerate(inputs) if course.kind is Kind.ROWS]
+        # Lost sight of.
         if any(inputs[n].axis in (None, OF_ARRAY) for n in rows) or (rows and op.functions):
             self.is_open = True
             return [SHARED]
@@ -200,6 +205,7 @@ class _Course:
                 tensor.op in self._behind_others and n not in rows
                 for n, tensor in enumerate(op.inputs)
             )
+        # Behind these its dimension is gone.
         if op.kind in _GATHERS and 0 in rows and 1 not in rows:
             return [SHARED]
         if rows and _is_contracted(at, rows[0]):
@@ -221,6 +227,7 @@ class _Course:
         if shape is not None and not 0 <= axis < len(shape):  # an array's elements, in a loop
             self.is_open = True
             return
+        # Broadcast: it meets nothing.
         if shape is not None and shape[axis] == 1:
             return
         if at.op.kind in _GATHERS and position == 0:
@@ -258,6 +265,8 @@ class _Course:
             if size is not None and not self._is_size_of_batch(size):
                 self.against.append(against)
             return
+        # Where batches are open, what is made of them is open in its first dimension and fixed in
+        # the others: a batch is met, or surely none.
         if self._are_others_open and (size is None) == (axis == 0):
             if size is None:
                 self.is_open = True

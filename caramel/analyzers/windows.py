@@ -1,9 +1,4 @@
-"""When can each parameter be aggregated without blocking computation? Caramel paper, section 3.3.1.
-
-One device computes in the planned order: first all that the first gradient needs, then what the
-second needs besides, and so on, and last what no gradient needs. The start boundary of a parameter
-is when its gradient is complete, the end boundary when the next step first computes with it.
-"""
+"""When can each parameter be aggregated without blocking computation? The Caramel paper, 3.3.1."""
 
 from __future__ import annotations
 
@@ -36,6 +31,10 @@ def transfer_windows(
     timing: TimingTable,
 ) -> TransferWindows:
     """The window of every parameter, in seconds from the begin of a step.
+
+    It starts when the gradient is complete, and ends when the next step first computes with the
+    parameter. One device computes in the planned order: first all that the first gradient needs,
+    then what the second needs besides, and so on, and last what no gradient needs.
 
     A parameter that nothing reads is needed when the step ends. Ops without a time take none.
     """
@@ -106,6 +105,7 @@ def users_of(
             for name in access.reads.get(op, frozenset()) - access.writes.get(op, frozenset()):
                 reached |= bit.get(name, 0)
         is_single = len(units.ops[unit]) == 1
+        # What only hands a value on does not compute with it, although it takes time.
         if seconds[unit] > 0 and not (is_single and graph[units.ops[unit][0]].kind in _HANDS_ON):
             while reached:
                 lowest = reached & -reached

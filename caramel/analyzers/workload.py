@@ -1,11 +1,4 @@
-"""What does a worker compute in a step, piece by piece, and what does each piece wait for?
-
-The ops of a step fall into two kinds. Those that wait for no aggregated gradient (the forward and
-the backward pass) are computed in one order: that in which they get ready, where control edges of
-the plan count. This chain is cut into pieces wherever it first needs a parameter and wherever a
-raw gradient is complete. What is downstream of aggregated gradients (clipping, updates, averages)
-is gathered in pieces that wait for the same gradients.
-"""
+"""What does a worker compute in a step, piece by piece, and what does each piece wait for?"""
 
 from __future__ import annotations
 
@@ -33,6 +26,11 @@ def workload_of(
     edges: Iterable[Edge] = (),
 ) -> Workload:
     """The workload of one worker.
+
+    What waits for no aggregated gradient (the forward and the backward pass) is a chain, cut into
+    pieces wherever it first needs a parameter and wherever a raw gradient is complete. What is
+    downstream of aggregated gradients (clipping, updates, averages) is gathered in pieces that wait
+    for the same gradients.
 
     Args:
         gradients: what is aggregated.
@@ -111,6 +109,7 @@ def _in_ready_order(
                 queue.append(each)
                 continue
             order.append(each)
+            # A stack in place of recursion: chains of such units are long.
             at_once += reversed(released(each))
 
     def released(unit: int) -> list[int]:
@@ -171,6 +170,7 @@ def _cut(
                 total_s, ops, needed = 0.0, 0, frozenset()
             needed = new
         if seconds[unit] > 0 or not name:
+            # A piece is called by its last op that takes time.
             name = units.ops[unit][-1]
         total_s += seconds[unit]
         ops += seconds[unit] > 0
@@ -202,6 +202,7 @@ def _updates(
         timed = [units.ops[unit][-1] for unit in own if seconds[unit] > 0]
         total_s = sum(seconds[unit] for unit in own)
         writes = frozenset(v for name in names for v in access.writes.get(name, ()))
+        # What takes no time and writes nothing is nothing to wait for.
         if total_s > 0 or writes:
             gradients = frozenset(p for n, p in enumerate(parameters) if bits >> n & 1)
             yield Update(timed[-1] if timed else names[-1], total_s, gradients, moving, writes)

@@ -61,6 +61,16 @@ def dtype_number(name: str) -> int:
     return _NUMBERS[name]
 
 
+def is_differentiable(dtype: str) -> bool:
+    """Whether a dtype has no integers, so that gradients can be of it."""
+    return dtype.startswith(("float", "bfloat", "complex"))
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether a dtype has integers or truth values."""
+    return dtype.startswith(("int", "uint", "bool"))
+
+
 def dtype_bytes(name: str) -> int | None:
     """Bytes of one element, or None where elements have no fixed size."""
     return _BYTES.get(name)

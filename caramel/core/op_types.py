@@ -222,6 +222,8 @@ LINEAR = frozenset(
         "SegmentSum",
     }
 )
+# Linear in all inputs together, and in no smaller number of them.
+SUMS = frozenset({"Add", "AddN", "AddV2", "AccumulateNV2", "ConcatV2", "Pack", "Sub"})
 # Linear as long as only one of their inputs depends on the worker.
 BILINEAR = frozenset(
     {

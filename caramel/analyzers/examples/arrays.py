@@ -74,6 +74,7 @@ def _with_first_axis(course: Course) -> Course:
 
 def merge(at: At) -> list[Course]:
     """One of the inputs, and which."""
+    # Both branches of a conditional, or the first and the later rounds of a loop.
     return [joined(at.inputs, at.where), SHARED]
 
 

@@ -84,6 +84,7 @@ class At:
         if course.kind is not Kind.ROWS or axis in (None, OF_ARRAY):
             return Operand(self.op.inputs[position], course, self.is_scalar(position))
         if rank is not None and out is not None:
+            # Broadcasting aligns shapes at their last axes.
             course = replace(course, axis=axis + len(out) - rank)
         return Operand(self.op.inputs[position], course, self.is_scalar(position))
 
@@ -125,6 +126,7 @@ def _fold_pairs(
     kind: str, first: tuple[float, ...], second: tuple[float, ...]
 ) -> tuple[float, ...] | None:
     size = max(len(first), len(second))
+    # Neither of equal lengths nor a scalar: no broadcast of vectors.
     if {len(first), len(second)} - {1, size}:
         return None
     pairs = zip(first * (size // len(first)), second * (size // len(second)), strict=True)

@@ -28,6 +28,7 @@ def where(at: At) -> Course:
     if course.kind is not Kind.ROWS:
         return replace(course, trained=False, elements=None)
     length = Count("rows", TensorRef(at.op.name))
+    # Another number of rows on every worker: a count of its own.
     return Course(Kind.ROWS, axis=0, length=length, index="selected")
 
 
@@ -39,6 +40,7 @@ def gather(at: At) -> Course:
     axis = (at.integers(2) or (0,))[0] if len(at.inputs) > 2 else 0
     rank, batch_dims = at.rank(0), at.attribute("batch_dims")
     axis = axis + (rank or 0) if axis < 0 else axis
+    # Elements of a shape, picked by constants.
     if values.elements is not None:
         chosen = at.integers(1)
         if chosen is None:
@@ -50,6 +52,8 @@ def gather(at: At) -> Course:
     if values.kind is Kind.ROWS:
         return _gathered_columns(at, values, axis)
     if indices.kind is Kind.ROWS:
+        # As for any op that is not linear in the numbers, such as an embedding; powers and what the
+        # numbers mean are dealt with below.
         found = not_linear(
             [
                 Operand(at.op.inputs[0], replace(values, powers=()), False),
@@ -61,6 +65,7 @@ def gather(at: At) -> Course:
         moved = None if found.axis is None else found.axis + max(0, shift)
         if found.kind is not Kind.ROWS:
             return found
+        # What is looked up for rows lies in them as the numbers did.
         kept = indices.index if indices.index in ("beside", "unique") else ""
         return replace(
             found,
@@ -81,9 +86,12 @@ def _gathered_rows(at: At, values: Course, indices: Course, axis: int, batch_dim
     """Rows by the numbers of rows, or in each row by the row's own numbers."""
     if batch_dims > 0 and values.axis is not None and values.axis < batch_dims:
         return replace(values, index="", uniform=False)
+    # Examples are picked by numbers of examples.
     if values.axis in (axis, None):
         moved = None if indices.axis is None else indices.axis + axis
         of_unique = values.index == "unique"
+        # Rows that were looked up once for each value, spread over all that have it again: none is
+        # left out.
         marks = values.marks - {BY_COUNT} if of_unique else values.marks
         length = indices.length
         return replace(values, axis=moved, length=length, index="", uniform=False, marks=marks)
@@ -97,6 +105,7 @@ def _gathered_columns(at: At, values: Course, axis: int) -> Course:
     if values.axis == axis:
         return local(f"{at.where} takes examples by their position", trained=values.trained)
     if axis < values.axis:
+        # How many axes the numbers bring is not known.
         if rank is None:
             return unknown(at.where)
         return replace(values, axis=values.axis + rank - 1, index="")
@@ -112,15 +121,7 @@ def gather_nd(at: At) -> Course:
     if values.kind is Kind.ROWS and (indices.kind is not Kind.ROWS and not batch_dims):
         return local(f"{at.where} takes examples by their position", trained=values.trained)
     if indices.kind is Kind.ROWS:
-        return Course(
-            Kind.ROWS,
-            axis=indices.axis,
-            powers=values.powers,
-            length=indices.length,
-            trained=values.trained,
-            marks=values.marks,
-            why=values.why,
-        )
+        return _as(Kind.ROWS, values, axis=indices.axis, length=indices.length)
     return replace(values, leaves=None, elements=None)
 
 
@@ -145,6 +146,7 @@ def dynamic_stitch(at: At) -> Course:
     course = joined(data, at.where)
     if course.kind is not Kind.ROWS:
         return course
+    # All parts together have a row for each example again.
     return replace(course, axis=0, length=EXAMPLES, index="", uniform=False)
 
 
@@ -156,6 +158,7 @@ def unique(at: At) -> list[Course]:
     length = Count("rows", TensorRef(at.op.name))
     why = f"{at.where} leaves out what occurs again"
     marks = course.marks | {BY_COUNT}
+    # A value that two workers have is there once on each of them, so that sums differ.
     once = Course(Kind.ROWS, axis=0, length=length, index="unique", marks=marks, why=why)
     return [once, replace(course, uniform=False, index=""), *[once] * (number - 2)]
 
@@ -170,23 +173,11 @@ def segment_sum(at: At) -> Course:
     last = at.inputs[-1]
     is_count = last.kind is Kind.SHARED and bool(last.powers)
     if is_count or _are_rows(at.graph, at.op.inputs[-1]):  # a segment for each example
-        return Course(
-            Kind.ROWS,
-            axis=0,
-            length=last.powers[0][0] if is_count else EXAMPLES,
-            powers=values.powers,
-            trained=values.trained,
-            marks=values.marks,
-            why=values.why,
-        )
+        length = last.powers[0][0] if is_count else EXAMPLES
+        return _as(Kind.ROWS, values, axis=0, length=length)
     if values.kind is Kind.ROWS and values.axis in (0, None) and is_plain(last):
-        return Course(
-            Kind.SUM,
-            powers=values.powers,
-            trained=values.trained,
-            marks=values.marks,
-            why=values.why,
-        )
+        return _as(Kind.SUM, values)
+    # The same is added once for each example.
     if values.kind is Kind.SHARED:
         return Course(Kind.SUM, powers=values.powers, trained=values.trained)
     return local(f"{at.where} adds up by segments", trained=values.trained)
@@ -201,6 +192,7 @@ def _are_rows(graph: OpGraph, tensor: TensorRef) -> bool:
     if op.kind == "Sub":
         while op.kind in behind or op.kind == "Sub":
             op = graph[op.inputs[0].op]
+        # Row splits, less the last one.
         source = graph[op.inputs[0].op] if op.kind == "Shape" else op
         return _is_fed(source, rank=1)
     while op.kind in behind:
@@ -221,24 +213,25 @@ def scatter_nd(at: At) -> Course:
     axis, number = example_axis(at, 2)
     if (bad := _bad(at.inputs)) is not None:
         return bad
+    # The given shape has a row for each example.
     if axis is not None and number is not None:
-        return Course(
-            Kind.ROWS,
-            axis=axis,
-            powers=values.powers,
-            trained=values.trained,
-            marks=values.marks,
-            why=values.why,
-        )
+        return _as(Kind.ROWS, values, axis=axis)
     if indices.kind is Kind.ROWS or values.kind is Kind.ROWS:
-        return Course(
-            Kind.SUM,
-            powers=values.powers,
-            trained=values.trained,
-            marks=values.marks,
-            why=values.why,
-        )
+        return _as(Kind.SUM, values)
     return replace(values, leaves=None)
+
+
+def _as(kind: Kind, values: Course, *, axis: int | None = None, length: Count = EXAMPLES) -> Course:
+    """Rows or a sum, with what is known of the values that they are made of."""
+    return Course(
+        kind,
+        axis=axis,
+        powers=values.powers,
+        length=length,
+        trained=values.trained,
+        marks=values.marks,
+        why=values.why,
+    )
 
 
 def _bad(courses: Sequence[Course]) -> Course | None:

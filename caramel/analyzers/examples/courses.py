@@ -15,13 +15,19 @@ from caramel.core.names import TensorRef
 
 
 class Kind(Enum):
-    """See the module's docstring; ``NOTHING`` is what a loop has not put out yet."""
+    """How the value on the whole batch follows from those on the parts."""
 
+    # What a loop has not put out yet.
     NOTHING = "nothing"
+    # The value is the same on every worker.
     SHARED = "shared"
+    # The parts laid side by side along an axis: every row belongs to one example.
     ROWS = "rows"
+    # The sum of the parts' values.
     SUM = "sum"
+    # None of these: a norm, a maximum over the batch, a comparison of examples.
     LOCAL = "local"
+    # An op is before it of which nobody knows what it does.
     UNKNOWN = "unknown"
 
 
@@ -35,7 +41,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """A number by which tensors are divided.
+    """A number that is a sum over the examples itself, and by which tensors are divided.
 
     Attributes:
         of: the number of "examples"; the "value" of a scalar tensor; the number of the "rows" of a
@@ -50,16 +56,11 @@ class Count:
 
 
 OF_ARRAY = -1
-
-
 EXAMPLES = Count("examples")
 
-
 Powers = tuple[tuple[Count, int], ...]
-
-
+# A mean over the examples is a sum times this.
 PER_EXAMPLE: Powers = ((EXAMPLES, -1),)
-
 
 SHIFT, SCALE, ROOT, BY_COUNT = "shift", "scale", "root", "by count"
 """What has been done to rows with values of the worker's own batch: something was added, or
@@ -105,17 +106,10 @@ class Course:
 
 
 NOTHING = Course(Kind.NOTHING)
-
-
 SHARED = Course(Kind.SHARED)
-
-
 PARAMETER = Course(Kind.SHARED, trained=True)
-
-
 ZERO = Course(Kind.SHARED, zero=True)
-
-
+# The number of examples: shared, since every worker is told the sum of all.
 NUMBER = Course(Kind.SHARED, powers=((EXAMPLES, 1),))
 
 
@@ -152,8 +146,10 @@ def leaves_of(tensor: TensorRef, course: Course, *, is_scalar: bool) -> frozense
     """What a tensor can be computed from again where sums over all workers are known."""
     if course.kind is Kind.SHARED and not course.powers:
         return frozenset()
+    # Only scalars are sent between the workers to be added up.
     if not is_scalar or course.marks or course.kind is Kind.ROWS:
         return None
+    # It is no sum, but may be made of some: the larger one of a count and 1, say.
     if course.kind is Kind.LOCAL or course.affine:
         return course.leaves
     powers = as_sum(course).powers

@@ -21,6 +21,7 @@ from caramel.analyzers.examples.courses import (
     local,
     multiplied_powers,
 )
+from caramel.core.graph import is_differentiable
 
 
 def same(at: At) -> Course:
@@ -32,7 +33,7 @@ def cast(at: At) -> Course:
     """Numbers in another dtype; integers are not differentiated."""
     course = at.inputs[0]
     dtype = at.op.outputs[0].dtype if at.op.outputs else "float32"
-    if course.trained and not dtype.startswith(("float", "bfloat", "complex")):
+    if course.trained and not is_differentiable(dtype):
         return replace(course, trained=False)
     return course
 
@@ -44,6 +45,7 @@ def stop_gradient(at: At) -> Course:
 
 def add(at: At) -> Course:
     """Sums and differences."""
+    # Elements of a shape are not followed through sums.
     return replace(added(at.operands(), at.where), elements=None)
 
 
@@ -61,8 +63,10 @@ def divide(at: At) -> Course:
 def _static_number(at: At, position: int) -> Operand:
     """An operand; a constant that is the static number of examples counts as that number."""
     operand, numbers = at.operand(position), at.numbers(position)
+    # With a batch of one example every number would be a multiple of it.
     if not numbers or not at.batch or at.batch == 1 or at.op.kind not in _DIVISIONS:
         return operand
+    # A mean over all entries of a batch is divided by a multiple of the number of examples.
     is_size = all(number and number % at.batch == 0 for number in numbers)
     return replace(operand, course=NUMBER) if is_size else operand
 
@@ -75,14 +79,15 @@ def reciprocal(at: At) -> Course:
 def elementwise(at: At) -> Course:
     """What is not linear and works on each element by itself."""
     dtype = at.op.outputs[0].dtype if at.op.outputs else "float32"
-    differentiable = dtype.startswith(("float", "bfloat", "complex"))
     root = at.op.kind in ("Rsqrt", "Sqrt")
+    differentiable = is_differentiable(dtype)
     return not_linear(at.operands(), at.where, root=root, differentiable=differentiable)
 
 
 def floor_divide(at: At) -> Course:
     """A quotient of integers: one of two sizes is taken to leave no rest."""
     first, second = at.inputs
+    # Gradients of means divide the number of elements that were reduced by that of the means.
     sizes = first.kind is Kind.SHARED and second.kind is Kind.SHARED
     if sizes and first.powers and at.numbers(1) is None:
         return multiplied(at.operand(0), inverse(at.operand(1), at.where), at.where)
@@ -101,6 +106,7 @@ def square(at: At) -> Course:
 def homogeneous(at: At) -> Course:
     """Relu and the like: a positive factor may be taken out."""
     operand = at.operand(0)
+    # Counts are positive.
     if operand.course.kind is Kind.ROWS:
         return operand.course
     return not_linear([operand], at.where)
@@ -109,11 +115,13 @@ def homogeneous(at: At) -> Course:
 def select(at: At) -> Course:
     """One of two tensors, element by element."""
     condition, first, second = at.operands()
+    # What is masked by zeros goes with the examples as it did without.
     branches = [o for o in (first, second) if not o.course.zero] or [first]
     if condition.course.kind is Kind.ROWS or any(o.course.kind is Kind.ROWS for o in branches):
         course = added(branches, at.where)
         if condition.course.kind is not Kind.ROWS:
             return replace(course, index="")
+        # A condition only chooses: the counts in it multiply nothing.
         bare = replace(condition, course=replace(condition.course, powers=course.powers))
         chosen = added([bare, *branches], at.where)
         return replace(chosen, index="", trained=course.trained, powers=course.powers)
@@ -121,6 +129,8 @@ def select(at: At) -> Course:
     if condition.course.kind is Kind.SHARED and not condition.course.powers:
         return joined([first.course, second.course], at.where)
     sums = [o for o in branches if o.course.kind is Kind.SUM]
+    # A mean, or zero where there is nothing to take it of, as `tf.losses` divide: a worker that has
+    # nothing counts by nothing.
     if len(branches) == 1 or (sums and all(o.course.powers for o in sums)):
         return joined([o.course for o in branches], at.where)
     leaves = joined_leaves(o.leaves for o in (condition, first, second))
@@ -130,7 +140,6 @@ def select(at: At) -> Course:
 
 
 _DIVISIONS = frozenset({"DivNoNan", "RealDiv", "Div", "TruncateDiv", "Xdivy"})
-
 
 _ELEMENTWISE = [
     "Abs",

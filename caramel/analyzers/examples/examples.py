@@ -1,8 +1,7 @@
 """How does each tensor go with the examples of a batch?
 
-One pass over what a tensor is computed from, in topological order, finds the course of each tensor
-(`caramel.analyzers.examples.courses`) by the rule for each kind of op. Loops are gone through until
-nothing changes; bodies of functions, branches and loops that are functions are followed, too.
+One pass over what a tensor is computed from finds its course (`courses`) by the rule for each kind
+of op (`rules`). Bodies of functions, branches and loops that are functions are followed, too.
 """
 
 from __future__ import annotations
@@ -54,9 +53,12 @@ class Examples:
     ) -> None:
         self._graph, self._job, self._sources = graph, job, inputs
         rows = {name for name in inputs.reasons if graph[name].kind in op_types.PLACEHOLDERS}
+        # The same op may be fed a batch or a scalar: it counts as a batch here, and as a scalar in
+        # `with_scalars`.
         rows |= inputs.scalar_only - scalars
         self.batch = _static_batch(graph, job, inputs)
         trained = {v.handle: PARAMETER for v in job.variables if v.trainable}
+        # Examples lie along the first axis, if there is one.
         fed = {name: Course(Kind.ROWS, axis=_first_axis(graph, name)) for name in rows}
         self._evaluation = _Evaluation(graph, graph.functions, {**trained, **fed}, {}, self.batch)
 
@@ -89,6 +91,7 @@ def _static_batch(graph: OpGraph, job: TrainingJob, inputs: WorkerInputs) -> int
             op.kind in op_types.PLACEHOLDERS or op.kind in op_types.ITERATOR_READS
         ):
             sizes |= {spec.shape[0] for spec in op.outputs if spec.shape}
+    # Inputs of several sizes: none of them is known to be the batch's.
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -128,6 +131,7 @@ class _Evaluation:
         order = list(_order(self._graph, name, self._known, self._pushed))
         loops = any(self._graph[each].kind == "NextIteration" for each in order)
         changed: list[str] = []
+        # In a loop values depend on those of the round before: gone through until nothing changes.
         for _ in range(_PASSES if loops else 1):
             changed = []
             for each in order:
@@ -139,6 +143,7 @@ class _Evaluation:
                 return
         if loops:
             for each in changed:
+                # What comes out of a loop must not depend on how often it went round.
                 where = f"'{each}' ({self._graph[each].kind})"
                 self._known[each] = [
                     unknown(f"{where} changes from one round of a loop to the next")
@@ -161,16 +166,20 @@ class _Evaluation:
         if op.name in self._given:
             given = self._given[op.name]
             default = self._read(op.inputs[0]) if op.inputs else SHARED
+            # Nobody has to feed it: unless its default is a batch it is taken for an option, such
+            # as a rate.
             if given.axis is None and default.kind is not Kind.ROWS and op.inputs:
                 return [default]  # a placeholder of unknown rank with a default value
             return [given]
         inputs = tuple(self._read(tensor) for tensor in op.inputs)
         if op.kind == "Const":
             numbers = self._graph.numbers.get(op.name)
+            # Zeros are told apart, since whatever they are added to stays what it is.
             return [ZERO if numbers and not any(numbers) else SHARED]
         at = At(self._graph, op, inputs, self._batch, self.shape)
         if _begins_gradient_array(self._graph, op):
             return [NOTHING]
+        # Forward values come back from stacks, which no edge shows.
         if op.name in self._pushed:
             return [joined([self._read(each) for each in self._pushed[op.name]], at.where)]
         if op.kind == "Merge" and (bad := self._passed_on(op, inputs, at.where)) is not None:
@@ -186,6 +195,7 @@ class _Evaluation:
         """What is wrong with a loop that passes a value on from one example to the next."""
         for tensor, course in zip(op.inputs, inputs, strict=True):
             source = self._graph[tensor.op]
+            # A loop over examples may carry arrays on, but no value that is made of one example.
             is_carried = source.kind == "NextIteration" and course.axis == OF_ARRAY
             written = self._graph[source.inputs[0].op].kind if is_carried else ""
             if is_carried and not written.startswith("TensorArray"):
@@ -202,6 +212,7 @@ class _Evaluation:
 
     def _call(self, at: At, called: Sequence[str]) -> Sequence[Course]:
         op = at.op
+        # A recursion would be followed without end.
         if any(name in self._around for name in called):
             return [unknown(f"{at.where} calls itself")] * max(1, len(op.outputs))
         shapes = [self.shape(tensor) for tensor in op.inputs]
@@ -209,6 +220,7 @@ class _Evaluation:
             return self._loop(at, called[0], shapes)
         if op.kind in op_types.CONDITIONALS:
             results = [self._body(at, name, at.inputs[1:], shapes[1:]) for name in called]
+            # The condition is not looked at: all workers are taken to choose alike.
             return [joined(each, at.where) for each in zip(*results, strict=False)]
         return self._body(at, called[0], at.inputs, shapes)
 
@@ -218,6 +230,7 @@ class _Evaluation:
         for _ in range(_PASSES):
             after = [
                 local(f"{at.where} goes from one example to the next")
+                # A recurrence over examples; variants are lists, which it may go on writing.
                 if course.axis == OF_ARRAY and spec.dtype != "variant"
                 else course
                 for course, spec in zip(
@@ -251,6 +264,7 @@ class _Evaluation:
             self._batch,
             (*self._around, name),
         )
+        # In a loop an argument is another value in each round, and not what was passed.
         outer = {} if at.op.kind in _LOOPS else dict(zip(arguments, tensors, strict=False))
         seen = Outside(inputs, outer)
         return [seen.course(inner.of(result)) for result in function.results]
@@ -263,6 +277,7 @@ def op_outputs(op: Op, number: int) -> Sequence[TensorSpec]:
 
 def _input(spec: TensorSpec, where: str) -> Course:
     """What comes from outside: a batch unless it is a scalar."""
+    # A scalar from outside is taken for an option that is the same everywhere.
     if spec.shape == () or spec.dtype in ("resource", "variant"):
         return SHARED
     return Course(Kind.ROWS, axis=0)
@@ -290,6 +305,8 @@ def _begins_gradient_array(graph: OpGraph, op: Op) -> bool:
     waiting, seen = [op.inputs[0].op], {op.name}
     while waiting:
         before = graph[waiting.pop()]
+        # The flow orders accesses of both arrays; it is the forward array's values that do not
+        # count.
         if before.kind in ("TensorArrayWriteV3", "TensorArrayScatterV3"):
             return graph[handle_of(graph, before.inputs[0])].kind == "TensorArrayV3"
         if before.kind in op_types.PASS_THROUGH and before.name not in seen:
@@ -322,6 +339,7 @@ def _order(
             for tensor in inputs:
                 if tensor.op in seen:
                     continue
+                # This edge closes a loop: what is behind it comes later, as a root of its own.
                 if graph[current].kind == "Merge" and graph[tensor.op].kind == "NextIteration":
                     roots.append(tensor.op)
                     continue

@@ -33,6 +33,7 @@ def pack(at: At) -> Course:
     """Tensors side by side along a new axis."""
     is_vector = len(at.inputs) <= LONGEST and at.rank(0) == 0 and bool(at.op.outputs)
     followed = all(c.kind in (Kind.SHARED, Kind.LOCAL) for c in at.inputs)
+    # It may be a shape that is put together.
     if is_vector and followed and at.op.outputs[0].dtype in ("int32", "int64"):
         return vector_of(at.inputs)
     axis = at.attribute("axis")
@@ -43,6 +44,7 @@ def _stacked(at: At, axis: int) -> Course:
     course = joined(at.inputs, at.where)
     if course.kind is Kind.ROWS and course.axis is not None:
         rank = at.rank(0)
+        # A new axis is counted in the output, which has one more.
         at_axis = axis if axis >= 0 else (axis + (rank or 0) + 1)
         course = replace(course, axis=course.axis + (at_axis <= course.axis))
     return replace(course, elements=None, leaves=None)
@@ -85,9 +87,12 @@ def _laid_behind(at: At, parts: Sequence[Course], course: Course) -> Course:
     """Rows behind rows, or behind something that has no rows."""
     if any(c.kind is not Kind.ROWS for c in parts):
         length = Count("rows", TensorRef(at.op.name))
+        # Whatever is divided by its number of rows counts what was laid beside, too.
         marks, why = course.marks | {BY_COUNT}, f"{at.where} lays something beside the examples"
         return replace(course, length=length, index="beside", marks=marks, why=why)
     lengths = {c.length for c in parts}
+    # Two batches behind each other, as in siamese networks: as many rows as in one, but for a
+    # factor.
     length = lengths.pop() if len(lengths) == 1 else Count("rows", TensorRef(at.op.name))
     return replace(course, length=length, index="", blocks=sum(c.blocks for c in parts))
 
@@ -108,6 +113,7 @@ def split(at: At) -> list[Course]:
         return [unknown(at.where)] * number
     if given[0] % rank != course.axis:
         return [course] * number
+    # Equal parts of batches that lie behind each other are such batches again.
     if first and number > 1 and course.blocks % number == 0:
         return [replace(course, index="", blocks=course.blocks // number)] * number
     return [local(f"{at.where} tells examples apart by their position")] * number
@@ -166,6 +172,7 @@ def _sliced_rows(
     strides: Sequence[int] | None,
 ) -> Course:
     """Follow the example axis through the entries of a slice."""
+    # Of bounds that are computed only the number of entries is known.
     static = at.shape(2) or at.shape(1)
     entries = len(begin or end or strides or ()) or (static[0] if static else None)
     rank, axis = at.rank(0), course.axis or 0
@@ -179,6 +186,7 @@ def _sliced_rows(
         bit = 1 << entry
         if masks["ellipsis"] & bit:
             later = sum(1 for n in range(entry + 1, entries) if not masks["new_axis"] & (1 << n))
+            # An ellipsis stands for all axes that no other entry takes.
             skipped = (rank or 0) - source - later
             if source <= axis < source + skipped:
                 return replace(course, axis=result + axis - source)
@@ -209,15 +217,18 @@ def _cut_rows(
     starts = masks["begin"] & bit or (begin is not None and begin[entry] == 0)
     size = (at.shape(0) or (None,) * (course.axis or 0 + 1))[course.axis or 0]
     ends = masks["end"] & bit or (end is not None and size is not None and end[entry] >= size)
+    # A step would leave out examples by their position.
     keeps = not masks["shrink_axis"] & bit and step == 1
     if keeps and starts and ends:
         return replace(course, axis=result)
     low, high = at.inputs[1].elements, at.inputs[2].elements
+    # Up to the number of examples of another tensor: the first of two batches.
     if keeps and starts and high is not None and is_number(high[entry]):
         return replace(_first_rows(course), axis=result)
     if keeps and ends and low is not None and is_number(low[entry]):
         after = _last_rows(at, course)
         return replace(after, axis=result) if after.kind is Kind.ROWS else after
+    # One example in all: taking the first takes all.
     if at.is_scalar(0) and size == 1:
         return replace(course, axis=result)
     return local(f"{at.where} takes examples by their position", trained=course.trained)
@@ -228,6 +239,7 @@ def slice_gradient(at: At) -> Course:
     course = at.inputs[-1]
     axis, number = example_axis(at, 0)
     if course.kind is Kind.ROWS and number is not None:
+        # Zeros lie around it in the larger shape: rows are not equal any more.
         return replace(course, axis=axis, uniform=False)
     if course.kind is Kind.ROWS or number is not None:
         return local(f"{at.where} takes examples by their position", trained=course.trained)
@@ -252,6 +264,7 @@ def slice_(at: At) -> Course:
     at_begin = begin is not None and begin[course.axis] == 0
     to_end = sizes is not None and sizes[course.axis] in (-1, size)
     first = ends is not None and is_number(ends[course.axis])
+    # The gradient of a join: what was joined is cut out again.
     if first and at.graph[at.op.inputs[1].op].kind == "ConcatOffset":
         return _first_rows(course)
     if at_begin and (to_end or (first and course.length != EXAMPLES and not course.marks)):
@@ -272,6 +285,7 @@ def _first_rows(course: Course) -> Course:
 
 def _last_rows(at: At, course: Course) -> Course:
     """What lies behind the first batch."""
+    # What was laid behind the examples was shared.
     if course.index == "beside":
         return PARAMETER if course.trained else SHARED
     if course.blocks > 1:
@@ -285,6 +299,7 @@ def pad(at: At) -> Course:
     if course.kind is not Kind.ROWS or course.axis is None:
         return replace(course, elements=None, leaves=None)
     if given is not None and any(given[2 * course.axis : 2 * course.axis + 2]):
+        # Padding adds rows that are no examples.
         return unknown(f"{at.where} lays something else beside the examples")
     return course
 

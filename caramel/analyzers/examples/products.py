@@ -26,6 +26,7 @@ def matrix_product(at: At) -> Course:
     ranks = [at.rank(0), at.rank(1)]
     rank = max((r for r in ranks if r is not None), default=2)
     names = "abcdefghijklmnop"
+    # As an einsum: the axes of batches, then `x` by `z` times `z` by `y`.
     ends = ["zx" if at.attribute(flags[0]) else "xz", "yz" if at.attribute(flags[1]) else "zy"]
     labels = [
         names[rank - (own or rank) : rank - 2] + end for own, end in zip(ranks, ends, strict=True)
@@ -37,6 +38,7 @@ def sparse_product(at: At) -> Course:
     """A sparse matrix, whose rows its values stand for, times a matrix."""
     values, other = at.inputs[1], at.inputs[3]
     if values.kind is Kind.ROWS:
+        # There are more values than examples; the rows that they stand for are as many as these.
         values = replace(values, axis=0, length=EXAMPLES, index="")
     op = replace(at.op, inputs=(at.op.inputs[1], at.op.inputs[3]))
     labels = ["zx" if at.attribute("adjoint_a") else "xz"]
@@ -62,6 +64,7 @@ def einsum(at: At) -> Course:
         ]
         right = right.replace("...", names[:width])
     if len(labels) == 1:
+        # One operand alone: times a shared scalar.
         labels, inputs = [labels[0], ""], (at.inputs[0], SHARED)
         return _contracted(replace(at, inputs=inputs), labels, right)
     return _contracted(at, labels, right) if len(labels) == 2 else unknown(at.where)
@@ -82,12 +85,14 @@ def _contracted(at: At, labels: Sequence[str], out: str) -> Course:
     at_examples = {own[c.axis or 0] for c, own in rows if (c.axis or 0) < len(own)}
     if any(c.axis == OF_ARRAY for c, _ in rows):
         return _of_elements(at, operands, out, rows)
+    # Two different axes have the examples: each is multiplied by each other.
     if len(at_examples) != 1:
         return local(
             f"{at.where} compares examples with each other", trained=first.trained or second.trained
         )
     label = at_examples.pop()
     aligned = [
+        # The axis is found by its label below; `multiplied` only asks whether both have the same.
         replace(o, course=replace(o.course, axis=0)) if o.course.kind is Kind.ROWS else o
         for o in operands
     ]
@@ -96,6 +101,7 @@ def _contracted(at: At, labels: Sequence[str], out: str) -> Course:
         return product
     if label in out:
         return replace(product, axis=out.index(label), index="")
+    # What is not rows has an axis as long as the batch: weights by position.
     if len(rows) == 1 and any(
         label in labels[n] for n, c in enumerate(at.inputs) if c.kind is not Kind.ROWS
     ):

@@ -28,8 +28,10 @@ def reduce_(at: At) -> Course:
     if course.kind is not Kind.ROWS:
         return _reduced_whole(at, course)
     reads = at.inputs[1]
+    # An element of an array belongs to one example: none of its axes has the examples.
     if course.axis == OF_ARRAY:
         return course
+    # Gradients of broadcasts are summed over the axes that a `BroadcastGradientArgs` tells.
     if reads.index in ("kept axes", "lost axes"):
         return _over_examples(at, course) if reads.index == "lost axes" else _floating(course)
     axes = _axes(at)
@@ -41,6 +43,7 @@ def reduce_(at: At) -> Course:
             "are among them"
         )
     keeps = bool(at.attribute("keep_dims"))
+    # Axes that go move those behind them to the front.
     before = 0 if keeps else sum(axis < course.axis for axis in axes)
     left = replace(course, axis=course.axis - before, index="")
     if at.op.kind in _LINEAR_REDUCTIONS:
@@ -77,6 +80,7 @@ def _floating(course: Course) -> Course:
 
 def _over_examples(at: At, course: Course) -> Course:
     if at.op.kind not in _LINEAR_REDUCTIONS:
+        # The maximum of equal rows is one of them.
         if course.uniform and not course.powers:
             return SHARED
         return local(f"{at.where} is no sum over the examples", trained=course.trained)
@@ -90,6 +94,7 @@ def sum_of(course: Course, powers: Powers) -> Course:
     """The sum of rows, with other powers."""
     if course.zero:
         return ZERO
+    # Equal rows add up to one of them times their number.
     if course.uniform and not course.marks:
         powers = multiplied_powers(powers, ((course.length, 1),))
         return Course(Kind.SHARED, powers=powers, trained=course.trained)
@@ -99,6 +104,7 @@ def sum_of(course: Course, powers: Powers) -> Course:
 
 
 def _reduced_whole(at: At, course: Course) -> Course:
+    # The number of elements of a tensor, as a product of its shape.
     if at.op.kind == "Prod" and course.elements is not None:
         powers: Powers = ()
         for element in course.elements:
@@ -110,6 +116,7 @@ def _reduced_whole(at: At, course: Course) -> Course:
         return unknown(f"{at.where} is of a shape whose rank is not known")
     if at.op.kind in _LINEAR_REDUCTIONS or course.kind in (Kind.UNKNOWN, Kind.NOTHING):
         return replace(course, elements=None, leaves=None)
+    # The maximum or the product of one element is that element.
     if at.is_scalar(0):
         return replace(course, elements=None)
     return not_linear([Operand(at.op.inputs[0], course, False)], at.where)

@@ -1,4 +1,8 @@
-"""What ops that work on each example by itself do to courses, and kinds that nobody knows."""
+"""What ops that work on each example by itself do to courses, and kinds that nobody knows.
+
+A kind that is not known is taken to work on each example by itself where the shape of what it puts
+out allows that; else nobody knows what it does.
+"""
 
 from __future__ import annotations
 
@@ -100,6 +104,7 @@ def of_kind(at: At) -> Sequence[Course]:
     if _works_on_one_example(at):
         trained = any(c.trained for c in inputs)
         return [Course(Kind.ROWS, axis=OF_ARRAY, trained=trained)] * number
+    # Before the rules: some of these kinds are elementwise ops, too, which are not linear.
     if kind in _LINEAR_IN:
         return [_linear(at, _LINEAR_IN[kind])]
     if kind in RULES:
@@ -111,15 +116,20 @@ def of_kind(at: At) -> Sequence[Course]:
         return [gather(at)]
     if kind in _SAMPLERS:
         rows = replace(inputs[0], uniform=False, index="")
+        # The candidates, the expected counts of the true classes, and of the candidates.
         return [SHARED, rows, SHARED]
     if kind in ("CTCLoss", "CTCLossV2"):
         first = Course(Kind.ROWS, axis=0, trained=inputs[0].trained)
+        # The losses have the batch first, the gradients have time first.
         return [first, replace(first, axis=1)]
     if kind in _BATCH_NORMS and inputs[0].kind is Kind.ROWS:
+        # The output is rows, as if statistics were given; that these are the batch's own is in the
+        # root of the other outputs.
         row = not_linear([Operand(at.op.inputs[0], inputs[0], False)], at.where)
         rest = local(f"{at.where} normalises the worker's own batch", root=True, trained=True)
         return [row, *[rest] * (number - 1)]
     if kind in _BATCH_NORM_GRADIENTS and inputs[0].kind is Kind.ROWS:
+        # Gradients of scale and offset are sums over the examples.
         total = replace(inputs[0], kind=Kind.SUM, axis=None, trained=True)
         return [inputs[0], total, total, *[SHARED] * max(0, number - 3)]
     if kind == "SparseFillEmptyRows":
@@ -141,6 +151,7 @@ def _works_on_one_example(at: At) -> bool:
         and all(c.axis == OF_ARRAY and not c.powers and not c.marks and not c.index for c in rows)
         and all(c.kind is Kind.SHARED and not c.powers for c in others)
         and all(spec.dtype != "variant" for spec in at.op.outputs)
+        # These have rules that know more.
         and at.op.kind not in op_types.SHAPE_ONLY | op_types.PASS_THROUGH
         and not at.op.kind.startswith(("TensorArray", "TensorList"))
     )
@@ -151,6 +162,7 @@ def _linear(at: At, position: int) -> Course:
     course = at.inputs[position]
     if course.kind is Kind.NOTHING:
         return NOTHING
+    # Shapes among the inputs, as those of gradients of convolutions, do not count.
     others = [c for n, c in enumerate(at.inputs) if n != position and c.elements is None]
     if all(c.kind is Kind.SHARED for c in others):
         trained = course.trained or any(c.trained for c in others)
@@ -158,6 +170,8 @@ def _linear(at: At, position: int) -> Course:
     operands = [
         Operand(
             tensor,
+            # Powers of the linear input are put back behind; of the others only what kind they are
+            # matters.
             replace(other, powers=()) if n == position else replace(other, axis=None),
             at.is_scalar(n),
         )
@@ -179,6 +193,7 @@ def by_rows(at: At) -> Sequence[Course]:
         return [replace(SHARED, trained=trained)] * number
     rows = max(
         (c for c in inputs if c.kind is Kind.ROWS),
+        # A length of its own is more particular than the number of examples.
         key=lambda course: course.length != EXAMPLES,
         default=None,
     )
@@ -197,6 +212,7 @@ def _row_output(at: At, rows: Course, index: int, trained: bool) -> Course:
             at.batch,
             *(s[axis] for n in range(len(at.inputs)) if (s := at.shape(n)) and len(s) > axis),
         }
+        # The axis of the examples is gone, or has another length.
         if len(shape) <= axis or (shape[axis] is not None and shape[axis] not in known):
             return unknown(f"nobody knows how {at.where} goes with the examples")
     marks = rows.marks | ({BY_COUNT} if rows.powers else frozenset())

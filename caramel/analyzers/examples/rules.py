@@ -12,6 +12,7 @@ from caramel.analyzers.examples import (
 )
 from caramel.analyzers.examples.at import Rule
 
+# No kind is in two of these.
 RULES: dict[str, Rule] = {
     **elementwise.RULES,
     **reductions.RULES,

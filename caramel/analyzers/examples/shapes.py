@@ -20,6 +20,7 @@ def _shape_of(at: At, position: int) -> Course:
     if course.kind is not Kind.ROWS or course.axis == OF_ARRAY:
         return SHARED
     if rank is None or course.axis is None or course.axis >= rank:
+        # Of unknown rank: it has no elements to follow, so the whole is marked as a shape.
         return Course(Kind.SHARED, index="shape", axis=course.axis, length=course.length)
     elements = [SHARED] * rank
     elements[course.axis] = number_of(course)
@@ -53,6 +54,7 @@ def _laid_out(at: At, value: Course, axis: int | None, number: Course) -> Course
             zero=value.zero,
             trained=value.trained,
         )
+    # A value of the worker's own batch in every row: as if it were added to rows.
     row = Course(Kind.ROWS, axis=axis, length=length)
     tensor = at.op.inputs[0]
     return not_linear([Operand(tensor, row, False), Operand(tensor, value, False)], at.where)
@@ -125,6 +127,7 @@ def random(at: At) -> Course:
         return SHARED
     axis, number = example_axis(at, 0)
     if number is None or number.kind is not Kind.SHARED:
+        # These read the batch itself, not its shape.
         if at.op.kind in ("RandomShuffle", "Multinomial") and at.inputs[0].kind is Kind.ROWS:
             return replace(at.inputs[0], uniform=False)
         rows = next((c for c in at.inputs if c.kind is Kind.ROWS), None)
@@ -148,6 +151,7 @@ def gradient_axes(at: At) -> list[Course]:
     for position in range(2):
         _, number = example_axis(at, position)
         _, other = example_axis(at, 1 - position)
+        # Only the other operand has the examples: the gradient of this one is summed over them.
         loses = number is None and other is not None
         found.append(Course(Kind.SHARED, index="lost axes" if loses else "kept axes"))
     return found

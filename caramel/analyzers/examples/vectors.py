@@ -25,6 +25,7 @@ def is_plain(course: Course) -> bool:
 
 
 def vector_of(elements: Sequence[Course]) -> Course:
+    # Nothing in it has to do with examples: no need to follow it.
     if all(e == SHARED for e in elements):
         return SHARED
     worst = next((e for e in elements if e.kind not in (Kind.SHARED, Kind.NOTHING)), None)

@@ -1,7 +1,6 @@
 """Does one call of a function give the loss and gradients, too?
 
-Nothing in the graph tells then where differentiation ends. What a function hands to its own
-gradient function is no gradient; that one is called, too.
+Nothing in the graph tells then where differentiation ends.
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ def refuse_gradients_of_functions(
             tensor = TensorRef(name, index)
             alike = {v.name for v in parameters if v.spec == spec}
             readers = [c for c in graph.consumers[name] if tensor in graph[c].inputs]
+            # What the forward pass goes on with is no gradient.
             if not alike or tensor == job.loss or not forward.isdisjoint(readers):
                 continue
             updated = {
@@ -61,6 +61,8 @@ def _reached_without_calls(graph: OpGraph, names: Iterable[str]) -> set[str]:
     waiting = list(names)
     while waiting:
         name = waiting.pop()
+        # What a function hands to its own gradient function is no gradient; that one is called,
+        # too.
         if name in seen or graph[name].functions:
             continue
         seen.add(name)

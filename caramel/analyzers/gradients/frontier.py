@@ -1,16 +1,8 @@
 """Where does differentiation end and post-processing begin?
 
-The raw gradients are found from structure alone, if that is possible. In the tail of a step
-(`regions`), aggregation has to separate everything that depends on the worker from the updates, at
-tensors that have the shape of the parameter they update, with as few bytes as possible, and as
-early as possible so that nothing is post-processed before it: the minimum vertex cut nearest to
-differentiation. It is accepted only if all of the tail before it is linear, since only then is the
-gradient of the whole batch the mean of the workers'.
-
-Where it is not, because differentiation itself computes something that is not linear behind the
-last forward value that it reads, or because what is post-processed is not yet summed over the
-examples, the cut is looked for again: among tensors that are proven to be sums over the examples
-(`proven`), and else among those that are linear in the seed of differentiation (`seeded`).
+The raw gradients are found from structure alone, if that is possible. Aggregation has to separate
+all that depends on the worker from the updates: at tensors of the shape of the parameter, with as
+few bytes as possible, and as early as possible, so that nothing is post-processed before it.
 """
 
 from __future__ import annotations
@@ -23,7 +15,7 @@ from caramel.analyzers.examples.examples import Examples
 from caramel.analyzers.gradients.calls import refuse_gradients_of_functions
 from caramel.analyzers.gradients.proven import ProvenSearch, chosen_by_parts
 from caramel.analyzers.gradients.regions import Regions, regions_of
-from caramel.analyzers.gradients.search import Search
+from caramel.analyzers.gradients.search import Search, Step
 from caramel.analyzers.gradients.seeded import SeededSearch
 from caramel.core import op_types
 from caramel.core.errors import AmbiguousGradientError
@@ -36,7 +28,7 @@ from caramel.core.facts import (
     TrainingJob,
     WorkerInputs,
 )
-from caramel.core.graph import OpGraph, TensorSpec
+from caramel.core.graph import OpGraph, is_integer
 from caramel.core.names import TensorRef
 
 
@@ -64,71 +56,60 @@ def gradient_frontier(
     served = {parameter for name in updated for parameter in job.serves.get(name, ())}
     if not {gradient.parameter for gradient in gradients}.issuperset([*trained, *served]):
         refuse_gradients_of_functions(graph, job, access, regions.forward, regions.sinks)
-        gradients += _found(graph, job, access, frames, regions, examples)
+        gradients += _found(Step(graph, job, access, frames, regions), examples)
     cuts = _cuts(graph, regions, examples, _in_order(job, gradients))
     found = {gradient.parameter for gradient in gradients}
     untouched = [name for name in trained if name not in found]
     return GradientFrontier(tuple(cuts), tuple(untouched))
 
 
-def _found(
-    graph: OpGraph,
-    job: TrainingJob,
-    access: StateAccess,
-    frames: LoopFrames,
-    regions: Regions,
-    examples: Examples,
-) -> list[RawGradient]:
-    """The raw gradients that were not given, by the first way that finds them.
-
-    The first way may leave out what depends on a batch that the loss does not (that of a second
-    loss, say): the others are tried, and if they find nothing, replicas would drift there.
-    """
-    loss = examples.of(job.loss)
+def _found(step: Step, examples: Examples) -> list[RawGradient]:
+    """The raw gradients that were not given, by the first way that finds them."""
+    loss = examples.of(step.job.loss)
     is_known = loss.kind is Kind.SUM and not loss.marks
 
     def searches() -> Iterator[Search]:
-        yield ProvenSearch(graph, job, access, frames, regions, examples)
-        choosing = chosen_by_parts(graph, regions, examples)
+        yield ProvenSearch(step, examples)
+        choosing = chosen_by_parts(step.graph, step.regions, examples)
 
         def is_wrong(tensor: TensorRef) -> bool:
+            # Where the loss itself is not known to be a sum, neither are its gradients.
             known = is_known and examples.of(tensor).kind is Kind.LOCAL
             return known or tensor.op in choosing
 
-        yield SeededSearch(graph, job, access, frames, regions, is_wrong)
+        yield SeededSearch(step, is_wrong)
 
     first = None
     try:
-        first = Search(graph, job, access, frames, regions).gradients()
-        if not _is_one_missing(graph, job, access, regions, first):
+        first = Search(step).gradients()
+        # It may leave out what depends on a batch that the loss does not (that of a second loss,
+        # say): then the others are tried, and if they find nothing, replicas would drift there.
+        if not _is_one_missing(step, first):
             return first
+    # Differentiation may compute something that is not linear behind the last forward value that it
+    # reads, or what is post-processed is not yet summed over the examples.
     except AmbiguousGradientError:
         pass
     for search in searches():
         try:
             return search.gradients()
         except AmbiguousGradientError as refused:
+            # The last error counts: its search knows most of what is a candidate.
             error = refused
     if first is None:
         raise error
     return first
 
 
-def _is_one_missing(
-    graph: OpGraph,
-    job: TrainingJob,
-    access: StateAccess,
-    regions: Regions,
-    found: Sequence[RawGradient],
-) -> bool:
+def _is_one_missing(step: Step, found: Sequence[RawGradient]) -> bool:
     """Whether the update of a parameter without gradient depends on the worker."""
-    known = {gradient.parameter for gradient in (*found, *job.given_gradients)}
-    missing = {v.name for v in job.variables if v.trainable} - known
+    known = {gradient.parameter for gradient in (*found, *step.job.given_gradients)}
+    missing = {v.name for v in step.job.variables if v.trainable} - known
     return any(
-        tensor.op in regions.differing
-        for sink in regions.sinks
-        if access.writes[sink] & missing
-        for tensor in graph[sink].inputs
+        tensor.op in step.regions.differing
+        for sink in step.regions.sinks
+        if step.access.writes[sink] & missing
+        for tensor in step.graph[sink].inputs
     )
 
 
@@ -159,6 +140,7 @@ def _cuts(
     graph: OpGraph, regions: Regions, examples: Examples, gradients: list[RawGradient]
 ) -> list[Cut]:
     """Each gradient with the ops that read it outside differentiation."""
+    # Differentiation goes on from some gradients to others: there the worker's own value is wanted.
     inside = graph.data_ancestors([t.op for gradient in gradients for t in gradient.tensors])
     cuts = []
     for gradient in gradients:
@@ -173,9 +155,6 @@ def _cuts(
         shared = tuple(_shared_inputs(graph, regions, examples, gradient.values))
         cuts.append(Cut(gradient, consumers, merge, shared))
     return cuts
-
-
-_ADDING = frozenset({"Add", "AddN", "AddV2", "AccumulateNV2", "ConcatV2", "Pack", "Sub"})
 
 
 def _shared_inputs(
@@ -196,19 +175,16 @@ def _shared_inputs(
         op = graph[waiting.pop()]
         if op.name not in regions.differing or op.name in regions.forward:
             continue
-        values = [t for t in op.inputs if not _is_integer(graph.spec(t))]
+        values = [t for t in op.inputs if not is_integer(graph.spec(t).dtype)]
         differing = [t for t in values if not is_alike(t)]
-        if op.kind in _ADDING:
+        if op.kind in op_types.SUMS:
             alike = dict.fromkeys(t for t in values if t not in differing)
             yield from ((op.name, t) for t in alike)
+        # Behind anything else a shared part is no longer one summand.
         if op.kind in op_types.LINEAR and op.name in regions.tail:
             new = [t.op for t in differing if t.op not in seen]
             seen.update(new)
             waiting += new
-
-
-def _is_integer(spec: TensorSpec) -> bool:
-    return spec.dtype.startswith(("int", "uint", "bool"))
 
 
 _SUMMING = frozenset({"UnsortedSegmentSum", *op_types.SPARSE_UPDATES})

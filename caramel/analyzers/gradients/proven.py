@@ -1,9 +1,7 @@
 """Raw gradients among the tensors that are proven to be sums over the examples.
 
 The value of such a tensor on the whole batch is the sum (or the mean) of its values on the workers'
-parts, so whatever is computed from its aggregated value is what one device computes. Any tensors
-that separate the updates from the batch may therefore be aggregated; taken are the cheapest, and of
-equals the earliest, as everywhere.
+parts. So any of them that separate the updates from the batch may be aggregated.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ from dataclasses import replace
 from caramel.analyzers.examples.courses import PER_EXAMPLE, Course, Kind, Powers, as_sum
 from caramel.analyzers.examples.examples import Examples
 from caramel.analyzers.gradients.regions import Regions
-from caramel.analyzers.gradients.search import DENSE, ROWS, cost_of
-from caramel.analyzers.gradients.seeds import is_real
+from caramel.analyzers.gradients.search import DENSE, ROWS, Step, cost_of
 from caramel.analyzers.gradients.wider import WiderSearch
-from caramel.core.facts import LoopFrames, StateAccess, TrainingJob, Variable
-from caramel.core.graph import Op, OpGraph, TensorSpec
+from caramel.core.facts import TrainingJob, Variable
+from caramel.core.graph import Op, OpGraph, TensorSpec, is_differentiable
 from caramel.core.names import TensorRef
 
 _CHOICES = {
@@ -36,22 +33,16 @@ _LOGICAL = frozenset(
 class ProvenSearch(WiderSearch):
     """Finds a cut among tensors that are aggregated as one device would have computed them."""
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        job: TrainingJob,
-        access: StateAccess,
-        frames: LoopFrames,
-        regions: Regions,
-        examples: Examples,
-    ) -> None:
-        super().__init__(graph, job, access, frames, _ending_at_readers(graph, regions))
+    def __init__(self, step: Step, examples: Examples) -> None:
+        regions = _ending_at_readers(step.graph, step.regions)
+        super().__init__(replace(step, regions=regions))
         self._examples = examples
-        self._powers = _wanted_powers(job, examples)
-        self._choosing = chosen_by_parts(graph, regions, examples)
+        self._powers = _wanted_powers(step.job, examples)
+        self._choosing = chosen_by_parts(step.graph, step.regions, examples)
 
     def _accepts(self, tensor: TensorRef, role: str) -> bool:
         course = self._examples.of(tensor)
+        # Whatever was done with values of the worker's own batch, the whole batch has others.
         if course.marks or tensor.op in self._choosing:
             return False
         if role == ROWS:
@@ -59,11 +50,12 @@ class ProvenSearch(WiderSearch):
         if course.powers not in self._powers:
             return False
         if role == DENSE:
+            # A part that is the same on every worker would be counted once for each.
             return course.kind is Kind.SUM and not course.affine
         return _are_rows(course)
 
     def _check(self, cut: TensorRef) -> None:
-        """Nothing: candidates are proven."""
+        """Nothing: what is accepted is proven."""
 
     def _collect_all(self) -> None:
         """Also tensors of a parameter's shape from which a way leads over other shapes."""
@@ -74,8 +66,10 @@ class ProvenSearch(WiderSearch):
         for name in self._regions.core | self._regions.tail:
             for index, spec in enumerate(self._graph[name].outputs):
                 tensor = TensorRef(name, index)
-                if tensor in self._cost or spec not in alike or not is_real(spec):
+                if tensor in self._cost or spec not in alike or not is_differentiable(spec.dtype):
                     continue
+                # Flattened gradients, say: on the way back from the update another shape comes
+                # first.
                 if self._exists_everywhere(tensor) and self._accepts(tensor, DENSE):
                     self._owners[tensor] = {variable.name for variable in alike[spec]}
                     self._cost[tensor] = cost_of(spec, alike[spec][0]) or 0
@@ -86,6 +80,7 @@ def _wanted_powers(job: TrainingJob, examples: Examples) -> set[Powers]:
     if job.reduction is not None:
         return {PER_EXAMPLE if job.reduction == "mean" else ()}
     of_losses = {as_sum(examples.of(loss)).powers for loss in job.losses}
+    # With a fixed size of a batch a division by it cannot be told from one by any constant.
     if job.loss_weight is not None or examples.batch is not None:
         return of_losses
     return {PER_EXAMPLE, (), *of_losses}
@@ -114,10 +109,12 @@ def chosen_by_parts(graph: OpGraph, regions: Regions, examples: Examples) -> fro
 def _conditions(graph: OpGraph, op: Op) -> list[TensorRef]:
     """What decides what an op puts out, of all that it is, or how often a loop goes round."""
     if op.kind in ("StatelessWhile", "While"):
+        # Lists of forward values decide nothing.
         return [t for t in _read_by_condition(graph, op) if graph.spec(t).dtype != "variant"]
     if op.kind not in _CHOICES:
         return []
     condition = op.inputs[_CHOICES[op.kind]]
+    # The `Switch` of a loop chooses by what was compared to go on.
     if graph[condition.op].kind != "LoopCond":
         return [condition]
     compared, waiting = [], [condition]
@@ -162,4 +159,6 @@ def _ending_at_readers(graph: OpGraph, regions: Regions) -> Regions:
         if any(t.op in regions.forward and t.op in regions.differing for t in graph[name].inputs)
         or not any(t.op in between for t in graph[name].inputs)
     )
+    # Everything is tail but those: what is proven to be a sum may be cut anywhere behind a forward
+    # value.
     return replace(regions, core=readers, tail=between - readers)

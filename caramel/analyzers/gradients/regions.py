@@ -1,10 +1,4 @@
-"""A training step taken apart: the loss, differentiation, and what lies behind it.
-
-*Forward* is what the loss is computed from. Outside it, an op that reads a forward value which
-depends on the worker takes part in differentiation, and so does everything such an op is computed
-from: the *core*. The *tail* lies between that and the updates: the last sums and reshapes of
-differentiation, then clipping, scaling and whatever else the user does to gradients.
-"""
+"""A training step taken apart: the loss, differentiation, and what lies behind it."""
 
 from __future__ import annotations
 
@@ -22,13 +16,18 @@ from caramel.core.variable_access import handle_of
 class Regions:
     """Where each op of a step belongs, by name.
 
-    `differing`: values depend on the worker (variables taken to be equal). `by_value`: those that
-    do not depend only on the shapes of what differs, such as the number of entries by which
-    differentiation divides where the forward pass takes a mean. `forward`: what the
-    loss is computed from. `core`: differentiation up to the last op that reads a forward value.
-    `tail`: between the core and the updates. `sinks`: ops that write parameters, or variables
-    that updates of parameters read (such as slots and accumulators). `serves`: the parameters
-    whose updates read a variable, directly or by way of others; a parameter serves itself.
+    Attributes:
+        differing: values depend on the worker (variables taken to be equal).
+        by_value: of these, what does not depend only on the shapes of what differs, such as the
+            number of entries by which differentiation divides where the forward pass takes a mean.
+        forward: what the loss is computed from.
+        core: differentiation up to the last op that reads a forward value.
+        tail: between the core and the updates: the last sums and reshapes of differentiation, then
+            clipping, scaling and whatever else the user does to gradients.
+        sinks: ops that write parameters, or variables that updates of parameters read (such as
+            slots and accumulators).
+        serves: the parameters whose updates read a variable, directly or by way of others; a
+            parameter serves itself.
     """
 
     differing: frozenset[str]
@@ -61,6 +60,8 @@ def regions_of(
         for name in backward
         if any(tensor.op in forward and tensor.op in differing for tensor in graph[name].inputs)
     ]
+    # Outside the forward pass only differentiation reads forward values that differ; what such an
+    # op is computed from is differentiation, too.
     core = frozenset(graph.data_ancestors(readers) & backward)
     return Regions(
         differing,
@@ -84,6 +85,7 @@ def served_parameters(
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
     """What losses are computed from, with the stacks on which v1 loops keep forward values."""
     forward = graph.data_ancestors([tensor.op for tensor in (*job.losses, *job.forward)])
+    # No edge leads from a push to its pop.
     stacks = {
         handle_of(graph, graph[name].inputs[0])
         for name in step
@@ -121,6 +123,8 @@ def _sinks(
     while wanted:
         variable = wanted.pop()
         sinks.update(writers.get(variable, ()))
+        # Only what is computed from variables can lead to a read: the rest of the graph is not gone
+        # through.
         updating = graph.data_ancestors(writers.get(variable, ()), stop=others) & reading
         for read in sorted({v for name in updating for v in access.reads.get(name, ())}):
             before = len(serves.setdefault(read, set()))

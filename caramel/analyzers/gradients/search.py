@@ -2,13 +2,13 @@
 
 Candidates are tensors that may be the gradient of a parameter: by dtype and shape on the way to
 its update, and for further reasons that a subclass has. What is looked for is the minimum vertex
-cut nearest to differentiation. `Search` itself takes a cut only if all of the tail before it is
-linear.
+cut that is nearest to differentiation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import networkx as nx
 
@@ -18,28 +18,34 @@ from caramel.analyzers.gradients.regions import Regions
 from caramel.core import op_types
 from caramel.core.errors import AmbiguousGradientError
 from caramel.core.facts import LoopFrames, RawGradient, StateAccess, TrainingJob, Variable
-from caramel.core.graph import OpGraph, TensorSpec
+from caramel.core.graph import OpGraph, TensorSpec, is_integer
 from caramel.core.names import TensorRef
 
 DENSE, VALUES, ROWS = "dense", "values", "rows"
 """What a tensor may be of a gradient: all of it, or values and row numbers of a sparse one."""
 
 
-class Search:
-    """Finds the cut in the tail; see the module's docstring."""
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A training step, taken apart, with what searches for gradients have to know of it."""
 
-    def __init__(
-        self,
-        graph: OpGraph,
-        job: TrainingJob,
-        access: StateAccess,
-        frames: LoopFrames,
-        regions: Regions,
-    ) -> None:
-        self._graph, self._job, self._regions = graph, job, regions
-        self._given = {tensor for gradient in job.given_gradients for tensor in gradient.tensors}
-        self._access, self._frames = access, frames
-        self._predicates = predicates_around(graph)
+    graph: OpGraph
+    job: TrainingJob
+    access: StateAccess
+    frames: LoopFrames
+    regions: Regions
+
+
+class Search:
+    """Finds the cut in the tail, and takes it only if all of the tail before it is linear."""
+
+    def __init__(self, step: Step) -> None:
+        self._graph, self._job, self._regions = step.graph, step.job, step.regions
+        self._given = {
+            tensor for gradient in step.job.given_gradients for tensor in gradient.tensors
+        }
+        self._access, self._frames = step.access, step.frames
+        self._predicates = predicates_around(step.graph)
         self._owners: dict[TensorRef, set[str]] = {}  # candidates: whose gradient they may be
         self._index_owners: dict[TensorRef, set[str]] = {}  # candidates as row numbers
         self._cost: dict[TensorRef, int] = {}
@@ -74,6 +80,7 @@ class Search:
         """The parameters that an update serves: what it writes itself, or else by way of slots."""
         written = sorted(self._access.writes[sink])
         own = [name for name in written if name in self._regions.serves.get(name, ())]
+        # An update that writes only slots, or a sum of gradients that another step applies.
         return own or sorted({p for name in written for p in self._regions.serves.get(name, ())})
 
     def _collect_candidates(self, sink: str, variable: Variable) -> None:
@@ -97,8 +104,10 @@ class Search:
             if self._exists_everywhere(tensor) and self._accepts(tensor, role):
                 owners = self._index_owners if role == ROWS else self._owners
                 owners.setdefault(tensor, set()).add(variable.name)
+                # In a conditional: better cut behind it, where the value is there in every step.
                 cost += _UNCERTAIN if self._predicates[tensor.op] else 0
                 self._cost[tensor] = min(cost, self._cost.get(tensor, cost))
+            # Into the core no further: the cut is to be behind all forward values.
             if tensor.op in self._regions.tail:
                 waiting += self._behind(tensor.op, role)
 
@@ -112,6 +121,7 @@ class Search:
 
     def _exists_everywhere(self, tensor: TensorRef) -> bool:
         """Whether all workers have a value of the tensor whenever one of them has."""
+        # A loop may go round another number of times on each worker.
         if self._frames.frame[tensor.op] or self._graph[tensor.op].kind == "Switch":
             return False
         return not self._predicates[tensor.op] & self._regions.differing
@@ -146,6 +156,7 @@ class Search:
                     self._bypassed(sink, tensor)
         if network.number_of_edges() == 0:
             return []
+        # What cannot be cut has edges without capacity, which count as infinite.
         _, (before, _) = nx.minimum_cut(network, "start", "end")
         cut = [t for t in self._cost if (t, "read") in before and (t, "made") not in before]
         position = {name: index for index, name in enumerate(self._graph.ops)}
@@ -209,13 +220,14 @@ class Search:
             op = self._graph[name]
             if op.kind not in op_types.CONSTANTS:
                 self._check_op_is_linear(name, cut)
-                waiting += [t.op for t in op.inputs if not _is_integer(self._graph.spec(t))]
+                waiting += [t.op for t in op.inputs if not is_integer(self._graph.spec(t).dtype)]
 
     def _check_op_is_linear(self, name: str, cut: TensorRef) -> None:
         op, graph = self._graph[name], self._graph
-        if all(_is_integer(spec) for spec in op.outputs):
+        if all(is_integer(spec.dtype) for spec in op.outputs):
             return
-        values = [t for t in op.inputs if not _is_integer(graph.spec(t))]
+        values = [t for t in op.inputs if not is_integer(graph.spec(t).dtype)]
+        # A number of entries, as means are divided by, differs between workers but not by value.
         differing = [t for t in values if t.op in self._regions.by_value]
         linear = op.kind in op_types.LINEAR or (
             op.kind in op_types.BILINEAR
@@ -342,11 +354,8 @@ def advice(parameter: str, tensors: list[TensorRef]) -> str:
     )
 
 
-def _is_integer(spec: TensorSpec) -> bool:
-    return spec.dtype.startswith(("int", "uint", "bool"))
-
-
-_UNCERTAIN = 1 << 60  # more than any sum of sizes
+# Added to the cost of what is taken only if there is nothing else: more than any sum of sizes.
+_UNCERTAIN = 1 << 60
 
 
 def cost_of(spec: TensorSpec, variable: Variable, *, sparse: bool = False) -> int | None:
@@ -358,11 +367,13 @@ def cost_of(spec: TensorSpec, variable: Variable, *, sparse: bool = False) -> in
     wanted = variable.spec
     if spec.dtype != wanted.dtype or wanted.shape is None:
         return None
+    # An empty tensor costs something, too: a cut without cost could lie anywhere.
     cost = 2 + (wanted.bytes or 0)
     if spec.shape is None:
         return cost + _UNCERTAIN
     if len(spec.shape) != len(wanted.shape):
         return None
+    # A sparse gradient has as many rows as were looked up.
     begin = 1 if sparse else 0
     pairs = list(zip(spec.shape[begin:], wanted.shape[begin:], strict=True))
     if any(given not in (None, expected) for given, expected in pairs):

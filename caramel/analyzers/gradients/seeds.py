@@ -1,9 +1,8 @@
 """From which constants does differentiation start, and what depends on them?
 
 Reverse differentiation is linear in its *seed*, the constant one by which it begins at the loss.
-What depends on the seed is an adjoint; what only reads forward values (the ``2 * x`` of a square, a
-sign, the forward pass of a second loss) belongs to the forward pass, although the loss is not
-computed from it. A seed reaches more of the backward pass than any other constant: all of it.
+What depends on the seed is an *adjoint*. What only reads forward values belongs to the forward
+pass, although the loss is not computed from it: the ``2 * x`` of a square, a second loss.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import replace
 
 from caramel.analyzers.gradients.regions import Regions
 from caramel.core import op_types
-from caramel.core.graph import Op, OpGraph, TensorSpec
+from caramel.core.graph import Op, OpGraph, TensorSpec, is_differentiable
 
 _SEEDS = frozenset({"Const", "Fill", "OnesLike"})
 
@@ -30,8 +29,6 @@ _NOT_LINEAR = frozenset(
         *("SquaredDifference", "Tanh"),
     }
 )
-# Linear in all inputs together: what is added to an adjoint must be one, or the same everywhere.
-_SUMS = frozenset({"Add", "AddN", "AddV2", "AccumulateNV2", "ConcatV2", "Pack", "Sub"})
 # Linear in each of two inputs, and not in both.
 _PRODUCTS = frozenset({*op_types.BILINEAR, *op_types.PRODUCTS, "Conv2DBackpropInput"}) - {
     *("Select", "SelectV2")
@@ -47,6 +44,7 @@ def regions_by_seeds(graph: OpGraph, regions: Regions) -> Regions:
 
     adjoint = _reached(graph, _Seeds(graph, regions).find(), depends_on_value)
     between = regions.core | regions.tail
+    # Row numbers of sparse gradients come with them, but no seed reaches them.
     numbers = {name for name in between - adjoint if all(map(_is_number, graph[name].outputs))}
     rows = _reached(graph, numbers & regions.by_value, numbers.__contains__)
     forward = regions.forward | (between - adjoint - rows)
@@ -72,11 +70,11 @@ def not_linear(graph: OpGraph, regions: Regions) -> Mapping[str, str]:
         if name not in backward:
             continue
         op = graph[name]
-        if op.kind in op_types.CONSTANTS or not any(map(is_real, op.outputs)):
+        if op.kind in op_types.CONSTANTS or not any(map(_is_real, op.outputs)):
             continue
         adjoints = [
             t.op in backward
-            and is_real(graph.spec(t))
+            and _is_real(graph.spec(t))
             and graph[t.op].kind not in op_types.CONSTANTS
             for t in op.inputs
         ]
@@ -92,9 +90,12 @@ def not_linear(graph: OpGraph, regions: Regions) -> Mapping[str, str]:
 
 def _is_linear(graph: OpGraph, regions: Regions, op: Op, adjoints: list[bool]) -> bool:
     """Whether an op is linear in those of its inputs that are adjoints, together."""
-    if op.kind in _SUMS:
+    if op.kind in op_types.SUMS:
+        # What is added to an adjoint must be one, or the same everywhere.
         others = [t for t, adjoint in zip(op.inputs, adjoints, strict=True) if not adjoint]
-        return not any(t.op in regions.by_value and is_real(graph.spec(t)) for t in others)
+        return not any(t.op in regions.by_value and _is_real(graph.spec(t)) for t in others)
+    # Gradient ops of any kind read forward values, so that they are in the core; what is in the
+    # tail has to be of a kind that is known to be linear.
     if op.name in regions.tail and op.kind not in op_types.LINEAR | op_types.BILINEAR:
         return False
     if op.kind in _PRODUCTS and sum(adjoints) > 1:
@@ -118,13 +119,14 @@ class _Seeds:
         self._constants = [
             op.name
             for op in graph
-            if op.kind in _SEEDS and op.name not in regions.forward and is_real(op.outputs[0])
+            if op.kind in _SEEDS and op.name not in regions.forward and _is_real(op.outputs[0])
         ]
         self._reach = self._constants_behind()
 
     def find(self) -> list[str]:
         """The seeds, the one that was found first first."""
         seeds: list[str] = []
+        # Several losses have a seed each.
         while (summand := self._without_seed(seeds)) is not None:
             seeds.append(self._best(summand))
         return seeds
@@ -136,6 +138,7 @@ class _Seeds:
         for name in self._graph.topological_order():
             if name in self._regions.forward:
                 continue
+            # A number whose bits are the constants: unions are one operation.
             mask = bits.get(name, 0)
             if self._graph[name].kind not in _WITHOUT_VALUE:
                 for tensor in self._graph[name].inputs:
@@ -158,7 +161,8 @@ class _Seeds:
             if not self._reach[name] & mask:
                 return name
             sources = [tensor.op for tensor in graph[name].inputs]
-            if graph[name].kind not in _SUMS:
+            # One summand may have a seed and another one not: each is looked at.
+            if graph[name].kind not in op_types.SUMS:
                 sources = [source for source in sources if self._reach.get(source, 0) & mask]
             waiting += sources
         return None
@@ -173,12 +177,12 @@ class _Seeds:
                 lowest = mask & -mask
                 counts[lowest.bit_length() - 1] += 1
                 mask ^= lowest
+        # A seed reaches more of the backward pass than any other constant: all of it.
         return self._constants[counts.index(max(counts))]
 
 
-def is_real(spec: TensorSpec) -> bool:
-    """Whether a tensor's entries are no integers, so that it can be differentiated."""
-    return spec.dtype.startswith(("float", "bfloat", "complex"))
+def _is_real(spec: TensorSpec) -> bool:
+    return is_differentiable(spec.dtype)
 
 
 def _is_number(spec: TensorSpec) -> bool:

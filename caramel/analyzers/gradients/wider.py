@@ -18,6 +18,7 @@ class WiderSearch(Search):
     def _behind(self, name: str, role: str) -> list[tuple[TensorRef, str]]:
         op = self._graph[name]
         if role == DENSE and op.kind == "UnsortedSegmentSum":
+            # Rows that are added up to a dense tensor: before that it is a sparse gradient.
             return [(op.inputs[0], VALUES), (op.inputs[1], ROWS)]
         return super()._behind(name, role)
 
