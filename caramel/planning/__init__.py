@@ -20,6 +20,8 @@ together, when, how and in which order. `choose` is where it begins.
                  by cost
 `plain`          the plain plan: every gradient is aggregated by itself when it appears
 `worth_a_trial`  which plans besides the decided one should a session try?
+`ordering/`      in which order does a worker receive its parameters? TicTac and the
+                 execution-ordering paper
 `paper/`         the plan of the Caramel paper (sections 4.2 to 4.4)
 `search/`        the plan that is predicted to be the fastest: a search by simulation
 `what_if/`       what a plan brings, what bounds it, and how a job would scale: answered by

@@ -1,0 +1,19 @@
+"""In which order does a worker receive its parameters? TicTac and the execution-ordering paper.
+
+"TicTac 2019" is Hashemi, Abdu Jyothi and Campbell, *TicTac: Accelerating Distributed Deep Learning
+with Communication Scheduling* (SysML 2019), "2018" its preprint. Both have the same algorithms and
+properties; of metrics, the preprint has the scheduling efficiency E with its bounds and the speedup
+S, the later text the overlap coefficient alpha and rho. "Execution-ordering" is *On the Importance
+of Execution Ordering in Graph-Based Distributed Machine Learning Systems* (SysML 2018). Everything
+here works on plain graphs and times.
+
+================= ==================================================================================
+`dependencies`    which transfers does each op wait for, directly or through others? `dep`
+`executor`        executes a worker's step in thought: when is what received and computed?
+`makespan`        how long does a step take with an order? Without computing op by op
+`metrics`         what the papers measure of orders: U, L, E, S, alpha, rho, stragglers, orders
+`time_oracle`     how long does each op and each transfer take? Measured, or the general oracle
+`transfer_graph`  a worker's part of a step: what it receives, and which ops wait for it
+`transfer_spans`  how long does each transfer occupy its channel, by the spans of a trace?
+================= ==================================================================================
+"""
