@@ -9,9 +9,13 @@ here works on plain graphs and times.
 
 ================= ==================================================================================
 `dependencies`    which transfers does each op wait for, directly or through others? `dep`
+`execution_order` Order(read): the heuristic of the execution-ordering paper
 `executor`        executes a worker's step in thought: when is what received and computed?
 `makespan`        how long does a step take with an order? Without computing op by op
 `metrics`         what the papers measure of orders: U, L, E, S, alpha, rho, stragglers, orders
+`properties`      M, P and M+ of the outstanding transfers, updated with each arrival
+`tac`             timing-aware communication scheduling
+`tic`             timing-independent communication scheduling
 `time_oracle`     how long does each op and each transfer take? Measured, or the general oracle
 `transfer_graph`  a worker's part of a step: what it receives, and which ops wait for it
 `transfer_spans`  how long does each transfer occupy its channel, by the spans of a trace?
