@@ -14,6 +14,7 @@ here works on plain graphs and times.
 `makespan`        how long does a step take with an order? Without computing op by op
 `metrics`         what the papers measure of orders: U, L, E, S, alpha, rho, stragglers, orders
 `properties`      M, P and M+ of the outstanding transfers, updated with each arrival
+`search`          the order that is predicted to take the shortest step: a local search
 `tac`             timing-aware communication scheduling
 `tic`             timing-independent communication scheduling
 `time_oracle`     how long does each op and each transfer take? Measured, or the general oracle
