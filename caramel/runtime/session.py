@@ -262,17 +262,18 @@ class Session:
             )
         timelines = []
         plan = ""
+        traces: list[Any] = []
 
         def run(stepper: Stepper, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
             nonlocal plan
-            result = stepper.step_as_before(fetches, feeds)
+            result = stepper.step_as_before(fetches, feeds, traces)
             plan = stepper.program.name
             return result
 
         clock_offsets_s = self._runner.clock_offsets_s()
         for _ in range(steps):
-            with self._runner.traced() as traces:
-                self._step(run, feed_dict, step=step)
+            traces.clear()
+            self._step(run, feed_dict, step=step)
             stats = [metadata.step_stats for metadata in traces]
             timeline = timeline_of(stats, self._job.plan.devices, clock_offsets_s)
             timelines.append(dataclasses.replace(timeline, plan=plan))

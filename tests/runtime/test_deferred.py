@@ -26,13 +26,13 @@ class Called:
         self.failure = None  # how; by default an op has failed
         self.counts = []  # of each token, the next times they are counted; then all are there
 
-    def run(self, tensors, targets, fed, what):
+    def run(self, tensors, targets, fed, what, options=None):
         return []
 
-    def call(self, function, what):
+    def call(self, function, what, options=None):
         return function()
 
-    def compile(self, tensors, targets, fed):
+    def compile(self, tensors, targets, fed, options=None):
         part = {(): "counts", ("train",): "step"}.get(tuple(targets), "tokens")
         part = "moved" if list(targets) == self._moved else part
 

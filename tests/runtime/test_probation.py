@@ -15,6 +15,7 @@ from caramel.cluster.onednn_check import advice
 from caramel.core.errors import StepTimeoutError
 from caramel.core.plan import Edge
 from caramel.runtime.control import probation
+from caramel.runtime.execution.calls import DEFAULT
 from tests.support import convolving, networks
 from tests.support.deferring import deferred
 from tests.support.networks import tf
@@ -184,8 +185,8 @@ def test_a_deferred_part_that_never_ends_is_done_again_with_its_step(monkeypatch
         pending = session._stepper.program._pending
         compiled = pending._runner.compile
 
-        def hanging(tensors, targets, fed, **options):
-            call = compiled(tensors, targets, fed, **options)
+        def hanging(tensors, targets, fed, options):
+            call = compiled(tensors, targets, fed, options)
             return partial(hang, call) if targets == pending._moved else call
 
         def hang(call):
@@ -209,10 +210,14 @@ def test_a_plan_that_ends_is_not_watched_over_any_longer(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     limits = []
     with model.session(trials=None) as session:
-        limited = session._runner.limited
-        monkeypatch.setattr(
-            session._runner, "limited", lambda limit_s: limits.append(limit_s) or limited(limit_s)
-        )
+        call = session._runner.call
+
+        def limited(function, what, options=DEFAULT):
+            if options.limit_s is not None and what == "a training step":
+                limits.append(options.limit_s)
+            return call(function, what, options)
+
+        monkeypatch.setattr(session._runner, "call", limited)
         session.step(job.feed)
         assert not limits  # the plain plan
         session.use("deferred")

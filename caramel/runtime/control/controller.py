@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -21,6 +21,7 @@ from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.probation import GivenUpError, Probation
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import Trials, TrialSettings, TrialState
+from caramel.runtime.execution.calls import CallOptions
 from caramel.runtime.execution.distributed_graph import MEMORY_SHARE
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job, LivePlanning
@@ -121,32 +122,38 @@ class Stepper:
             self._tell_drift(self._watch)
         return result
 
-    def step_as_before(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+    def step_as_before(
+        self, fetches: Sequence[Fetch], feeds: SplitFeeds, traces: list[Any] | None = None
+    ) -> StepResult:
         """One training step by the plan of the last one, whose time counts nowhere.
 
         If that plan defers what is fetched, the step is done by one that defers nothing.
+
+        Args:
+            traces: gets the `RunMetadata` of the step's calls; None for no trace.
 
         Raises:
             WorkerLostError, tf.errors.OpError: as `step`.
         """
         program = self._program
         if not program.serves(fetches):
-            self.flush()
+            self.flush(traces)
             program = self._program_of(self._plans.undeferred(factored=self._may_factor))
         self._last = program
         try:
-            with self._watched(program, self._steps + 1):
-                result = self._probation.step(program, fetches, feeds, self._usual_s)
+            with self._watched(program, self._steps + 1, traces) as options:
+                result = self._probation.step(program, fetches, feeds, self._usual_s, options)
         except GivenUpError as given_up:
-            result = self._by_plain(given_up, self._steps + 1)
+            result = self._by_plain(given_up, self._steps + 1, traces)
         self._steps += 1
         return result
 
-    def _by_plain(self, given_up: GivenUpError, last: int) -> StepResult:
+    def _by_plain(self, given_up: GivenUpError, last: int, traces: list[Any] | None) -> StepResult:
         """Do steps of a plan that was given up by the plain one, which goes on in its place.
 
         Args:
             last: the number of the last of them.
+            traces: gets the `RunMetadata` of their calls; None for no trace.
         """
         self._given_up += 1
         program = self._program_of(self._plans.give_up(given_up.plan))
@@ -157,8 +164,8 @@ class Stepper:
         self._last = program
         first = last + 1 - len(given_up.steps)
         for number, (fetches, feeds) in enumerate(given_up.steps, first):
-            with self._watched(program, number):
-                result = program.step(fetches, feeds)
+            with self._watched(program, number, traces) as options:
+                result = program.step(fetches, feeds, options)
         return result
 
     def leave_factors(self, unlike: Unlike) -> None:
@@ -189,12 +196,18 @@ class Stepper:
         self.try_plans(list(dict.fromkeys(names)), settings)
         self._switch(names[0])
 
-    def _watched(self, program: Program, number: int) -> AbstractContextManager[None]:
-        """What is done in this context of a step, by its number, is watched."""
+    @contextmanager
+    def _watched(
+        self, program: Program, number: int, traces: list[Any] | None
+    ) -> Iterator[CallOptions]:
+        """How to make the calls of a step, by its number, which is watched in this context."""
         if self._watchdog is None:
-            return nullcontext()
+            yield CallOptions(traces)
+            return
         expected_s = self._watch.expected_s if self._watch else None
-        return self._watchdog.over(program, number, expected_s)
+        is_traced = traces is not None
+        with self._watchdog.over(program, number, expected_s, is_traced=is_traced) as look:
+            yield CallOptions(traces, look)
 
     def use(self, name: str) -> None:
         """Let a plan do all following steps; trials and planning end.
@@ -228,13 +241,17 @@ class Stepper:
             raise PlanError("all these plans send factors, which this session has left")
         self._trials, self._is_trying, self._are_made = Trials(tried, settings), True, False
 
-    def flush(self) -> None:
-        """Do what is pending of the last step."""
+    def flush(self, traces: list[Any] | None = None) -> None:
+        """Do what is pending of the last step.
+
+        Args:
+            traces: gets the `RunMetadata` of the calls; None for no trace.
+        """
         try:
-            with self._watched(self._program, self._steps):
-                self._probation.flush(self._program, self._usual_s)
+            with self._watched(self._program, self._steps, traces) as options:
+                self._probation.flush(self._program, self._usual_s, options)
         except GivenUpError as given_up:
-            self._by_plain(given_up, self._steps)
+            self._by_plain(given_up, self._steps, traces)
 
     def metrics(self) -> Metrics:
         """How training goes; another thread may do a step meanwhile."""
@@ -317,8 +334,8 @@ class Stepper:
     def _traced(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
         """A step that is traced; after the last of them, plans are made and tried."""
         assert self._watch is not None
-        with self._runner.traced() as traces:
-            result = self.step_as_before(fetches, feeds)
+        traces: list[Any] = []
+        result = self.step_as_before(fetches, feeds, traces)
         self._traces.append([metadata.step_stats for metadata in traces])
         self._watch.record_trace()
         if self._watch.wants_plan:

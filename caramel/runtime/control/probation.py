@@ -20,10 +20,12 @@ deferred part hangs, was right.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from statistics import median
 from typing import TypeVar
 
@@ -32,6 +34,7 @@ import tensorflow as tf
 from caramel.modifiers.variable_copies import differs
 from caramel.native.malloc import total_bytes
 from caramel.runtime.control.kept_variables import Remembered
+from caramel.runtime.execution.calls import CallOptions
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
 from caramel.runtime.steps.feeds import SplitFeeds
@@ -90,22 +93,24 @@ class Probation:
         fetches: Sequence[Fetch],
         feeds: SplitFeeds,
         usual_s: Sequence[float],
+        options: CallOptions,
     ) -> StepResult:
         """One step by a program.
 
         Args:
             usual_s: how long the last usual steps took.
+            options: how its calls are made; while the program is on probation, it gets a limit.
 
         Raises:
             GivenUpError: it did not end; the step is to be done by another program.
             WorkerLostError, tf.errors.OpError: as `Program.step`.
         """
         if self._trusts(program) or not (self._since or self._has_copies(program)):
-            return program.step(fetches, feeds)
+            return program.step(fetches, feeds, options)
         self._since.append((fetches, feeds))
-        return self._tried(program, usual_s, lambda: program.step(fetches, feeds))
+        return self._tried(program, usual_s, partial(program.step, fetches, feeds), options)
 
-    def flush(self, program: Program, usual_s: Sequence[float]) -> None:
+    def flush(self, program: Program, usual_s: Sequence[float], options: CallOptions) -> None:
         """Do what is pending of a program's last step.
 
         Raises:
@@ -113,9 +118,9 @@ class Probation:
             WorkerLostError, tf.errors.OpError: as `Program.flush`.
         """
         if self._trusts(program) or not self._since or not program.is_pending:
-            program.flush()
+            program.flush(options)
         else:
-            self._tried(program, usual_s, program.flush)
+            self._tried(program, usual_s, program.flush, options)
 
     def _trusts(self, program: Program) -> bool:
         name = program.name
@@ -143,15 +148,19 @@ class Probation:
         return size <= COPIED_SHARE * total_bytes()
 
     def _tried(
-        self, program: Program, usual_s: Sequence[float], function: Callable[[], Result]
+        self,
+        program: Program,
+        usual_s: Sequence[float],
+        function: Callable[[CallOptions], Result],
+        options: CallOptions,
     ) -> Result:
         """What a plan on probation does, within its limit."""
         limit_s = self._limit_s(program.name, usual_s)
+        limited = dataclasses.replace(options, limit_s=limit_s)
         begin_s = time.monotonic()
         try:
-            with self._runner.limited(limit_s):
-                result = function()
-                did_all = program.did_all()
+            result = function(limited)
+            did_all = program.did_all(limited)
         except tf.errors.OpError:
             if time.monotonic() - begin_s >= limit_s:
                 late = f"did not end within {limit_s:.1f} s"

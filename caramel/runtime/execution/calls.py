@@ -69,6 +69,29 @@ class Look:
     after_s: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """How the calls of one step are made.
+
+    Attributes:
+        traces: gets the `RunMetadata` of each call, and of those that let all workers record (see
+            `Recording`); None for no trace.
+        look: who is to look into calls that take long; None for nobody.
+        limit_s: after how many seconds TensorFlow cancels a call, and the session can be used on;
+            None for never. A call that cannot be cancelled fails a little later, as if it had taken
+            longer than calls may. The first call of a function may take much longer than later
+            ones.
+    """
+
+    traces: list[Any] | None = None
+    look: Look | None = None
+    limit_s: float | None = None
+
+
+DEFAULT = CallOptions()
+"""Neither traced nor looked into, and without a limit of its own."""
+
+
 class CallThread:
     """A thread that makes calls one after the other.
 

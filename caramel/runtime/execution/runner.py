@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from caramel.core.devices import task_of
 from caramel.core.errors import ClusterError, StepTimeoutError, WorkerStartError
 from caramel.core.names import TensorRef, in_variant, tensor_in_variant, variant_prefix
 from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
-from caramel.runtime.execution.calls import Channel, Look
+from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
 from caramel.runtime.execution.clocks import clock_offsets_s
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.execution.transfer_recorder import Recording
@@ -69,10 +69,7 @@ class Runner:
         self._sent = 0  # how many parts of the graph
         self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
         self._calls: dict[Any, GraphCall] = {}
-        self._traces: list[Any] | None = None  # of the calls that are compiled, if they are traced
         self._recording: Recording | None = None  # from the first traced calls on
-        self._look: Look | None = None
-        self._limit_s: float | None = None  # of calls that are cancelled then
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
@@ -142,11 +139,13 @@ class Runner:
         targets: Sequence[str],
         fed: Mapping[TensorRef, Any],
         what: str,
+        options: CallOptions = DEFAULT,
     ) -> list[Any]:
         """The values of tensors, after running them and the target ops.
 
         Args:
             what: what is being done, for messages.
+            options: how it is done.
 
         Raises:
             WorkerLostError: a worker was lost.
@@ -154,32 +153,32 @@ class Runner:
             SessionError: an earlier call failed that way.
             tf.errors.OpError: an op has failed.
         """
-        return self.call(self.compile(tensors, targets, fed), what)
+        return self.call(self.compile(tensors, targets, fed, options), what, options)
 
     def compile(
         self,
         tensors: Sequence[TensorRef],
         targets: Sequence[str],
         fed: Mapping[TensorRef, Any],
+        options: CallOptions = DEFAULT,
         *,
         variant: int = 0,
-        traced: bool = True,
     ) -> Call:
         """A function that fetches tensors and runs target ops.
 
         What is fed may be fetched, too, which TensorFlow itself refuses.
 
         Args:
+            options: how it is called: whether it is traced, and within which limit.
             variant: the number of the variant to which all of them belong.
-            traced: whether it is traced while calls are.
         """
         if any(tensor in fed for tensor in tensors):
             others = [tensor for tensor in tensors if tensor not in fed]
             if not others and not targets:
                 return lambda: _with_fed(tensors, fed, [])
-            call = self.compile(others, targets, fed, variant=variant, traced=traced)
+            call = self.compile(others, targets, fed, options, variant=variant)
             return lambda: _with_fed(tensors, fed, call())
-        traces = self._traces if traced else None
+        traces, limit_s = options.traces, options.limit_s
         key = (variant, tuple(tensors), tuple(targets), tuple(fed), traces is None)
         if key not in self._calls:
             self._calls[key] = GraphCall(
@@ -190,69 +189,35 @@ class Runner:
             )
         compiled, values = self._calls[key], list(fed.values())
         if traces is None:
-            return lambda: compiled(values, limit_s=self._limit_s)
+            return lambda: compiled(values, limit_s=limit_s)
         metadata = tf1.RunMetadata()
         traces.append(metadata)
-        return lambda: compiled(values, metadata, limit_s=self._limit_s)
+        return lambda: compiled(values, metadata, limit_s=limit_s)
 
     @property
     def compiled(self) -> int:
         """How many functions were compiled so far; the first call of one takes longer."""
         return len(self._calls)
 
-    @contextmanager
-    def traced(self) -> Iterator[list[Any]]:
-        """Trace the calls that are compiled meanwhile; their `RunMetadata` come into the list.
-
-        So do those of the calls that let all workers record (see `Recording`).
-        """
-        self._traces = []
-        try:
-            yield self._traces
-        finally:
-            self._traces = None
-
-    @property
-    def is_tracing(self) -> bool:
-        """Whether calls are traced."""
-        return self._traces is not None
-
-    @contextmanager
-    def watched(self, look: Look) -> Iterator[None]:
-        """Let calls that take long meanwhile be looked into."""
-        self._look = look
-        try:
-            yield
-        finally:
-            self._look = None
-
-    @contextmanager
-    def limited(self, limit_s: float) -> Iterator[None]:
-        """Let TensorFlow cancel calls that take longer meanwhile; the session can be used on.
-
-        A call that cannot be cancelled fails a little later, as if it had taken longer than calls
-        may. The first call of a function may take much longer than later ones.
-        """
-        self._limit_s = limit_s
-        try:
-            yield
-        finally:
-            self._limit_s = None
-
-    def call(self, function: Call, what: str) -> list[Any]:
+    def call(self, function: Call, what: str, options: CallOptions = DEFAULT) -> list[Any]:
         """Call what makes calls into TensorFlow, and watch the workers meanwhile.
+
+        Args:
+            function: was compiled with the same options.
+            what: what is being done, for messages.
+            options: how it is done.
 
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
             Exception: the results cannot be brought to Python, although everything was done.
         """
-        if self._traces is not None and len(self._different_tasks) > 1:
-            function = partial(self._recorded, function, self._traces)
+        if options.traces is not None and len(self._different_tasks) > 1:
+            function = partial(self._recorded, function, options.traces)
         timeout_s = self._timeout_s
-        if self._limit_s is not None:
-            timeout_s = max(timeout_s, self._limit_s + _CANCELLING_S)
+        if options.limit_s is not None:
+            timeout_s = max(timeout_s, options.limit_s + _CANCELLING_S)
         try:
-            return self._channel.call(function, what=what, timeout_s=timeout_s, look=self._look)
+            return self._channel.call(function, what=what, timeout_s=timeout_s, look=options.look)
         except UnreadError as error:
             raise error.__cause__ or error from None
 
@@ -344,24 +309,24 @@ class VariantRunner:
         targets: Sequence[str],
         fed: Mapping[TensorRef, Any],
         what: str,
+        options: CallOptions = DEFAULT,
     ) -> list[Any]:
         """As `Runner.run`."""
-        return self.call(self.compile(tensors, targets, fed), what)
+        return self.call(self.compile(tensors, targets, fed, options), what, options)
 
     def compile(
         self,
         tensors: Sequence[TensorRef],
         targets: Sequence[str],
         fed: Mapping[TensorRef, Any],
-        *,
-        traced: bool = True,
+        options: CallOptions = DEFAULT,
     ) -> Call:
         """As `Runner.compile`."""
-        return self._runner.compile(tensors, targets, fed, variant=self._variant, traced=traced)
+        return self._runner.compile(tensors, targets, fed, options, variant=self._variant)
 
-    def call(self, function: Call, what: str) -> list[Any]:
+    def call(self, function: Call, what: str, options: CallOptions = DEFAULT) -> list[Any]:
         """As `Runner.call`."""
-        return self._runner.call(function, what)
+        return self._runner.call(function, what, options)
 
     def extend(self) -> None:
         """As `Runner.extend`."""

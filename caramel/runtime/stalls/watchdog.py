@@ -54,6 +54,7 @@ class _Step:
     program: Program
     expected_s: float | None
     compiled: int
+    is_traced: bool
     is_usual: bool | None = None  # not known until it is looked at
     is_looked_into: bool = False
     took_s: float | None = None  # once it is over
@@ -85,20 +86,22 @@ class Watchdog:
         self.stalls: tuple[Stall, ...] = ()
 
     @contextmanager
-    def over(self, program: Program, number: int, expected_s: float | None) -> Iterator[None]:
-        """Watch a step.
+    def over(
+        self, program: Program, number: int, expected_s: float | None, *, is_traced: bool
+    ) -> Iterator[Look]:
+        """Watch a step, whose calls are to be made with what this yields.
 
         Args:
             program: does it.
             number: of the step in the session.
             expected_s: how long it should take; None if not known.
+            is_traced: whether its calls are traced, which makes them slower.
         """
-        step = _Step(number, program, expected_s, self._runner.compiled)
+        step = _Step(number, program, expected_s, self._runner.compiled, is_traced)
         begin_s = time.monotonic()
         try:
             after_s = self._settings.worth_a_look_s(self._usual_of(step))
-            with self._runner.watched(Look(partial(self._look, step), after_s)):
-                yield
+            yield Look(partial(self._look, step), after_s)
         except StepTimeoutError as error:
             step.has_failed = True
             if step.told:
@@ -133,7 +136,7 @@ class Watchdog:
         """Let the thread look into a step that takes long; returns at once."""
         if step.is_usual is None:
             is_first = self._runner.compiled != step.compiled
-            step.is_usual = not is_first and not self._runner.is_tracing
+            step.is_usual = not is_first and not step.is_traced
         if step.is_looked_into or not (step.is_usual or elapsed_s > self._settings.unknown_s):
             return
         step.is_looked_into = True

@@ -14,7 +14,7 @@ from caramel.core.plan import Plan
 from caramel.modifiers.defer import kept_by, moved_ops
 from caramel.modifiers.step_tokens import token_variables
 from caramel.native.session import UnreadError
-from caramel.runtime.execution.calls import CallThread
+from caramel.runtime.execution.calls import DEFAULT, CallOptions, CallThread
 from caramel.runtime.execution.runner import Call, VariantRunner
 from caramel.runtime.steps.marks import StepMarks
 
@@ -63,7 +63,7 @@ class Pending:
 
     def _prepare(self) -> list[Any]:
         if self._has_begun:  # and failed
-            self._mend()
+            self._mend(DEFAULT)
             if self.marks.clears:
                 self._runner.compile([], self.marks.clears, {})()
         else:
@@ -93,6 +93,7 @@ class Pending:
         targets: Sequence[str],
         fed: Mapping[TensorRef, Any],
         what: str,
+        options: CallOptions = DEFAULT,
     ) -> list[Any]:
         """Run a step, beside it what is pending of the one before; then the step's is pending.
 
@@ -107,38 +108,38 @@ class Pending:
                 its deferred part is pending.
         """
         if not self._moved:
-            with self.marks.during(step=True, moved=False):
-                return self._runner.run(tensors, targets, fed, what)
-        step = self._runner.compile(tensors, targets, fed)
-        moved = self._runner.compile([], self._moved, {}) if self._is_pending else None
+            with self.marks.during(options, step=True, moved=False):
+                return self._runner.run(tensors, targets, fed, what, options)
+        step = self._runner.compile(tensors, targets, fed, options)
+        moved = self._runner.compile([], self._moved, {}, options) if self._is_pending else None
 
         def both() -> list[Any]:  # keeps account itself: whoever called may have been interrupted
             self._is_pending, self._is_kept = False, True
             try:
-                results = self._together(step, moved)
+                results = self._together(step, moved, options)
             except UnreadError:
                 self._was_done(moved)
                 raise
             self._was_done(moved)
             return results
 
-        with self.marks.during(step=True, moved=moved is not None):
-            return self._runner.call(both, what)
+        with self.marks.during(options, step=True, moved=moved is not None):
+            return self._runner.call(both, what, options)
 
-    def flush(self, what: str) -> None:
+    def flush(self, what: str, options: CallOptions = DEFAULT) -> None:
         """Do what is pending, if anything is."""
         if not self._is_pending:
             return
-        moved = self._runner.compile([], self._moved, {})
+        moved = self._runner.compile([], self._moved, {}, options)
 
         def rest() -> list[Any]:
             self._is_pending = False
-            self._with_tokens(moved)
+            self._with_tokens(moved, options)
             self._parts_done += 1
             return []
 
-        with self.marks.during(step=False, moved=True):
-            self._runner.call(rest, what)
+        with self.marks.during(options, step=False, moved=True):
+            self._runner.call(rest, what, options)
 
     def abandon(self) -> None:
         """Drop what is pending of a step that does not count; all tokens are there."""
@@ -147,7 +148,7 @@ class Pending:
             return
 
         def settle() -> list[Any]:
-            self._settle()
+            self._settle(DEFAULT)
             return []
 
         self._runner.call(settle, "giving up a step")
@@ -168,43 +169,47 @@ class Pending:
         self._parts_done += moved is not None
         self._is_pending = True
 
-    def _together(self, step: Call, moved: Call | None) -> list[Any]:
+    def _together(self, step: Call, moved: Call | None, options: CallOptions) -> list[Any]:
         """Both parts at the same time; if one fails the other ends, and all tokens are there.
 
         The moved part is called first, so that its few ops do not queue behind the hundreds with
         which a step begins: what they send is needed first.
         """
         if moved is None or self._beside is None:
-            return self._with_tokens(step)
+            return self._with_tokens(step, options)
         has_begun, is_over = threading.Event(), threading.Event()
-        other = self._beside.submit(lambda: self._beside_step(moved, has_begun, is_over))
+        other = self._beside.submit(lambda: self._beside_step(moved, has_begun, is_over, options))
         has_begun.wait()
         try:
             results = step()
         except UnreadError:  # the step was done
             is_over.set()
-            self._raise_failure_of(other)
+            self._raise_failure_of(other, options)
             raise
         except Exception as error:
             is_over.set()
             earlier = other.exception()
-            self._settle()
+            self._settle(options)
             if earlier is not None:  # of the step before, and not told yet
                 raise earlier from error
             raise
         finally:
             is_over.set()
-        self._raise_failure_of(other)
+        self._raise_failure_of(other, options)
         return results
 
-    def _raise_failure_of(self, other: Future[None]) -> None:
+    def _raise_failure_of(self, other: Future[None], options: CallOptions) -> None:
         """Wait for the moved part; if it has failed, put back all tokens, and raise."""
         if failure := other.exception():
-            self._settle()
+            self._settle(options)
             raise failure
 
     def _beside_step(
-        self, moved: Call, has_begun: threading.Event, step_is_over: threading.Event
+        self,
+        moved: Call,
+        has_begun: threading.Event,
+        step_is_over: threading.Event,
+        options: CallOptions,
     ) -> None:
         """The moved part; if it fails, the step gets the tokens it waits for, and so ends."""
         has_begun.set()
@@ -213,36 +218,36 @@ class Pending:
         except UnreadError:  # only its trace
             _log.info("the trace of a deferred part cannot be read", exc_info=True)
         except Exception:
-            self._mend()
+            self._mend(options)
             while not step_is_over.wait(_MEND_EVERY_S):
-                self._mend()
+                self._mend(options)
             raise
 
-    def _with_tokens(self, call: Call) -> list[Any]:
+    def _with_tokens(self, call: Call, options: CallOptions) -> list[Any]:
         """Make a call; all tokens are there if it fails."""
         try:
             return call()
         except UnreadError:
             raise
         except Exception:
-            self._settle()
+            self._settle(options)
             raise
 
-    def _settle(self) -> None:
+    def _settle(self, options: CallOptions) -> None:
         """Put all tokens back after a call has failed, and see that they stay.
 
         TensorFlow tells the failure of one worker as soon as it knows of it. Another one may only
         then begin the same call, and take its tokens, before it hears that the call was given up.
         """
-        self._mend()
+        self._mend(options)
         time.sleep(_SETTLED_S)
-        while self._mend():
+        while self._mend(options):
             time.sleep(_SETTLED_S)
 
-    def _mend(self) -> bool:
+    def _mend(self, options: CallOptions) -> bool:
         """Put the tokens that are missing; whether there were any."""
-        counts = self._runner.compile(self._counts, [], {})()
+        counts = self._runner.compile(self._counts, [], {}, options)()
         missing = [name for name, count in zip(self._fill, counts, strict=True) if not count]
         if missing:
-            self._runner.compile([], missing, {})()
+            self._runner.compile([], missing, {}, options)()
         return bool(missing)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from caramel.core.names import marks_cleared, marks_read
 from caramel.core.plan import Plan
 from caramel.modifiers.progress_marks import KINDS
+from caramel.runtime.execution.calls import CallOptions
 from caramel.runtime.execution.runner import VariantRunner
 from caramel.runtime.stalls.diagnosis import Marks
 
@@ -56,15 +57,16 @@ class StepMarks:
         return self._done
 
     @contextmanager
-    def during(self, *, step: bool, moved: bool) -> Iterator[None]:
+    def during(self, options: CallOptions, *, step: bool, moved: bool) -> Iterator[None]:
         """A call is under way that does a step, or a moved part, or both.
 
         Args:
+            options: how it is made.
             step: whether it does a step.
             moved: whether it does the moved part of the step before.
         """
         if not self._is_exact:
-            self._clear()
+            self._clear(options)
         steps, parts = self._done.steps, self._done.parts
         self._done, self._is_exact = Done(steps, parts, step, moved), False
         yield
@@ -79,7 +81,7 @@ class StepMarks:
         if not self._groups:
             return Marks()
         tensors = [marks_read(worker, kind) for kind in ("ready", "arrived")]
-        ready, arrived = self._runner.compile(tensors, [], {}, traced=False)()
+        ready, arrived = self._runner.compile(tensors, [], {})()
         return Marks(
             frozenset(g.name for g, n in zip(self._groups, ready, strict=True) if n > done.steps),
             frozenset(
@@ -89,10 +91,13 @@ class StepMarks:
             ),
         )
 
-    def are_complete(self) -> bool:
+    def are_complete(self, options: CallOptions) -> bool:
         """Whether each group was marked in every step so far; of deferred ones, in moved parts.
 
         A step that can never end may seem to have ended where no worker waits for another one.
+
+        Args:
+            options: how workers are asked.
 
         Raises:
             tf.errors.OpError: a worker cannot be asked.
@@ -100,14 +105,14 @@ class StepMarks:
         if not (self._groups and self._is_exact):
             return True
         tensors = [marks_read(worker, kind) for kind in KINDS for worker in range(self._workers)]
-        counts = self._runner.run(tensors, [], {}, "reading marks")
+        counts = self._runner.run(tensors, [], {}, "reading marks", options)
         steps, parts = self._done.steps, self._done.parts
         arrived = [parts if group.deferred else steps for group in self._groups]
         wanted = {"ready": [steps] * len(self._groups), "arrived": arrived}
         kinds = [kind for kind in KINDS for _ in range(self._workers)]
         return all(list(own) == wanted[kind] for kind, own in zip(kinds, counts, strict=True))
 
-    def _clear(self) -> None:
+    def _clear(self, options: CallOptions) -> None:
         if self.clears:
-            self._runner.run([], self.clears, {}, "clearing marks")
+            self._runner.run([], self.clears, {}, "clearing marks", options)
         self._done, self._is_exact = Done(), True

@@ -18,6 +18,7 @@ from caramel.modifiers.aggregation.results import aggregated_tensors
 from caramel.modifiers.batch_weights import counts, share, uneven
 from caramel.modifiers.defer import step_ops
 from caramel.native.session import NoSuchOpError
+from caramel.runtime.execution.calls import DEFAULT, CallOptions
 from caramel.runtime.execution.runner import Runner, VariantRunner
 from caramel.runtime.job import Job, Variant
 from caramel.runtime.steps.combine_results import combine
@@ -128,22 +129,25 @@ class Program:
         """Whether anything of the last step is left to be done."""
         return self._pending.is_pending
 
-    def did_all(self) -> bool:
+    def did_all(self, options: CallOptions) -> bool:
         """Whether all that it has done left its marks.
+
+        Args:
+            options: how the workers are asked.
 
         Raises:
             WorkerLostError, tf.errors.OpError: the workers cannot be asked.
         """
-        return self._pending.marks.are_complete()
+        return self._pending.marks.are_complete(options)
 
     @property
     def is_proven(self) -> bool:
         """Whether all that a step does has ended once, also what it leaves to be done later."""
         return self._steps > 0 and (self._pending.parts_done > 0 or not self._pending.defers)
 
-    def flush(self) -> None:
+    def flush(self, options: CallOptions = DEFAULT) -> None:
         """Do what is pending of the last step."""
-        self._pending.flush("the last step's deferred updates")
+        self._pending.flush("the last step's deferred updates", options)
 
     def abandon(self) -> None:
         """The last steps do not count: drop what is pending of them."""
@@ -169,8 +173,13 @@ class Program:
             return fetch.op, fetch.tensor
         return variable.read, TensorRef(variable.read)
 
-    def step(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+    def step(
+        self, fetches: Sequence[Fetch], feeds: SplitFeeds, options: CallOptions = DEFAULT
+    ) -> StepResult:
         """One training step with fetches that the program serves.
+
+        Args:
+            options: how its calls are made.
 
         Raises:
             WorkerLostError: a worker was lost.
@@ -179,7 +188,9 @@ class Program:
         compiled, parts = self._runner.compiled, self._pending.parts_done
         is_compared = self._compares(feeds)
         besides = self._scaling.besides(f.tensor for f in fetches if f.tensor is not None)
-        values, examples, checksums, more = self._run_step(fetches, besides, feeds, is_compared)
+        values, examples, checksums, more = self._run_step(
+            fetches, besides, feeds, options, is_compared=is_compared
+        )
         known = dict(zip(besides, more, strict=True))
         self._steps += 1
         results = [
@@ -216,6 +227,8 @@ class Program:
         flat: Sequence[Fetch],
         besides: Sequence[TensorRef],
         feeds: SplitFeeds,
+        options: CallOptions,
+        *,
         is_compared: bool,
     ) -> tuple[list[list[Any]], Sequence[int] | None, Sequence[np.ndarray], Sequence[Any]]:
         """For each fetch its value on every worker, the workers' numbers of examples, if asked for
@@ -244,7 +257,7 @@ class Program:
         if is_compared:
             tensors += [names.factor_checksums(worker) for worker in workers]
         try:
-            results = self._pending.step(tensors, targets, fed, "a training step")
+            results = self._pending.step(tensors, targets, fed, "a training step", options)
         except NoSuchOpError as error:  # nothing has run
             raise self._no_part_of_a_step(error) from None
         checksums = [results.pop() for _ in workers][::-1] if is_compared else []
