@@ -490,8 +490,11 @@ def _answers(tasks: Sequence[Task], timeout_s: float, *, talk: bool = False) -> 
         for number, task in enumerate(tasks)
         if task.address is not None
     ]
-    for thread in threads:
-        thread.start()
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:  # Python begins no thread while it ends: then nothing is known
+        return [True] * len(tasks)
     for thread in threads:  # looking up a name has no time limit of its own
         thread.join(max(0.0, deadline - time.monotonic()))
     return list(answers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
@@ -124,7 +125,7 @@ class GraphCall:
         fetched, targets, fed: tensors to fetch, ops to run, tensors to feed.
 
     Raises:
-        SessionError: the graph has no such op or output.
+        SessionError: the graph has no such op or output, or the session is closed.
     """
 
     def __init__(
@@ -135,12 +136,13 @@ class GraphCall:
         fed: Sequence[TensorRef],
     ) -> None:
         self._session = session
-        outputs = [session.output(tensor) for tensor in fetched]
-        inputs = [session.output(tensor) for tensor in fed]
-        self._fetched = (_Output * len(outputs))(*outputs)
-        self._fed = (_Output * len(inputs))(*inputs)
-        self._input_types = [_library().TF_OperationOutputType(each) for each in inputs]
-        self._targets = (c_void_p * len(targets))(*(session.op(name) for name in targets))
+        with session.kept_open():
+            outputs = [session.output(tensor) for tensor in fetched]
+            inputs = [session.output(tensor) for tensor in fed]
+            self._fetched = (_Output * len(outputs))(*outputs)
+            self._fed = (_Output * len(inputs))(*inputs)
+            self._input_types = [_library().TF_OperationOutputType(each) for each in inputs]
+            self._targets = (c_void_p * len(targets))(*(session.op(name) for name in targets))
 
     def __call__(
         self, values: Sequence[Any] = (), metadata: Any = None, *, limit_s: float | None = None
@@ -154,6 +156,8 @@ class GraphCall:
 
         Raises:
             tf.errors.DeadlineExceededError: it was cancelled.
+            tf.errors.CancelledError: the session was closed meanwhile.
+            SessionError: the session is closed.
             tf.errors.OpError: an op has failed, or a value does not fit what it is fed to.
             UnreadError: everything was done, but there is no memory for the results, say.
         """
@@ -167,9 +171,9 @@ class GraphCall:
         try:
             for number, value in zip(self._input_types, values, strict=True):
                 inputs.append(_tensor(value, number))
-            with _status() as status:
+            with self._session.call() as pointer, _status() as status:
                 tensorflow.TF_SessionRun(
-                    *(self._session.pointer, options),
+                    *(pointer, options),
                     *(self._fed, (c_void_p * len(inputs))(*inputs), len(inputs)),
                     *(self._fetched, results, len(results)),
                     *(self._targets, len(self._targets)),
@@ -194,7 +198,8 @@ class GraphSession:
     """A session, and the graph that it runs.
 
     Whoever lets go of one that is not closed closes it, as with `tf.compat.v1.Session`. It belongs
-    to the process that made it: a forked child can neither use nor close it.
+    to the process that made it: a forked child can neither use nor close it. Several threads may
+    make calls; what TensorFlow has of it is not deleted while they do, nor used after that.
 
     Args:
         target: the address of the server that drives it.
@@ -206,7 +211,10 @@ class GraphSession:
     """
 
     def __init__(self, target: str, config: Any, task: str | None = None) -> None:
-        self.pointer: int | None = None
+        self._pointer: int | None = None  # also once it is closed, while calls are under way
+        self._is_closed = False
+        self._calls = 0  # how many are under way
+        self._change = threading.Condition()  # of `_is_closed` and `_calls`
         self._process = os.getpid()
         if self._process not in _opened_by:
             _opened_by.append(self._process)
@@ -218,7 +226,7 @@ class GraphSession:
             with _status() as status:
                 tensorflow.TF_SetConfig(options, settings, len(settings), status)
             with _status() as status:
-                self.pointer = tensorflow.TF_NewSession(self._graph, options, status)
+                self._pointer = tensorflow.TF_NewSession(self._graph, options, status)
         except BaseException:
             tensorflow.TF_DeleteGraph(self._graph)
             raise
@@ -236,12 +244,13 @@ class GraphSession:
 
         Raises:
             tf.errors.OpError: TensorFlow refuses the graph; it is as before.
+            SessionError: the session is closed.
         """
         tensorflow = _library()
         options, buffer = tensorflow.TF_NewImportGraphDefOptions(), _buffer(graph_def)
         try:
             tensorflow.TF_ImportGraphDefOptionsSetPrefix(options, prefix.encode())
-            with _status() as status:
+            with self.call(), _status() as status:
                 tensorflow.TF_GraphImportGraphDef(self._graph, buffer, options, status)
         finally:
             tensorflow.TF_DeleteBuffer(buffer)
@@ -262,8 +271,8 @@ class GraphSession:
             tf.errors.OpError: a worker cannot be reached.
         """
         tensorflow = _library()
-        with _status() as status:
-            found = tensorflow.TF_SessionListDevices(self.pointer, status)
+        with self.call() as pointer, _status() as status:
+            found = tensorflow.TF_SessionListDevices(pointer, status)
         try:
             with _status() as status:
                 numbers = range(tensorflow.TF_DeviceListCount(found))
@@ -272,8 +281,36 @@ class GraphSession:
             tensorflow.TF_DeleteDeviceList(found)
         return tuple(name.decode() for name in listed)
 
+    @contextmanager
+    def kept_open(self) -> Iterator[None]:
+        """The session is not closed in this context, which has to be left at once.
+
+        Raises:
+            SessionError: it is closed already.
+        """
+        with self._change:
+            if self._is_closed:
+                raise SessionError("the session is closed")
+            yield
+
+    @contextmanager
+    def call(self) -> Iterator[int | None]:
+        """The session's pointer, for a call that is under way in this context.
+
+        Raises:
+            SessionError: the session is closed.
+        """
+        with self.kept_open():
+            self._calls += 1
+        try:
+            yield self._pointer
+        finally:
+            with self._change:
+                self._calls -= 1
+                self._change.notify_all()
+
     def op(self, name: str) -> int:
-        """An op's pointer.
+        """An op's pointer, for as long as the session is open.
 
         Raises:
             NoSuchOpError: there is none of this name.
@@ -284,7 +321,7 @@ class GraphSession:
         return found
 
     def output(self, tensor: TensorRef) -> _Output:
-        """A tensor, as the C API has it.
+        """A tensor, as the C API has it, for as long as the session is open.
 
         Raises:
             SessionError: there is no such tensor.
@@ -295,21 +332,29 @@ class GraphSession:
         return _Output(op, tensor.index)
 
     def close(self) -> None:
-        """End the session; what it holds on the workers is gone. No call may be under way.
+        """End the session; what it holds on the workers is gone.
+
+        Calls that are under way are cancelled, and waited for.
 
         Raises:
             tf.errors.OpError: TensorFlow failed to end it.
         """
-        if self.pointer is None or os.getpid() != self._process:
+        if self._pointer is None or os.getpid() != self._process:
             return
-        pointer, self.pointer = self.pointer, None
+        with self._change:
+            if self._is_closed:
+                return
+            self._is_closed = True
         tensorflow = _library()
         try:
             with _status() as status:
-                tensorflow.TF_CloseSession(pointer, status)
+                tensorflow.TF_CloseSession(self._pointer, status)
         finally:
+            # What has not returned yet would go on with memory that is freed.
+            with self._change:
+                self._change.wait_for(lambda: not self._calls)
             with _status() as status:
-                tensorflow.TF_DeleteSession(pointer, status)
+                tensorflow.TF_DeleteSession(self._pointer, status)
             tensorflow.TF_DeleteGraph(self._graph)
 
     def __del__(self) -> None:

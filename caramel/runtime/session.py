@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any
@@ -77,7 +78,8 @@ class Session:
     """A running job. Made by `ARModel.session()`; a context manager.
 
     Variables are initialised when it is opened. They live on the workers, and are gone when it is
-    closed: save a checkpoint before.
+    closed: save a checkpoint before. A session that nobody closes is closed when it is
+    collected as garbage, and when the interpreter ends.
 
     Several threads may use it: its methods take turns, in the order in which they were called, but
     for `metrics`, which never waits. A method that is called within another one of the same thread,
@@ -115,7 +117,9 @@ class Session:
     ) -> None:
         job = self._job = next(iter(jobs.values()))
         self._turns = Turns()
-        self._closed = False
+        self._parts = ExitStack()  # closed in reverse: what reads marks before what it reads by
+        # Also if nobody closes the session, when it is collected or the interpreter ends.
+        self._end = weakref.finalize(self, _end, self._turns, self._parts)
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
         self._by_handle = {variable.handle: variable for variable in job.plan.variables}
         note = report or (lambda part: None)
@@ -129,17 +133,15 @@ class Session:
             call_timeout_s=step_timeout_s,
             config=config,
         )
+        self._parts.callback(self._runner.close)
         try:
             available = self._runner.available_devices(start_timeout_s)
             is_soft = config is not None and config.allow_soft_placement
             check_devices(job.context, job.plan.devices, available, is_soft=is_soft)
             self._steppers = Steppers(jobs, settings, self._runner, cluster)
-        except BaseException:
-            self._runner.close()
-            raise
-        note("connect")
-        self._state = SharedState(job, self._runner)
-        try:
+            self._parts.callback(self._steppers.close)
+            note("connect")
+            self._state = SharedState(job, self._runner)
             self._runner.extend()
             note("place")
             self._state.initialise(initial, besides=self._steppers.preparation)
@@ -666,7 +668,7 @@ class Session:
     # Life
 
     def _check_open(self) -> None:
-        if self._closed:
+        if not self._end.alive:
             raise SessionError("the session is closed; open another with model.session()")
 
     @last_turn
@@ -677,11 +679,7 @@ class Session:
         `step_timeout_s`. Other threads that wait for their turn then get a `SessionError`. In a
         forked child it returns at once, and the parent goes on.
         """
-        if self._closed:
-            return
-        self._closed = True
-        self._steppers.close()
-        self._runner.close()
+        self._end()
 
     def __enter__(self) -> Session:
         return self
@@ -693,6 +691,16 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _end(turns: Turns, parts: ExitStack) -> None:
+    """Close the parts of a session.
+
+    Not in a forked child, and not when the interpreter ends while a thread is in the middle of
+    something, which may take long.
+    """
+    if not turns.are_of_others:
+        parts.close()
 
 
 def _check_path(path: Any) -> None:

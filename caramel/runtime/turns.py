@@ -57,6 +57,11 @@ class Turns:
         """Whether this process is a fork of the one to which they belong."""
         return os.getpid() != self._process
 
+    @property
+    def are_of_others(self) -> bool:
+        """Whether another thread is in turn, or this process is a fork."""
+        return self.are_forked or not self._is_first(threading.get_ident())
+
     def take(self, ticket: _Ticket, *, is_last: bool) -> None:
         """Wait for a turn.
 

@@ -355,6 +355,17 @@ def test_workers_that_do_not_answer_are_unreachable(listener):
     assert cluster.unreachable(timeout_s=1.0) == (cluster.tasks[1],)
 
 
+def test_no_worker_counts_as_lost_where_python_begins_no_thread_any_more(monkeypatch):
+    """As while it ends, when sessions are closed."""
+
+    def refuse(thread):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    cluster = Cluster.of(["127.0.0.1:1", "127.0.0.1:2"])
+    assert cluster.unreachable() == cluster.silent() == ()
+
+
 def test_workers_that_accept_connections_and_say_nothing_are_silent(listener):
     with socket.create_server(("127.0.0.1", 0)) as talking:
         cluster = Cluster.of([listener, nobody(), f"127.0.0.1:{talking.getsockname()[1]}"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from caramel.cluster.servers import embedded_servers
 from caramel.core.errors import GraphError, SessionError
 from caramel.core.names import TensorRef
+from caramel.native import session as c_api
 from caramel.native.session import GraphCall, GraphSession
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from tests.support.networks import tf, tf1
@@ -185,6 +187,50 @@ def test_a_session_that_is_closed_again_stays_closed(opened):
     session = opened()
     session.close()
     session.close()
+
+
+def waiting():
+    """An op that waits for ever."""
+    queue = tf.queue.FIFOQueue(1, tf.int32, shapes=[()])
+    tf.identity(queue.dequeue(), name="y")
+
+
+def test_closing_cancels_the_calls_under_way_and_waits_for_them(opened, monkeypatch):
+    session, events = opened(waiting), []
+    call, library = GraphCall(session, [TensorRef("y")], [], []), c_api._library()
+    delete, run = library.TF_DeleteSession, library.TF_SessionRun
+
+    def slow(*given):
+        run(*given)
+        time.sleep(0.5)
+        events.append("returned")
+
+    monkeypatch.setattr(library, "TF_SessionRun", slow)
+    monkeypatch.setattr(
+        library, "TF_DeleteSession", lambda *given: events.append("deleted") or delete(*given)
+    )
+
+    def make():
+        with pytest.raises(tf.errors.CancelledError):
+            call()
+        events.append("cancelled")
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    time.sleep(0.5)
+    session.close()
+    thread.join()
+    assert events.index("returned") < events.index("deleted")
+    assert "cancelled" in events
+
+
+def test_a_closed_session_is_not_used_any_more(opened):
+    session = opened(lambda: echo("float32"))
+    call = same(session)
+    session.close()
+    for use in (lambda: call([1]), lambda: same(session), session.devices, session.place):
+        with pytest.raises(SessionError, match="the session is closed"):
+            use()
 
 
 def test_a_target_that_no_session_serves_is_refused():

@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from statistics import median
 from typing import Any
 
@@ -270,11 +270,12 @@ class Stepper:
         )
 
     def close(self) -> None:
-        """End the threads of all programs."""
-        for program in (*self._programs.values(), *self._beginning.values()):
-            program.close()
-        if self._watchdog is not None:
-            self._watchdog.close()
+        """End all threads: first those that look into steps, then those of the programs."""
+        with ExitStack() as ending:
+            for program in (*self._programs.values(), *self._beginning.values()):
+                ending.callback(program.close)
+            if self._watchdog is not None:
+                ending.callback(self._watchdog.close)
 
     def _take_turn(self) -> None:
         """Let the plan whose turn it is, or the one that was chosen, do the next step."""

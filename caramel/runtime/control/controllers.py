@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from caramel.cluster.cluster import Cluster
 from caramel.core.train_steps import StepName, chosen
@@ -96,11 +97,11 @@ class Steppers:
         return dataclasses.replace(metrics, steps=sum(each.metrics().steps for each in every))
 
     def close(self) -> None:
-        """End all threads."""
-        for name, stepper in self._own.items():
-            stepper.close()
-            for joint in self._joint[name]:
-                joint.close()
+        """End all threads, each also if another one's end is interrupted."""
+        with ExitStack() as ending:
+            for name, stepper in self._own.items():
+                for each in (stepper, *self._joint[name]):
+                    ending.callback(each.close)
 
     def _find(self, name: StepName, fetched: Sequence[str]) -> Stepper:
         own = self._own[name]

@@ -118,7 +118,8 @@ class CallThread:
     def end(self, timeout_s: float) -> None:
         """End the thread after the calls it has, waiting no longer than `timeout_s`."""
         self._jobs.put(None)
-        self._thread.join(timeout_s)
+        if self._thread is not threading.current_thread():  # which may collect garbage, too
+            self._thread.join(timeout_s)
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -248,12 +248,8 @@ class Runner:
 
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
-        self._channel.close(self._end, timeout_s=_CLOSE_TIMEOUT_S)
-
-    def _end(self) -> None:
-        if self._recording is not None:
-            self._recording.close()
-        self._session.close()
+        last = partial(_end, self._recording, self._session)
+        self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S)
 
     def _connect(self, timeout_s: float, config: Any) -> str:
         """Start or reach the servers; returns the session's target."""
@@ -340,6 +336,15 @@ class VariantRunner:
     def compiled(self) -> int:
         """As `Runner.compiled`."""
         return self._runner.compiled
+
+
+def _end(recording: Recording | None, session: GraphSession) -> None:
+    """Close both, the second one also if the first cannot be closed."""
+    try:
+        if recording is not None:
+            recording.close()
+    finally:
+        session.close()
 
 
 def _with_fed(

@@ -8,6 +8,7 @@ What the marks mean is decided in `caramel.runtime.stalls.diagnosis`.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -82,6 +83,7 @@ class Watchdog:
         self._thread: CallThread | None = None
         self._askers: dict[int, CallThread] = {}
         self._asked: dict[int, Future[Marks]] = {}
+        self._is_closed = threading.Event()
         self._last: _Step | None = None
         self.stalls: tuple[Stall, ...] = ()
 
@@ -124,7 +126,10 @@ class Watchdog:
         self._forecasts = {}
 
     def close(self) -> None:
-        """End the threads, but for those whose workers do not answer."""
+        """End the threads. Those whose workers do not answer end when the session is closed, which
+        cancels their calls; nothing is told of that.
+        """
+        self._is_closed.set()
         if self._thread is not None:
             self._thread.end(_CLOSE_TIMEOUT_S)
         for worker, thread in self._askers.items():
@@ -161,10 +166,12 @@ class Watchdog:
         self, step: _Step, done: Done, elapsed_s: float, unreachable: tuple[Task, ...]
     ) -> Stall | None:
         course = self._course(step, done)
-        if not self._is_worth_asking(step, course, elapsed_s):
+        if self._is_closed.is_set() or not self._is_worth_asking(step, course, elapsed_s):
             return None
         begin_s = time.monotonic()
         marks = self._ask(step.program, done, unreachable)
+        if self._is_closed.is_set():
+            return None
         elapsed_s += time.monotonic() - begin_s
         step.ask_again_s = elapsed_s + _ASK_AGAIN * (course.step_s or 0.0)
         if step.took_s is not None:  # the marks may be those of a later step
