@@ -21,7 +21,7 @@ from caramel.modifiers.progress_marks import mark
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.shard import shard
 from caramel.modifiers.step_tokens import add_tokens
-from caramel.modifiers.variable_programs import synchronise
+from caramel.modifiers.variable_ops import synchronise
 
 Modifier = Callable[[Any, Plan], Any]
 Check = Callable[[Any, Plan], None]
@@ -42,7 +42,7 @@ MODIFIERS: tuple[Modifier, ...] = (
 )
 
 STEP_MODIFIERS: tuple[Modifier, ...] = tuple(m for m in MODIFIERS if m is not synchronise)
-"""For a plan that stands beside another, whose programs read, broadcast and restore variables."""
+"""For a plan that stands beside another, whose ops read, broadcast and restore variables."""
 
 _log = logging.getLogger(__name__)
 

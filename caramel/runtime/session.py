@@ -33,7 +33,7 @@ from caramel.core.names import TensorRef
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.variable_access import handle_of
-from caramel.modifiers import variable_programs as programs
+from caramel.modifiers import variable_ops
 from caramel.runtime.checkpoint import (
     Restored,
     SavedTensor,
@@ -66,7 +66,7 @@ from caramel.runtime.steps.feeds import (
     to_array,
     to_parts,
 )
-from caramel.runtime.steps.program import Fetch, StepResult
+from caramel.runtime.steps.step_result import Fetch, StepResult
 from caramel.runtime.traces.step_timeline import timeline_of
 from caramel.runtime.turns import Turns, in_turn, last_turn
 from caramel.runtime.variables import SharedState
@@ -269,7 +269,7 @@ class Session:
         def run(stepper: Stepper, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
             nonlocal plan
             result = stepper.step_as_before(fetches, feeds, traces)
-            plan = stepper.program.name
+            plan = stepper.executor.name
             return result
 
         clock_offsets_s = self._runner.clock_offsets_s()
@@ -375,7 +375,7 @@ class Session:
         self._refuse_training(flat, closure)
         self._settle()
         self._state.refresh()
-        prefix = programs.source_prefix(self._job.plan)
+        prefix = variable_ops.source_prefix(self._job.plan)
         tensors = [self._readable(prefix, f.tensor) for f in flat if f.tensor is not None]
         targets = [names.in_copy(prefix, fetch.op) for fetch in flat if fetch.tensor is None]
         fed = {names.tensor_in_copy(prefix, t): value for t, value in feeds.items()}
@@ -402,7 +402,7 @@ class Session:
                 )
         consumers = {name for g in self._job.plan.gradients for name in g.consumers}
         for fetch in flat:
-            name = names.in_copy(programs.source_prefix(self._job.plan), fetch.op)
+            name = names.in_copy(variable_ops.source_prefix(self._job.plan), fetch.op)
             of_training = name not in self._job.graph or (
                 self._job.plan.workers > 1 and closure.intersection(consumers)
             )
@@ -416,7 +416,7 @@ class Session:
         self, flat: Sequence[Fetch], feeds: Mapping[TensorRef, np.ndarray]
     ) -> None:
         """Do to every worker's pipelines and tables what was done to the source's."""
-        prefix = programs.source_prefix(self._job.plan)
+        prefix = variable_ops.source_prefix(self._job.plan)
         prefixes = [names.replica_prefix(worker) for worker in range(self._job.plan.workers)]
         ops = [fetch.op for fetch in flat if self._prepares_workers(fetch.op)]
         targets = [names.in_copy(p, op) for op in ops for p in prefixes if p != prefix]
@@ -663,7 +663,7 @@ class Session:
         variable = self._by_handle.get(tensor.op)
         if variable is None:
             return names.tensor_in_copy(prefix, tensor)
-        return programs.source_value(variable)
+        return variable_ops.source_value(variable)
 
     # Life
 

@@ -15,7 +15,7 @@ from caramel.capture.initial_values import in_order
 from caramel.core import names
 from caramel.core.facts import Variable
 from caramel.core.names import TensorRef
-from caramel.modifiers import variable_programs as programs
+from caramel.modifiers import variable_ops
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
 
@@ -44,7 +44,7 @@ class SharedState:
                 a second, so they run in one that is made anyway.
         """
         plan, job = self._plan, self._job.context.job
-        prefix = programs.source_prefix(plan)
+        prefix = variable_ops.source_prefix(plan)
         prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
         tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
         if tables:
@@ -55,7 +55,7 @@ class SharedState:
             names.in_replica(worker, variable.initializer)
             for variable in plan.variables
             if variable.name in plan.constant
-            for worker in programs.broadcast_targets(variable, plan)
+            for worker in variable_ops.broadcast_targets(variable, plan)
         ]
         fed_here = self._initial_feeds(fed, {prefix})
         self._run([*initial, *besides], "initialising variables", fed_here)
@@ -67,24 +67,24 @@ class SharedState:
     def values(
         self, variables: Sequence[Variable], worker: int | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Names and values of variables: of one worker, or of all (`programs.is_merged`)."""
+        """Names and values of variables: of one worker, or of all (`variable_ops.is_merged`)."""
         for chunk in _chunks(variables):
             tensors = []
             for variable in chunk:
                 if worker is not None:
-                    tensors.append(programs.value_on(worker, variable))
-                elif programs.is_merged(variable, self._plan):
-                    tensors.append(programs.merged_value(variable))
+                    tensors.append(variable_ops.value_on(worker, variable))
+                elif variable_ops.is_merged(variable, self._plan):
+                    tensors.append(variable_ops.merged_value(variable))
                 else:
-                    tensors.append(programs.value_on(0, variable))
+                    tensors.append(variable_ops.value_on(0, variable))
             values = self._runner.run(tensors, [], {}, "reading variables")
             yield from zip((variable.name for variable in chunk), values, strict=True)
 
     def assign(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
         """Give variables new values, on all workers."""
         for chunk in _chunks(variables):
-            fed = {programs.restored_value(v): values[v.name] for v in chunk}
-            targets = [programs.restore_op(variable) for variable in chunk]
+            fed = {variable_ops.restored_value(v): values[v.name] for v in chunk}
+            targets = [variable_ops.restore_op(variable) for variable in chunk]
             self._runner.run([], targets, fed, "restoring variables")
         self.broadcast(variables)
         self._refreshed = True
@@ -93,9 +93,9 @@ class SharedState:
         """Send variables from their source to all workers."""
         for chunk in _chunks(list(variables)):
             targets = [
-                programs.broadcast_op(worker, variable)
+                variable_ops.broadcast_op(worker, variable)
                 for variable in chunk
-                for worker in programs.broadcast_targets(variable, self._plan)
+                for worker in variable_ops.broadcast_targets(variable, self._plan)
             ]
             if targets:
                 self._run(targets, "broadcasting variables")
@@ -138,7 +138,7 @@ class SharedState:
             return
         local = [variable for variable in plan.variables if variable.name in plan.local]
         if local:
-            self._run([programs.refresh_op(v) for v in local], "merging local variables")
+            self._run([variable_ops.refresh_op(v) for v in local], "merging local variables")
         self._refreshed = True
 
     def _initial_feeds(

@@ -7,7 +7,7 @@ import pytest
 
 import caramel
 from caramel.core.devices import task_of
-from caramel.modifiers import variable_programs as programs
+from caramel.modifiers import variable_ops
 from tests.support.networks import (
     OPTIMIZERS,
     Network,
@@ -25,8 +25,8 @@ from tests.support.updates import job_with, normalized, with_update_ops
 def sends(model, variable):
     """For each worker that gets a variable, the task that sends it."""
     found = {}
-    for worker in programs.broadcast_targets(variable, model.plan):
-        op = model.graph.get_operation_by_name(programs.broadcast_op(worker, variable))
+    for worker in variable_ops.broadcast_targets(variable, model.plan):
+        op = model.graph.get_operation_by_name(variable_ops.broadcast_op(worker, variable))
         value = op.inputs[1].op
         if value.type == "Identity" and value.device == op.device:
             (value,) = (tensor.op for tensor in value.inputs)

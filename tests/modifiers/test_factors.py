@@ -21,7 +21,7 @@ from caramel.core.plan import FACTORS, Gate, Group, Part, Plan
 from caramel.models.variants import UNFACTORED
 from caramel.planning.search.split import with_parts
 from caramel.runtime.control.trials import TrialSettings
-from caramel.runtime.steps.program import Program
+from caramel.runtime.steps.factor_comparison import FactorComparison
 from tests.support.models import MODELS, conditional, loop
 from tests.support.networks import (
     Network,
@@ -372,16 +372,17 @@ def test_trials_go_on_without_factors(unlike, unlike_plans, caplog):
 
 @pytest.fixture(name="compared")
 def fixture_compared(monkeypatch):
-    """How many steps were done when bits were compared, each time."""
+    """The numbers of the steps in which bits were compared."""
     compared: list[int] = []
-    original = Program._first_unlike
+    original = FactorComparison.is_due
 
-    def spy(self, checksums):
-        if len(checksums):
-            compared.append(self._steps)
-        return original(self, checksums)
+    def spy(self, step, feeds):
+        is_due = original(self, step, feeds)
+        if is_due:
+            compared.append(step)
+        return is_due
 
-    monkeypatch.setattr(Program, "_first_unlike", spy)
+    monkeypatch.setattr(FactorComparison, "is_due", spy)
     return compared
 
 

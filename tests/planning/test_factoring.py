@@ -32,7 +32,7 @@ from caramel.planning.what_if.scaling import scale
 from caramel.planning.worth_a_trial import worth_a_trial
 from caramel.profiling.ops import profile_steps
 from caramel.runtime.control.trials import TrialSettings
-from caramel.runtime.steps.program import Unlike
+from caramel.runtime.steps.factor_comparison import Unlike
 from caramel.simulation.network_model import assumed_network
 from tests.support.networks import deep, network, slow_facts, slow_processors, train_steps, wide
 from tests.support.search_jobs import MB, layered, plain_of

@@ -18,7 +18,7 @@ from caramel.native import session as c_api
 from caramel.runtime.stalls.diagnosis import StallSettings
 from caramel.runtime.stalls.watchdog import Watchdog
 from caramel.runtime.steps.marks import StepMarks
-from caramel.runtime.steps.program import Program
+from caramel.runtime.steps.plan_executor import PlanExecutor
 from tests.support.barred import PATIENCE_S, Bar, barred, flagged
 from tests.support.networks import network
 
@@ -133,7 +133,7 @@ def test_a_reader_of_marks_makes_no_call_when_its_session_is_deleted(place, end,
         assert reader.calls.index("delete") > reader.calls.index("done")
 
 
-@pytest.mark.parametrize("place", ["Watchdog", "Program"])
+@pytest.mark.parametrize("place", ["Watchdog", "PlanExecutor"])
 def test_a_session_is_deleted_although_ending_its_threads_is_interrupted(place, monkeypatch):
     job = network("momentum", number=12)
     session = caramel.ARModel(job.context(), 2, planner="plain").session()
@@ -144,7 +144,9 @@ def test_a_session_is_deleted_although_ending_its_threads_is_interrupted(place, 
     def interrupt(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr({"Watchdog": Watchdog, "Program": Program}[place], "close", interrupt)
+    monkeypatch.setattr(
+        {"Watchdog": Watchdog, "PlanExecutor": PlanExecutor}[place], "close", interrupt
+    )
     with pytest.raises(KeyboardInterrupt):
         session.close()
     assert reader.calls == ["delete", "delete"]

@@ -8,7 +8,7 @@ import pytest
 import caramel
 from caramel.native import session as c_api
 from caramel.runtime import variables
-from caramel.runtime.steps import program
+from caramel.runtime.steps import plan_executor
 from tests.support.deferring import EVERY, SOME, deferred
 from tests.support.networks import (
     Network,
@@ -52,8 +52,8 @@ def model_of(job, choice):
     ("place", "name", "failure"),
     [
         (c_api, "_value", no_memory),  # of a fetched tensor
-        (program, "combine", no_memory),  # what the workers returned
-        (program, "combine", interrupted),
+        (plan_executor, "combine", no_memory),  # what the workers returned
+        (plan_executor, "combine", interrupted),
     ],
 )
 def test_a_step_whose_results_are_lost_counts(choice, place, name, failure, job, monkeypatch):

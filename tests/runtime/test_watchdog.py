@@ -187,12 +187,12 @@ def test_what_is_predicted_is_asked_for_until_it_is_known_and_when_plans_are_mad
     found = [None, None, Forecast(1.0, {}), Forecast(2.0, {})]
     monkeypatch.setattr(model._step.plans, "forecast", lambda name: found.pop(0))
     with model.session(trials=None, stalls=None) as session:
-        program = session._stepper.program
+        executor = session._stepper.executor
         watchdog = Watchdog(session._runner, model.cluster, session._job, StallSettings())
-        assert [watchdog._forecast(program) for _ in range(2)] == [None, None]
-        assert {watchdog._forecast(program).step_s for _ in range(3)} == {1.0}
+        assert [watchdog._forecast(executor) for _ in range(2)] == [None, None]
+        assert {watchdog._forecast(executor).step_s for _ in range(3)} == {1.0}
         watchdog.forget_forecasts()
-        assert watchdog._forecast(program).step_s == 2.0
+        assert watchdog._forecast(executor).step_s == 2.0
 
 
 def test_what_goes_wrong_in_looking_does_not_disturb_training(monkeypatch, caplog):

@@ -14,7 +14,7 @@ import caramel
 from caramel.cluster.servers import embedded_servers
 from caramel.core.devices import task_of
 from caramel.core.names import in_replica, tensor_in_replica
-from caramel.modifiers import variable_programs as programs
+from caramel.modifiers import variable_ops
 from caramel.modifiers.traffic_audit import Traffic
 from caramel.runtime.steps.feeds import Feed, split_feeds
 from tests.support.networks import tf, tf1
@@ -72,7 +72,7 @@ def traced_step(
 ) -> Trace:
     """Run two steps in a plain TensorFlow session, and look at the second."""
     plan, job, graph = model.plan, model.context.job, model.graph
-    workers, source = range(plan.workers), programs.source_prefix(plan)
+    workers, source = range(plan.workers), variable_ops.source_prefix(plan)
     train = [in_replica(worker, job.train_op) for worker in workers]
     fed = split_over_workers(model, feed)
     options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE, output_partition_graphs=True)
@@ -83,9 +83,9 @@ def traced_step(
         session.run([f"{source}/{v.initializer}" for v in plan.variables])
         session.run(
             [
-                programs.broadcast_op(w, v)
+                variable_ops.broadcast_op(w, v)
                 for v in plan.variables
-                for w in programs.broadcast_targets(v, plan)
+                for w in variable_ops.broadcast_targets(v, plan)
             ]
         )
         session.run(train, fed)

@@ -20,7 +20,7 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.core.facts import GradientFrontier, NetworkModel, ReplicaState, TimingTable
 from caramel.core.graph import OpGraph
-from caramel.modifiers.variable_programs import value_on
+from caramel.modifiers.variable_ops import value_on
 from caramel.simulation.network_model import assumed_network
 
 tf1 = tf.compat.v1

@@ -6,9 +6,9 @@ for each second that they cost, only those that save more; and as many of them a
 step the shortest, for which a few numbers are tried, each with a plan that is searched quickly.
 
 A product has to give the same bits on every worker. Kernels of alike processors do, and sessions
-compare (`caramel.runtime.steps.program`); those of accelerators need not (some add in the order in
-which their threads end), so `choose` factors nothing where an accelerator computes, or where it is
-not known what does.
+compare (`caramel.runtime.steps.factor_comparison`); those of accelerators need not (some add in the
+order in which their threads end), so `choose` factors nothing where an accelerator computes, or
+where it is not known what does.
 """
 
 from __future__ import annotations

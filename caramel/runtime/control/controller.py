@@ -26,8 +26,10 @@ from caramel.runtime.execution.distributed_graph import MEMORY_SHARE
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job, LivePlanning
 from caramel.runtime.stalls.watchdog import Watchdog
+from caramel.runtime.steps.factor_comparison import Unlike
 from caramel.runtime.steps.feeds import SplitFeeds
-from caramel.runtime.steps.program import Fetch, Program, StepResult, Unlike
+from caramel.runtime.steps.plan_executor import PlanExecutor
+from caramel.runtime.steps.step_result import Fetch, StepResult
 
 _RECENT_STEPS = 50
 
@@ -69,9 +71,9 @@ class Stepper:
         self._steps = 0
         self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
         self._usual_s: deque[float] = deque(maxlen=_RECENT_STEPS)  # likewise, of usual ones only
-        self._program = self._last = Program(self._plans.ensure(plan), job, runner)
-        self._programs = {plan: self._program}
-        self._beginning: dict[str, Program] = {}  # those that were interrupted may begin again
+        self._executor = self._last = PlanExecutor(self._plans.ensure(plan), job, runner)
+        self._executors = {plan: self._executor}
+        self._beginning: dict[str, PlanExecutor] = {}  # those that were interrupted may begin again
         self._probation = Probation(job, runner)
         self._probation.prepare(plan)
         self._given_up = 0  # how many plans
@@ -84,14 +86,14 @@ class Stepper:
     @property
     def preparation(self) -> list[str]:
         """Ops to run before the first step, unless `begin` is called."""
-        return self._program.preparation
+        return self._executor.preparation
 
     def begin(self) -> None:
         """Prepare the first step of a plan whose graph was added to a session's."""
-        self._program.begin()
+        self._executor.begin()
 
     @property
-    def program(self) -> Program:
+    def executor(self) -> PlanExecutor:
         """What did the last step, or will do the first."""
         return self._last
 
@@ -135,14 +137,14 @@ class Stepper:
         Raises:
             WorkerLostError, tf.errors.OpError: as `step`.
         """
-        program = self._program
-        if not program.serves(fetches):
+        executor = self._executor
+        if not executor.serves(fetches):
             self.flush(traces)
-            program = self._program_of(self._plans.undeferred(factored=self._may_factor))
-        self._last = program
+            executor = self._executor_of(self._plans.undeferred(factored=self._may_factor))
+        self._last = executor
         try:
-            with self._watched(program, self._steps + 1, traces) as options:
-                result = self._probation.step(program, fetches, feeds, self._usual_s, options)
+            with self._watched(executor, self._steps + 1, traces) as options:
+                result = self._probation.step(executor, fetches, feeds, self._usual_s, options)
         except GivenUpError as given_up:
             result = self._by_plain(given_up, self._steps + 1, traces)
         self._steps += 1
@@ -156,16 +158,16 @@ class Stepper:
             traces: gets the `RunMetadata` of their calls; None for no trace.
         """
         self._given_up += 1
-        program = self._program_of(self._plans.give_up(given_up.plan))
+        executor = self._executor_of(self._plans.give_up(given_up.plan))
         if self._trials is not None:
             self._trials.leave_out(given_up.plan)
-        if self._program.name == given_up.plan:
-            self._program = program
-        self._last = program
+        if self._executor.name == given_up.plan:
+            self._executor = executor
+        self._last = executor
         first = last + 1 - len(given_up.steps)
         for number, (fetches, feeds) in enumerate(given_up.steps, first):
-            with self._watched(program, number, traces) as options:
-                result = program.step(fetches, feeds, options)
+            with self._watched(executor, number, traces) as options:
+                result = executor.step(fetches, feeds, options)
         return result
 
     def leave_factors(self, unlike: Unlike) -> None:
@@ -182,7 +184,7 @@ class Stepper:
             unlike.parameter,
         )
         self._may_factor = False
-        names, settings = self._plans.leave_factors(self._program.name), None
+        names, settings = self._plans.leave_factors(self._executor.name), None
         if self._trials is not None:
             settings = self._trials.settings
             names += [plan.name for plan in self._trials.state().plans]
@@ -198,7 +200,7 @@ class Stepper:
 
     @contextmanager
     def _watched(
-        self, program: Program, number: int, traces: list[Any] | None
+        self, executor: PlanExecutor, number: int, traces: list[Any] | None
     ) -> Iterator[CallOptions]:
         """How to make the calls of a step, by its number, which is watched in this context."""
         if self._watchdog is None:
@@ -206,7 +208,7 @@ class Stepper:
             return
         expected_s = self._watch.expected_s if self._watch else None
         is_traced = traces is not None
-        with self._watchdog.over(program, number, expected_s, is_traced=is_traced) as look:
+        with self._watchdog.over(executor, number, expected_s, is_traced=is_traced) as look:
             yield CallOptions(traces, look)
 
     def use(self, name: str) -> None:
@@ -248,8 +250,8 @@ class Stepper:
             traces: gets the `RunMetadata` of the calls; None for no trace.
         """
         try:
-            with self._watched(self._program, self._steps, traces) as options:
-                self._probation.flush(self._program, self._usual_s, options)
+            with self._watched(self._executor, self._steps, traces) as options:
+                self._probation.flush(self._executor, self._usual_s, options)
         except GivenUpError as given_up:
             self._by_plain(given_up, self._steps, traces)
 
@@ -270,10 +272,10 @@ class Stepper:
         )
 
     def close(self) -> None:
-        """End all threads: first those that look into steps, then those of the programs."""
+        """End all threads: first those that look into steps, then those of the executors."""
         with ExitStack() as ending:
-            for program in (*self._programs.values(), *self._beginning.values()):
-                ending.callback(program.close)
+            for executor in (*self._executors.values(), *self._beginning.values()):
+                ending.callback(executor.close)
             if self._watchdog is not None:
                 ending.callback(self._watchdog.close)
 
@@ -282,7 +284,7 @@ class Stepper:
         if self._trials is None or not self._is_trying:
             return
         if not self._trials.is_over:
-            if self._are_made or self._trials.turn in self._programs or self._make_tried():
+            if self._are_made or self._trials.turn in self._executors or self._make_tried():
                 self._switch(self._trials.turn)
             return
         state = self._trials.state()
@@ -352,7 +354,7 @@ class Stepper:
         _log.info("planning from %d traced steps", len(traces))
         try:
             offsets_s = self._runner.clock_offsets_s()
-            names, expected_s = self._plans.replan(self._program.name, traces, offsets_s)
+            names, expected_s = self._plans.replan(self._executor.name, traces, offsets_s)
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
             return
@@ -363,7 +365,7 @@ class Stepper:
             self._watchdog.forget_forecasts()
         if names:
             self._watch.expected_s = expected_s
-            self.try_plans([self._program.name, *names], self._settings.trials)
+            self.try_plans([self._executor.name, *names], self._settings.trials)
 
     def _tell_drift(self, watch: Watch) -> None:
         drift = watch.take_news()
@@ -382,28 +384,28 @@ class Stepper:
 
     def _switch(self, name: str) -> None:
         """Let a plan do the next step."""
-        program = self._program_of(name)
-        if program is not self._program:
+        executor = self._executor_of(name)
+        if executor is not self._executor:
             self.flush()
-            self._program = self._last = program
+            self._executor = self._last = executor
 
     def _keep(self, name: str) -> None:
         """Let a plan do all steps; the others let go of what they keep."""
         self._switch(name)
-        for program in self._programs.values():
-            if program is not self._program:
-                program.free()
+        for executor in self._executors.values():
+            if executor is not self._executor:
+                executor.free()
 
-    def _program_of(self, name: str) -> Program:
-        """A plan's program, made when it is first asked for."""
-        if name not in self._programs:
+    def _executor_of(self, name: str) -> PlanExecutor:
+        """A plan's executor, made when it is first asked for."""
+        if name not in self._executors:
             if name not in self._beginning:
                 variant = self._plans.ensure(name)
                 self._probation.prepare(name)
-                self._beginning[name] = Program(variant, self._job, self._runner)
+                self._beginning[name] = PlanExecutor(variant, self._job, self._runner)
             self._beginning[name].begin()
-            self._programs[name] = self._beginning.pop(name)
-        return self._programs[name]
+            self._executors[name] = self._beginning.pop(name)
+        return self._executors[name]
 
     def _may_send(self, name: str) -> bool:
         """Whether a plan sends nothing that this session has left."""

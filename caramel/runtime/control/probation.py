@@ -38,7 +38,8 @@ from caramel.runtime.execution.calls import CallOptions
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
 from caramel.runtime.steps.feeds import SplitFeeds
-from caramel.runtime.steps.program import Fetch, Program, StepResult
+from caramel.runtime.steps.plan_executor import PlanExecutor
+from caramel.runtime.steps.step_result import Fetch, StepResult
 from caramel.runtime.variables import SharedState
 
 TIMES_EXPECTED = 100.0
@@ -89,48 +90,48 @@ class Probation:
 
     def step(
         self,
-        program: Program,
+        executor: PlanExecutor,
         fetches: Sequence[Fetch],
         feeds: SplitFeeds,
         usual_s: Sequence[float],
         options: CallOptions,
     ) -> StepResult:
-        """One step by a program.
+        """One step by an executor.
 
         Args:
             usual_s: how long the last usual steps took.
-            options: how its calls are made; while the program is on probation, it gets a limit.
+            options: how its calls are made; while the executor is on probation, it gets a limit.
 
         Raises:
-            GivenUpError: it did not end; the step is to be done by another program.
-            WorkerLostError, tf.errors.OpError: as `Program.step`.
+            GivenUpError: it did not end; the step is to be done by another executor.
+            WorkerLostError, tf.errors.OpError: as `PlanExecutor.step`.
         """
-        if self._trusts(program) or not (self._since or self._has_copies(program)):
-            return program.step(fetches, feeds, options)
+        if self._trusts(executor) or not (self._since or self._has_copies(executor)):
+            return executor.step(fetches, feeds, options)
         self._since.append((fetches, feeds))
-        return self._tried(program, usual_s, partial(program.step, fetches, feeds), options)
+        return self._tried(executor, usual_s, partial(executor.step, fetches, feeds), options)
 
-    def flush(self, program: Program, usual_s: Sequence[float], options: CallOptions) -> None:
-        """Do what is pending of a program's last step.
+    def flush(self, executor: PlanExecutor, usual_s: Sequence[float], options: CallOptions) -> None:
+        """Do what is pending of an executor's last step.
 
         Raises:
-            GivenUpError: it did not end; the steps are to be done by another program.
-            WorkerLostError, tf.errors.OpError: as `Program.flush`.
+            GivenUpError: it did not end; the steps are to be done by another executor.
+            WorkerLostError, tf.errors.OpError: as `PlanExecutor.flush`.
         """
-        if self._trusts(program) or not self._since or not program.is_pending:
-            program.flush(options)
+        if self._trusts(executor) or not self._since or not executor.is_pending:
+            executor.flush(options)
         else:
-            self._tried(program, usual_s, program.flush, options)
+            self._tried(executor, usual_s, executor.flush, options)
 
-    def _trusts(self, program: Program) -> bool:
-        name = program.name
+    def _trusts(self, executor: PlanExecutor) -> bool:
+        name = executor.name
         if name not in self._trusted and self._job.plans.is_plain(name):
             self._trusted.add(name)
         return name in self._trusted
 
-    def _has_copies(self, program: Program) -> bool:
+    def _has_copies(self, executor: PlanExecutor) -> bool:
         """Copy all variables; whether that could be done."""
-        if program.is_pending:  # of a step that was interrupted
+        if executor.is_pending:  # of a step that was interrupted
             return False
         if not self._has_room():
             _log.info("variables are too large to be copied before the first step of a plan")
@@ -149,32 +150,32 @@ class Probation:
 
     def _tried(
         self,
-        program: Program,
+        executor: PlanExecutor,
         usual_s: Sequence[float],
         function: Callable[[CallOptions], Result],
         options: CallOptions,
     ) -> Result:
         """What a plan on probation does, within its limit."""
-        limit_s = self._limit_s(program.name, usual_s)
+        limit_s = self._limit_s(executor.name, usual_s)
         limited = dataclasses.replace(options, limit_s=limit_s)
         begin_s = time.monotonic()
         try:
             result = function(limited)
-            did_all = program.did_all(limited)
+            did_all = executor.did_all(limited)
         except tf.errors.OpError:
             if time.monotonic() - begin_s >= limit_s:
                 late = f"did not end within {limit_s:.1f} s"
-                raise self._given_up(program, late) from None
+                raise self._given_up(executor, late) from None
             self._forget()
             raise
         except BaseException:
             self._since = []
             raise
         if not did_all:
-            raise self._given_up(program, "left out a part of what it is to do")
-        if program.is_proven:
-            self._trusted.add(program.name)
-        if not program.is_pending or program.is_proven:
+            raise self._given_up(executor, "left out a part of what it is to do")
+        if executor.is_proven:
+            self._trusted.add(executor.name)
+        if not executor.is_pending or executor.is_proven:
             self._forget()
         return result
 
@@ -188,10 +189,10 @@ class Probation:
         longest_s = max(longest_s, LEAST_S + prepared_s)
         return min(longest_s, self._runner.limit_of_calls_s)
 
-    def _given_up(self, program: Program, why: str) -> GivenUpError:
+    def _given_up(self, executor: PlanExecutor, why: str) -> GivenUpError:
         """Take back what was done of the steps since the copies were taken."""
         time.sleep(_SETTLED_S)
-        program.abandon()
+        executor.abandon()
         plan, steps = self._job.plan, self._since
         self._remembered.put_back()
         self._state.broadcast(v for v in plan.variables if not differs(v, plan))
@@ -200,11 +201,11 @@ class Probation:
         _log.warning(
             "plan '%s' is given up: its step %s. The variables are as they were before it%s; the "
             "plain plan does it in its place",
-            program.name,
+            executor.name,
             why,
             lost,
         )
-        return GivenUpError(program.name, steps)
+        return GivenUpError(executor.name, steps)
 
     def _forget(self) -> None:
         """Let go of the copies; that it fails would not matter."""

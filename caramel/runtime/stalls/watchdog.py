@@ -38,7 +38,7 @@ from caramel.runtime.stalls.diagnosis import (
     over,
 )
 from caramel.runtime.steps.marks import Done
-from caramel.runtime.steps.program import Program
+from caramel.runtime.steps.plan_executor import PlanExecutor
 
 _USUAL_STEPS, _LEAST_STEPS = 20, 3  # at most, and at least, for what a step usually takes
 _ASK_AGAIN = 0.2  # of a step; workers are not asked more often
@@ -52,7 +52,7 @@ class _Step:
     """A step under way."""
 
     number: int
-    program: Program
+    executor: PlanExecutor
     expected_s: float | None
     compiled: int
     is_traced: bool
@@ -89,17 +89,17 @@ class Watchdog:
 
     @contextmanager
     def over(
-        self, program: Program, number: int, expected_s: float | None, *, is_traced: bool
+        self, executor: PlanExecutor, number: int, expected_s: float | None, *, is_traced: bool
     ) -> Iterator[Look]:
         """Watch a step, whose calls are to be made with what this yields.
 
         Args:
-            program: does it.
+            executor: does it.
             number: of the step in the session.
             expected_s: how long it should take; None if not known.
             is_traced: whether its calls are traced, which makes them slower.
         """
-        step = _Step(number, program, expected_s, self._runner.compiled, is_traced)
+        step = _Step(number, executor, expected_s, self._runner.compiled, is_traced)
         begin_s = time.monotonic()
         try:
             after_s = self._settings.worth_a_look_s(self._usual_of(step))
@@ -147,7 +147,7 @@ class Watchdog:
         step.is_looked_into = True
         if self._thread is None:
             self._thread = CallThread("caramel-stalls")
-        done = step.program.marks.done
+        done = step.executor.marks.done
         self._thread.submit(lambda: self._look_into(step, done, elapsed_s, unreachable))
 
     def _look_into(
@@ -169,7 +169,7 @@ class Watchdog:
         if self._is_closed.is_set() or not self._is_worth_asking(step, course, elapsed_s):
             return None
         begin_s = time.monotonic()
-        marks = self._ask(step.program, done, unreachable)
+        marks = self._ask(step.executor, done, unreachable)
         if self._is_closed.is_set():
             return None
         elapsed_s += time.monotonic() - begin_s
@@ -179,8 +179,8 @@ class Watchdog:
             is_late = course.is_late(elapsed_s, self._settings) and not step.has_failed
             return over(course, elapsed_s) if is_late else None
         step.is_told = course.is_late(elapsed_s, self._settings)
-        workers = [self._describe(*each) for each in enumerate(step.program.plan.devices)]
-        driver = self._on(self._cluster.tasks[0], step.program.plan)
+        workers = [self._describe(*each) for each in enumerate(step.executor.plan.devices)]
+        driver = self._on(self._cluster.tasks[0], step.executor.plan)
         return find_stall(
             course, marks, elapsed_s, self._settings, workers, driver=min(driver, default=0)
         )
@@ -194,8 +194,8 @@ class Watchdog:
         return any(course.due(elapsed_s, self._settings))
 
     def _course(self, step: _Step, done: Done) -> Course:
-        name = step.program.name
-        forecast = self._forecast(step.program)
+        name = step.executor.name
+        forecast = self._forecast(step.executor)
         usual_s = self._usual_of(step)
         if not step.is_usual:
             # It may take much longer, so nothing is expected of it in particular.
@@ -205,7 +205,7 @@ class Watchdog:
         return course_of(
             step.number,
             name,
-            self._legs_of(step.program),
+            self._legs_of(step.executor),
             forecast,
             usual_s,
             computes=done.does_step,
@@ -214,25 +214,25 @@ class Watchdog:
 
     def _usual_of(self, step: _Step) -> float | None:
         """How long the step should take by what is known of others; None if nothing is."""
-        times_s = self._usual_s.get(step.program.name, ())
+        times_s = self._usual_s.get(step.executor.name, ())
         found_s = [] if step.expected_s is None else [step.expected_s]
         found_s += [median(times_s)] if len(times_s) >= _LEAST_STEPS else []
         return max(found_s, default=None)
 
-    def _legs_of(self, program: Program) -> tuple[Leg, ...]:
-        if program.name not in self._legs:
-            self._legs[program.name] = legs_of(program.plan, self._positions)
-        return self._legs[program.name]
+    def _legs_of(self, executor: PlanExecutor) -> tuple[Leg, ...]:
+        if executor.name not in self._legs:
+            self._legs[executor.name] = legs_of(executor.plan, self._positions)
+        return self._legs[executor.name]
 
-    def _forecast(self, program: Program) -> Forecast | None:
+    def _forecast(self, executor: PlanExecutor) -> Forecast | None:
         """What is predicted of a plan; if nothing is yet, it is asked for again in a later step."""
         known = self._forecasts  # of now: another thread may put another one in its place
-        if program.name not in known:
-            forecast = self._job.plans.forecast(program.name)
+        if executor.name not in known:
+            forecast = self._job.plans.forecast(executor.name)
             if forecast is None:
                 return None
-            known[program.name] = forecast
-        return known[program.name]
+            known[executor.name] = forecast
+        return known[executor.name]
 
     @cached_property
     def _positions(self) -> dict[str, int]:
@@ -244,12 +244,12 @@ class Watchdog:
     # Workers
 
     def _ask(
-        self, program: Program, done: Done, unreachable: tuple[Task, ...]
+        self, executor: PlanExecutor, done: Done, unreachable: tuple[Task, ...]
     ) -> list[Marks | None]:
         """The marks of each worker; None of those that do not answer in time."""
-        workers = range(program.plan.workers)
-        cut_off = {worker for task in unreachable for worker in self._on(task, program.plan)}
-        if not program.plan.marked_groups:
+        workers = range(executor.plan.workers)
+        cut_off = {worker for task in unreachable for worker in self._on(task, executor.plan)}
+        if not executor.plan.marked_groups:
             return [None if worker in cut_off else Marks() for worker in workers]
         asked: dict[int, Future[Marks]] = {}
         for worker in workers:
@@ -258,7 +258,7 @@ class Watchdog:
                 continue
             if worker not in self._askers:
                 self._askers[worker] = CallThread(f"caramel-marks-{worker}")
-            read = partial(program.marks.read, worker, done)
+            read = partial(executor.marks.read, worker, done)
             asked[worker] = self._asked[worker] = self._askers[worker].submit(read)
         wait(asked.values(), self._settings.answer_s)
         return [_answer(asked.get(worker)) for worker in workers]

@@ -1,4 +1,4 @@
-"""Reads, broadcasts and merges variables: the programs beside the training step.
+"""Ops beside the training step that read, broadcast, merge and restore variables.
 
 The *source* of a variable is the copy in which it is initialised and restored: the evaluation copy
 if there is one, else worker 0's (they share all but local variables). From there it is broadcast to
@@ -88,11 +88,11 @@ def synchronise(graph_def: Any, plan: Plan) -> Any:
     synchronised = copy_of(graph_def)
     devices = {node.name: node.device for node in graph_def.node}
     for variable in plan.variables:
-        _Programs(GraphWriter(synchronised), plan, variable, devices).write()
+        _VariableOps(GraphWriter(synchronised), plan, variable, devices).write()
     return synchronised
 
 
-class _Programs:
+class _VariableOps:
     """The ops for one variable."""
 
     def __init__(

@@ -1,9 +1,8 @@
-"""The training steps of one plan: what they fetch and feed, and what of them is done later."""
+"""Runs the training steps of one plan: what they fetch and feed, and what of them is done later."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from caramel.core.errors import CaramelError, FeedError
 from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
-from caramel.modifiers import variable_programs as programs
+from caramel.modifiers import variable_ops
 from caramel.modifiers.aggregation.results import aggregated_tensors
 from caramel.modifiers.batch_weights import counts, share, uneven
 from caramel.modifiers.defer import step_ops
@@ -24,54 +23,11 @@ from caramel.runtime.job import Job, Variant
 from caramel.runtime.steps.combine_results import combine
 from caramel.runtime.steps.deferred import Pending
 from caramel.runtime.steps.deferred_fetches import LateFetches
+from caramel.runtime.steps.factor_comparison import FactorComparison
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.marks import StepMarks
 from caramel.runtime.steps.scaled_results import Scaling
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None).
-
-    If it is `apart`, its result is a list with one value for each worker in any case.
-    """
-
-    op: str
-    tensor: TensorRef | None
-    apart: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unlike:
-    """A worker that computes a gradient from the same factors with other bits than worker 0."""
-
-    worker: int
-    parameter: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step returned.
-
-    Attributes:
-        values: for each fetch its result; None for an op.
-        is_usual: whether the call did what calls do in a row of equal steps: it prepared nothing,
-            and did the deferred part of exactly one step, if the plan defers anything.
-        unlike: a worker that was found to compute other bits than the others; the variables are not
-            the same on all workers then.
-        examples: the workers' numbers of examples, None if unknown.
-    """
-
-    values: list[Any]
-    is_usual: bool
-    unlike: Unlike | None = None
-    examples: Sequence[int] | None = None
-
-
-COMPARED_EVERY = 1000
-"""Steps; the first ones, at first each second one and then ever less often, are compared, too."""
-
-_UNSURE_STEPS = 64  # in which gradients that are 0 are compared again
+from caramel.runtime.steps.step_result import Fetch, StepResult
 
 
 def _ordered(graph: OpGraph, plan: Plan) -> OpGraph:
@@ -79,10 +35,10 @@ def _ordered(graph: OpGraph, plan: Plan) -> OpGraph:
     return graph.with_edges((edge.before, edge.after) for edge in plan.orders)
 
 
-class Program:
+class PlanExecutor:
     """Runs the training steps of one variant.
 
-    Nothing is pending when it is made; `flush` before another program or anything else looks at
+    Nothing is pending when it is made; `flush` before another executor or anything else looks at
     variables.
 
     Args:
@@ -102,10 +58,8 @@ class Program:
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
         self._by_handle = {variable.handle: variable for variable in plan.variables}
         self._targets = step_ops(plan)
-        self._factored = [group.members[0] for group in plan.factored]
+        self._comparison = FactorComparison(plan)
         self._steps = 0
-        self._seen_shapes: set[frozenset[tuple[TensorRef, tuple[int, ...]]]] = set()
-        self._is_unsure = False  # a gradient was 0 when it was compared
         self._counted = plan.examples is not None and plan.workers > 1 and plan.counts_examples
         self._scaling = Scaling(plan, job.plans)
 
@@ -154,12 +108,12 @@ class Program:
         self._pending.abandon()
 
     def free(self) -> None:
-        """Let go of what the program keeps on the workers; it can be used again."""
+        """Let go of what the executor keeps on the workers; it can be used again."""
         self.flush()
         self._pending.free()
 
     def close(self) -> None:
-        """End the program's threads."""
+        """End the executor's threads."""
         self._pending.close()
 
     def serves(self, fetches: Iterable[Fetch]) -> bool:
@@ -176,7 +130,7 @@ class Program:
     def step(
         self, fetches: Sequence[Fetch], feeds: SplitFeeds, options: CallOptions = DEFAULT
     ) -> StepResult:
-        """One training step with fetches that the program serves.
+        """One training step with fetches that the executor serves.
 
         Args:
             options: how its calls are made.
@@ -186,7 +140,7 @@ class Program:
             tf.errors.OpError: an op has failed.
         """
         compiled, parts = self._runner.compiled, self._pending.parts_done
-        is_compared = self._compares(feeds)
+        is_compared = self._comparison.is_due(self._steps + 1, feeds)
         besides = self._scaling.besides(f.tensor for f in fetches if f.tensor is not None)
         values, examples, checksums, more = self._run_step(
             fetches, besides, feeds, options, is_compared=is_compared
@@ -203,24 +157,8 @@ class Program:
         ]
         did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
         is_usual = did_one_part and self._runner.compiled == compiled and not is_compared
-        return StepResult(results, is_usual, self._first_unlike(checksums), examples)
-
-    def _compares(self, feeds: SplitFeeds) -> bool:
-        """Whether this step compares the bits of what every worker computes by itself.
-
-        Kernels choose how to compute by shapes and sizes, so they are compared with every new shape
-        that is fed, and now and then in any case.
-        """
-        if not self._factored:
-            return False
-        shapes = frozenset(
-            (tensor, np.shape(value)) for own in feeds.values for tensor, value in own.items()
-        )
-        is_new = shapes not in self._seen_shapes
-        self._seen_shapes.add(shapes)
-        count = self._steps + 1
-        is_due = count & (count - 1) == 0 or count % COMPARED_EVERY == 0
-        return is_new or is_due or (self._is_unsure and count <= _UNSURE_STEPS)
+        unlike = self._comparison.first_unlike(checksums)
+        return StepResult(results, is_usual, unlike, examples)
 
     def _run_step(
         self,
@@ -283,15 +221,6 @@ class Program:
             "computes for all; use session.run"
         )
 
-    def _first_unlike(self, checksums: Sequence[np.ndarray]) -> Unlike | None:
-        """The first worker with other checksums than worker 0."""
-        self._is_unsure = any(not np.all(own) for own in checksums)
-        for worker, own in enumerate(checksums):
-            for parameter, number, wanted in zip(self._factored, own, checksums[0], strict=True):
-                if number != wanted:
-                    return Unlike(worker, parameter)
-        return None
-
     def _share_feeds(self, examples: Sequence[int] | None) -> dict[TensorRef, Any]:
         """How much each worker's part counts; nothing is fed while all count alike."""
         if not self._plan.counts_examples or examples is None or len(set(examples)) == 1:
@@ -328,5 +257,5 @@ class Program:
             return replaced
         variable = self._by_handle.get(tensor.op)
         if variable is not None:
-            return programs.value_on(worker, variable)
+            return variable_ops.value_on(worker, variable)
         return names.tensor_in_replica(worker, tensor)
