@@ -25,15 +25,15 @@ class Assembly:
     """A graph in which the plans of one job, or of several steps of it, stand side by side.
 
     Args:
-        watch: told how long each part takes.
+        stopwatch: told how long each part takes.
         check: look after each modifier for what it has broken.
 
     Attributes:
         graph: the distributed graph.
     """
 
-    def __init__(self, watch: Stopwatch, *, check: bool = False) -> None:
-        self._watch, self._check = watch, check
+    def __init__(self, stopwatch: Stopwatch, *, check: bool = False) -> None:
+        self._stopwatch, self._check = stopwatch, check
         self.graph = DistributedGraph()
         self._lock = threading.Lock()  # sessions of one model may be used by different threads
 
@@ -59,7 +59,7 @@ class Assembly:
             else:
                 graph_def, traffic = self._rewritten(context, plan, STEP_MODIFIERS)
                 self.graph.add(stand_beside(graph_def, plan, number), number)
-        self._watch.note("serialise")
+        self._stopwatch.note("serialise")
         return number, traffic
 
     def _rewritten(
@@ -67,10 +67,10 @@ class Assembly:
     ) -> tuple[Any, Traffic]:
         check = check_graph if self._check else None
         done = rewrite(context.graph_def, plan, modifiers=modifiers, check=check)
-        self._watch.add(done.seconds)
+        self._stopwatch.add(done.seconds)
         traffic = _audit(context, done.graph_def, plan)
-        self._watch.note("audit")
-        self._watch.tell(f"{len(done.graph_def.node)} nodes, {plan.workers} workers")
+        self._stopwatch.note("audit")
+        self._stopwatch.tell(f"{len(done.graph_def.node)} nodes, {plan.workers} workers")
         return done.graph_def, traffic
 
 

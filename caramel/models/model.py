@@ -63,11 +63,11 @@ class Model:
                 f"{type(self).__name__} takes a caramel.Context, not {type(context).__name__}; "
                 "make one with caramel.Context(graph, train_op=train_op, loss=loss)"
             )
-        self._watch = Stopwatch(options.verbose)
+        self._stopwatch = Stopwatch(options.verbose)
         plans = by_step(options.plan, list(context.steps), "plan")
         facts = find_facts(context, workers, options)
-        assembly = Assembly(self._watch, check=options.check)
-        self._steps = Steps(facts, options, plans, assembly, self._watch)
+        assembly = Assembly(self._stopwatch, check=options.check)
+        self._steps = Steps(facts, options, plans, assembly, self._stopwatch)
         self._graph = assembly.graph
         self.context, self.cluster, self.steps = facts.context, facts.cluster, self._steps.own
         first = self._step = next(iter(self.steps.values()))
@@ -192,7 +192,7 @@ class Model:
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             config=config,
-            report=self._watch.note,
+            report=self._stopwatch.note,
             initial_feeds=initial_feeds,
         )
 

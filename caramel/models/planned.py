@@ -74,7 +74,7 @@ class PlannedStep:
 
 
 def plan_step(
-    step: KnownStep, job: JobFacts, options: ModelOptions, given: Plan | None, watch: Stopwatch
+    step: KnownStep, job: JobFacts, options: ModelOptions, given: Plan | None, stopwatch: Stopwatch
 ) -> PlannedStep:
     """Plan a step.
 
@@ -83,7 +83,7 @@ def plan_step(
         job: what is known of the whole job.
         options: what the user has chosen.
         given: the plan to carry out in place of a new one.
-        watch: told how long each part takes.
+        stopwatch: told how long each part takes.
 
     Raises:
         GraphError: the step cannot be distributed.
@@ -93,7 +93,7 @@ def plan_step(
     tell_order(step.context.op_graph, step.get(StateOrder))
     if len(job.devices) > 1:
         _tell_conditions(step.get(Merging))
-    plain = _plain_plan(step, job, options, watch)
+    plain = _plain_plan(step, job, options, stopwatch)
     key = None
     if given is None:
         if step.measured and options.plan is None and not options.analyzers:
@@ -107,16 +107,18 @@ def plan_step(
         decision = dataclasses.replace(decision, plan=plan, source="given")
     if planning.plans and planning.scheduling and plain.workers > 1:
         tell_lost_overlap(step.context.op_graph, step.context.job, analysis, plain.gradients)
-    watch.tell(f"the plan is {decision.source}")
-    watch.note("plan")
+    stopwatch.tell(f"the plan is {decision.source}")
+    stopwatch.note("plan")
     windows = known_windows(analysis)
     return PlannedStep(step, plain, plan, decision, windows, given is not None, key)
 
 
-def _plain_plan(step: KnownStep, job: JobFacts, options: ModelOptions, watch: Stopwatch) -> Plan:
+def _plain_plan(
+    step: KnownStep, job: JobFacts, options: ModelOptions, stopwatch: Stopwatch
+) -> Plan:
     frontier = step.get(GradientFrontier)
     weights = _weights(step, frontier) if len(job.devices) > 1 else {}
-    watch.note("analyse")
+    stopwatch.note("analyse")
     return plain_plan(
         step.context.op_graph,
         step.context.job,

@@ -43,7 +43,7 @@ class Steps:
         options: what the user has chosen.
         plans: by name of the step, plans to carry out in place of new ones.
         assembly: the graph in which the plans of all steps stand.
-        watch: told how long each part of the build takes.
+        stopwatch: told how long each part of the build takes.
 
     Attributes:
         own: the steps of the job by name.
@@ -58,9 +58,9 @@ class Steps:
         options: ModelOptions,
         plans: Mapping[StepName, Plan],
         assembly: Assembly,
-        watch: Stopwatch,
+        stopwatch: Stopwatch,
     ) -> None:
-        self._facts, self._options, self._watch = facts, options, watch
+        self._facts, self._options, self._stopwatch = facts, options, stopwatch
         self._assembly = assembly
         self._beside: dict[StepName, Beside] = {}
         self._joint: dict[tuple[StepName, frozenset[str]], StepModel | None] = {}
@@ -73,7 +73,7 @@ class Steps:
         self, name: StepName, known: KnownStep, options: ModelOptions, given: Plan | None = None
     ) -> StepModel:
         """A step, from its facts to what sessions are given of it."""
-        planned = plan_step(known, self._facts, options, given, self._watch)
+        planned = plan_step(known, self._facts, options, given, self._stopwatch)
         variants = Variants(self._assembly, planned)
         plans = PlanChoice(name, planned, variants, options, cores=self._facts.cores, steps=self)
         return StepModel(planned, variants, plans, self._assembly.graph, options)

@@ -41,8 +41,8 @@ from caramel.runtime.checkpoint import (
     some_of,
     write_checkpoint,
 )
-from caramel.runtime.control.controller import Stepper
-from caramel.runtime.control.controllers import Steppers
+from caramel.runtime.control.controller import Controller
+from caramel.runtime.control.controllers import Controllers
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
@@ -138,22 +138,22 @@ class Session:
             available = self._runner.available_devices(start_timeout_s)
             is_soft = config is not None and config.allow_soft_placement
             check_devices(job.context, job.plan.devices, available, is_soft=is_soft)
-            self._steppers = Steppers(jobs, settings, self._runner, cluster)
-            self._parts.callback(self._steppers.close)
+            self._controllers = Controllers(jobs, settings, self._runner, cluster)
+            self._parts.callback(self._controllers.close)
             note("connect")
             self._state = SharedState(job, self._runner)
             self._runner.extend()
             note("place")
-            self._state.initialise(initial, besides=self._steppers.preparation)
+            self._state.initialise(initial, besides=self._controllers.preparation)
         except BaseException:
             self.close()
             raise
         note("initialise")
 
     @property
-    def _stepper(self) -> Stepper:
+    def _controller(self) -> Controller:
         """What did the last step."""
-        return self._steppers.active
+        return self._controllers.active
 
     # Training
 
@@ -196,22 +196,22 @@ class Session:
                 updated.
             tf.errors.OpError: an op has failed.
         """
-        return self._step(Stepper.step, feed_dict, fetches, step)
+        return self._step(Controller.step, feed_dict, fetches, step)
 
     def _step(
         self,
-        run: Callable[[Stepper, Sequence[Fetch], SplitFeeds], StepResult],
+        run: Callable[[Controller, Sequence[Fetch], SplitFeeds], StepResult],
         feed_dict: Mapping[Any, Any] | None,
         fetches: Any = None,
         step: StepName | None = None,
     ) -> Any:
-        """One step: what the user gave is checked, `run` lets a stepper run it."""
+        """One step: what the user gave is checked, `run` lets a controller run it."""
         self._check_open()
-        wanted = self._steppers.own(step).job.context.job.loss if fetches is None else fetches
+        wanted = self._controllers.own(step).job.context.job.loss if fetches is None else fetches
         structure = str(wanted) if isinstance(wanted, TensorRef) else wanted
         fetched, flat = self._fetches(structure)
-        stepper = self._steppers.serving(step, [fetch.op for fetch in flat])
-        job = stepper.job
+        controller = self._controllers.serving(step, [fetch.op for fetch in flat])
+        job = controller.job
         given = self._feeds(job, feed_dict)
         feeds = split_feeds(given, job.plan.workers)
         if feeds.examples is None and job.state.taken_for_batches:
@@ -223,10 +223,10 @@ class Session:
             self._settle()
         self._state.may_change()
         with self._state.torn_by_failures():
-            self._steppers.take_over(stepper)
-            result = run(stepper, flat, feeds)
+            self._controllers.take_over(controller)
+            result = run(controller, flat, feeds)
             if result.unlike is not None:
-                stepper.leave_factors(result.unlike)
+                controller.leave_factors(result.unlike)
                 self._state.tear()
         return self._packed(fetched, result.values, result.examples, job)
 
@@ -266,10 +266,10 @@ class Session:
         plan = ""
         traces: list[Any] = []
 
-        def run(stepper: Stepper, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+        def run(controller: Controller, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
             nonlocal plan
-            result = stepper.step_as_before(fetches, feeds, traces)
-            plan = stepper.executor.name
+            result = controller.step_as_before(fetches, feeds, traces)
+            plan = controller.executor.name
             return result
 
         clock_offsets_s = self._runner.clock_offsets_s()
@@ -303,7 +303,7 @@ class Session:
         """
         self._check_open()
         with self._state.torn_by_failures():
-            self._steppers.own(step).use(plan)
+            self._controllers.own(step).use(plan)
 
     @in_turn
     def try_plans(
@@ -329,9 +329,9 @@ class Session:
             raise PlanError(f"settings must be caramel.TrialSettings or None, not {settings!r}")
         if isinstance(plans, str) or not isinstance(plans, Iterable | None):
             raise PlanError(f"plans must be a list of names, not {plans!r}")
-        stepper = self._steppers.own(step)
-        tried = list(stepper.job.plans.names) if plans is None else list(plans)
-        stepper.try_plans(tried, settings or TrialSettings())
+        controller = self._controllers.own(step)
+        tried = list(controller.job.plans.names) if plans is None else list(plans)
+        controller.try_plans(tried, settings or TrialSettings())
 
     def metrics(self, *, step: StepName | None = None) -> Metrics:
         """How training goes: steps, the plan in use, step times, trials, stalls.
@@ -344,7 +344,7 @@ class Session:
         Raises:
             FeedError: the job has several steps, and `step` is none of them.
         """
-        return self._steppers.metrics(step)
+        return self._controllers.metrics(step)
 
     # Anything but training
 
@@ -394,7 +394,7 @@ class Session:
 
     def _refuse_training(self, flat: Sequence[Fetch], closure: set[str]) -> None:
         """Raise if a fetch belongs to training: it would be that of one worker, or of none."""
-        for train_op in self._steppers.train_ops:
+        for train_op in self._controllers.train_ops:
             if train_op in closure:
                 raise FeedError(
                     f"session.run would run the train op '{train_op}' on one worker only; use "
@@ -533,7 +533,7 @@ class Session:
     def _settle(self) -> None:
         """Do what is pending of the last step; then all replicas are equal."""
         with self._state.torn_by_failures():
-            self._stepper.flush()
+            self._controller.flush()
         self._state.mend()
 
     # Names

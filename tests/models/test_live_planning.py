@@ -13,7 +13,7 @@ import caramel
 from caramel.core.errors import FeedError, PlanError
 from caramel.core.util.fingerprint import Machine, this_machine
 from caramel.models.plan_choice import plan_from_traces
-from caramel.runtime.control.drift import ReplanSettings, Watch
+from caramel.runtime.control.drift import DriftMonitor, ReplanSettings
 from caramel.runtime.control.trials import TrialSettings
 from tests.support.networks import (
     CLASSES,
@@ -34,83 +34,89 @@ AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
 
 
 def test_a_job_without_facts_is_traced_after_its_first_steps_and_then_planned():
-    watch = Watch(ReplanSettings(first_after=3, traced=2), begins=True, again=False)
+    monitor = DriftMonitor(ReplanSettings(first_after=3, traced=2), begins=True, again=False)
     for _ in range(2):
-        watch.record(0.1)
-    assert not watch.wants_trace
-    watch.record(9.0, counts=False)
-    assert not watch.wants_trace
-    watch.record(0.1)
-    assert watch.wants_trace
-    watch.record_trace()
-    assert watch.wants_trace
-    assert not watch.wants_plan
-    watch.record_trace()
-    assert not watch.wants_trace
-    assert watch.wants_plan
-    watch.expect(0.05)
-    assert not watch.wants_plan
+        monitor.record(0.1)
+    assert not monitor.wants_trace
+    monitor.record(9.0, counts=False)
+    assert not monitor.wants_trace
+    monitor.record(0.1)
+    assert monitor.wants_trace
+    monitor.record_trace()
+    assert monitor.wants_trace
+    assert not monitor.wants_plan
+    monitor.record_trace()
+    assert not monitor.wants_trace
+    assert monitor.wants_plan
+    monitor.expect(0.05)
+    assert not monitor.wants_plan
 
 
 def test_short_steps_are_left_as_they_are():
-    watch = Watch(ReplanSettings(first_after=2, least_step_s=0.02), begins=True, again=False)
+    monitor = DriftMonitor(
+        ReplanSettings(first_after=2, least_step_s=0.02), begins=True, again=False
+    )
     for _ in range(5):
-        watch.record(0.01)
-    assert not watch.wants_trace
+        monitor.record(0.01)
+    assert not monitor.wants_trace
 
 
 def test_drift_is_told_once_and_planned_for_only_if_asked():
     for again in (False, True):
-        watch = Watch(ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=again)
-        watch.expected_s = 0.1
+        monitor = DriftMonitor(
+            ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=again
+        )
+        monitor.expected_s = 0.1
         for _ in range(3):
-            watch.record(0.14)
-        assert watch.drift == pytest.approx(1.4)
-        assert watch.take_news() is None
+            monitor.record(0.14)
+        assert monitor.drift == pytest.approx(1.4)
+        assert monitor.take_news() is None
         for _ in range(3):  # for the median of three the second is the first one too long
-            watch.record(0.2)
-        assert watch.take_news() is None
-        watch.record(0.2)
-        assert watch.take_news() == pytest.approx(2.0)
-        assert watch.take_news() is None
-        assert watch.wants_trace == again
+            monitor.record(0.2)
+        assert monitor.take_news() is None
+        monitor.record(0.2)
+        assert monitor.take_news() == pytest.approx(2.0)
+        assert monitor.take_news() is None
+        assert monitor.wants_trace == again
 
 
 def test_steps_that_are_too_short_to_plan_for_drift_without_being_traced():
     settings = ReplanSettings(window=1, lasting_s=0.0, least_step_s=0.02)
-    watch = Watch(settings, begins=False, again=True)
-    watch.expect(0.005)
-    watch.record(0.015)
-    assert watch.plans_again
-    assert not watch.wants_trace
-    assert watch.take_news() == pytest.approx(3.0)
+    monitor = DriftMonitor(settings, begins=False, again=True)
+    monitor.expect(0.005)
+    monitor.record(0.015)
+    assert monitor.plans_again
+    assert not monitor.wants_trace
+    assert monitor.take_news() == pytest.approx(3.0)
 
 
 def test_a_disturbance_that_passes_is_no_drift():
-    watch = Watch(ReplanSettings(window=1, lasting_s=1.0), begins=False, again=True)
-    watch.expected_s = 0.1
+    monitor = DriftMonitor(ReplanSettings(window=1, lasting_s=1.0), begins=False, again=True)
+    monitor.expected_s = 0.1
     for _ in range(5):
-        watch.record(0.9)
-        watch.record(0.1)
-    assert watch.take_news() is None
+        monitor.record(0.9)
+        monitor.record(0.1)
+    assert monitor.take_news() is None
 
 
 def test_where_nothing_is_expected_any_more_the_next_steps_tell():
-    watch = Watch(ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=True)
-    watch.expect(None)
+    monitor = DriftMonitor(
+        ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=True
+    )
+    monitor.expect(None)
     for step_s in (0.1, 0.3, 0.2):
-        watch.record(step_s)
-    assert watch.expected_s == 0.2
+        monitor.record(step_s)
+    assert monitor.expected_s == 0.2
     for _ in range(6):
-        watch.record(0.5)
-    assert watch.take_news() == pytest.approx(2.5)
+        monitor.record(0.5)
+    assert monitor.take_news() == pytest.approx(2.5)
 
 
 def test_nothing_drifts_before_anything_is_expected():
-    watch = Watch(ReplanSettings(window=1), begins=False, again=True)
-    watch.record(100.0)
-    assert watch.drift is None
-    assert not watch.wants_trace
+    monitor = DriftMonitor(ReplanSettings(window=1), begins=False, again=True)
+    monitor.record(100.0)
+    assert monitor.drift is None
+    assert not monitor.wants_trace
 
 
 @pytest.mark.processes
@@ -362,7 +368,7 @@ def test_the_planner_of_the_paper_can_plan_again_while_the_job_runs(caplog):
         caplog.at_level(logging.WARNING, "caramel"),
         slow.session(replanning=drifting) as session,
     ):
-        session._stepper._watch.expected_s = 1e-9
+        session._controller._drift.expected_s = 1e-9
         train_steps(session, job, 8)
     (told,) = [m for m in caplog.messages if "times as long as expected (0.0000 s)" in m]
     assert told.endswith("planning again from fresh measurements")

@@ -50,7 +50,7 @@ def outputs_of(session, feed):
     for _ in range(2):
         session.step(feed)
     traces = []
-    session._step(lambda stepper, *given: stepper.step_as_before(*given, traces), feed)
+    session._step(lambda controller, *given: controller.step_as_before(*given, traces), feed)
     found = {}
     for metadata in traces:
         for device in metadata.step_stats.dev_stats:

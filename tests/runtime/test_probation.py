@@ -182,7 +182,7 @@ def test_a_deferred_part_that_never_ends_is_done_again_with_its_step(monkeypatch
     with model.session(trials=None) as session:
         initial = session.variables()
         session.use("deferred")
-        pending = session._stepper.executor._pending
+        pending = session._controller.executor._pending
         compiled = pending._runner.compile
 
         def hanging(tensors, targets, fed, options):

@@ -3,8 +3,8 @@
 ================ ===================================================================================
 `controller`     which plan does the next training step? One of a session's plans, or each in its
                  turn
-`controllers`    which stepper does a step? There is one for each step of a job, and for each joint
-                 one
+`controllers`    which controller does a step? There is one for each step of a job, and for each
+                 joint one
 `drift`          when does a running job measure itself and plan again?
 `kept_variables` the variables as they were before a step that may be given up
 `metrics`        what a session can tell of itself, as plain data

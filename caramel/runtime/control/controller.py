@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from caramel.core.errors import CaramelError, PlanError
-from caramel.runtime.control.drift import Watch
+from caramel.runtime.control.drift import DriftMonitor
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.probation import GivenUpError, Probation
 from caramel.runtime.control.settings import ControlSettings
@@ -36,7 +36,7 @@ _RECENT_STEPS = 50
 _log = logging.getLogger(__name__)
 
 
-class Stepper:
+class Controller:
     """Runs training steps.
 
     Args:
@@ -59,10 +59,12 @@ class Stepper:
     ) -> None:
         self._job, self._runner, self._plans = job, runner, job.plans
         self._settings, self._planning, self._watchdog = settings, planning, watchdog
-        self._watch: Watch | None = None
+        self._drift: DriftMonitor | None = None
         if planning is not None:
-            self._watch = Watch(settings.replanning, begins=planning.begins, again=planning.again)
-            self._watch.expected_s = planning.expected_s
+            self._drift = DriftMonitor(
+                settings.replanning, begins=planning.begins, again=planning.again
+            )
+            self._drift.expected_s = planning.expected_s
         self._may_factor = True
         self._traces: list[list[Any]] = []
         self._trials: Trials | None = None
@@ -105,7 +107,7 @@ class Stepper:
             tf.errors.OpError: an op has failed; that step does not count.
         """
         self._take_turn()
-        if self._watch is not None and not self._is_trying and self._watch.wants_trace:
+        if self._drift is not None and not self._is_trying and self._drift.wants_trace:
             return self._traced(fetches, feeds)
         begin_s, given_up = time.perf_counter(), self._given_up
         result = self.step_as_before(fetches, feeds)
@@ -119,9 +121,9 @@ class Stepper:
             self._watchdog.record(self._last.name, step_s)
         if self._is_trying and self._trials is not None:
             self._trials.record(step_s, counts=result.is_usual)
-        elif self._watch is not None:
-            self._watch.record(step_s, counts=result.is_usual)
-            self._tell_drift(self._watch)
+        elif self._drift is not None:
+            self._drift.record(step_s, counts=result.is_usual)
+            self._tell_drift(self._drift)
         return result
 
     def step_as_before(
@@ -188,9 +190,9 @@ class Stepper:
         if self._trials is not None:
             settings = self._trials.settings
             names += [plan.name for plan in self._trials.state().plans]
-        if self._planning is not None and self._watch is not None:
+        if self._planning is not None and self._drift is not None:
             settings = settings or self._settings.trials
-            self._watch.expect(None)
+            self._drift.expect(None)
             self._traces = []
         if settings is None:
             self._keep(names[0])
@@ -206,7 +208,7 @@ class Stepper:
         if self._watchdog is None:
             yield CallOptions(traces)
             return
-        expected_s = self._watch.expected_s if self._watch else None
+        expected_s = self._drift.expected_s if self._drift else None
         is_traced = traces is not None
         with self._watchdog.over(executor, number, expected_s, is_traced=is_traced) as look:
             yield CallOptions(traces, look)
@@ -225,7 +227,7 @@ class Stepper:
                 "compute the same bits"
             )
         self._trials, self._is_trying = None, False
-        self._planning = self._watch = None
+        self._planning = self._drift = None
         self._keep(name)
 
     def try_plans(self, names: Sequence[str], settings: TrialSettings) -> None:
@@ -257,9 +259,9 @@ class Stepper:
 
     def metrics(self) -> Metrics:
         """How training goes; another thread may do a step meanwhile."""
-        trials, watch = self._trials, self._watch
-        expected_s = watch.expected_s if watch else None
-        drift = watch.drift if watch else None
+        trials, monitor = self._trials, self._drift
+        expected_s = monitor.expected_s if monitor else None
+        drift = monitor.drift if monitor else None
         return Metrics(
             self._steps,
             self._last.name,
@@ -293,9 +295,9 @@ class Stepper:
         if len(state.plans) == 1:  # nothing was compared
             return
         _log.info("plan '%s' is kept: %s", state.turn, _told(state))
-        if self._planning is not None and self._watch is not None:
+        if self._planning is not None and self._drift is not None:
             self._plans.keep(state.turn)
-            self._watch.expect(next(p.median_s for p in state.plans if p.name == state.turn))
+            self._drift.expect(next(p.median_s for p in state.plans if p.name == state.turn))
 
     def _make_tried(self) -> bool:
         """Let all plans that are tried be made, so that TensorFlow has to place them only once.
@@ -324,9 +326,9 @@ class Stepper:
             )
         if len(made) == 1:
             self._trials, self._is_trying = None, False
-            if self._planning is not None and self._watch is not None:
+            if self._planning is not None and self._drift is not None:
                 self._plans.go_on(made[0])
-                self._watch.expect(median(self._recent_s) if self._recent_s else None)
+                self._drift.expect(median(self._recent_s) if self._recent_s else None)
         elif len(made) < len(self._trials.state().plans):
             self._trials = Trials(made, self._trials.settings)
         self._are_made = True
@@ -336,21 +338,21 @@ class Stepper:
 
     def _traced(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
         """A step that is traced; after the last of them, plans are made and tried."""
-        assert self._watch is not None
+        assert self._drift is not None
         traces: list[Any] = []
         result = self.step_as_before(fetches, feeds, traces)
         self._traces.append([metadata.step_stats for metadata in traces])
-        self._watch.record_trace()
-        if self._watch.wants_plan:
+        self._drift.record_trace()
+        if self._drift.wants_plan:
             self._plan()
         return result
 
     def _plan(self) -> None:
         """Make plans from what was traced, and try them. What goes wrong costs no training."""
         assert self._settings.trials is not None
-        assert self._watch is not None
+        assert self._drift is not None
         traces, self._traces = self._traces, []
-        self._watch.expect(self._watch.usual_s)  # tells better than a prediction of the same steps
+        self._drift.expect(self._drift.usual_s)  # tells better than a prediction of the same steps
         _log.info("planning from %d traced steps", len(traces))
         try:
             offsets_s = self._runner.clock_offsets_s()
@@ -364,21 +366,21 @@ class Stepper:
         if self._watchdog is not None:
             self._watchdog.forget_forecasts()
         if names:
-            self._watch.expected_s = expected_s
+            self._drift.expected_s = expected_s
             self.try_plans([self._executor.name, *names], self._settings.trials)
 
-    def _tell_drift(self, watch: Watch) -> None:
-        drift = watch.take_news()
-        if drift is not None and watch.expected_s is not None:
+    def _tell_drift(self, monitor: DriftMonitor) -> None:
+        drift = monitor.take_news()
+        if drift is not None and monitor.expected_s is not None:
             what = "replan='auto' would plan again"
-            if watch.wants_trace:
+            if monitor.wants_trace:
                 what = "planning again from fresh measurements"
-            elif watch.plans_again:
+            elif monitor.plans_again:
                 what = "they are too short for planning again to pay"
             _log.warning(
                 "steps take %.2f times as long as expected (%.4f s); %s",
                 drift,
-                watch.expected_s,
+                monitor.expected_s,
                 what,
             )
 

@@ -1,4 +1,4 @@
-"""Which stepper does a step? There is one for each step of a job, and for each joint one.
+"""Which controller does a step? There is one for each step of a job, and for each joint one.
 
 All work on the same variables, so before another one takes over, what is pending of the last step
 is done.
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 
 from caramel.cluster.cluster import Cluster
 from caramel.core.train_steps import StepName, chosen
-from caramel.runtime.control.controller import Stepper
+from caramel.runtime.control.controller import Controller
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.execution.runner import Runner
@@ -20,8 +20,8 @@ from caramel.runtime.job import Job
 from caramel.runtime.stalls.watchdog import Watchdog
 
 
-class Steppers:
-    """The steppers of a session.
+class Controllers:
+    """The controllers of a session.
 
     Args:
         jobs: the steps of the job by name.
@@ -41,32 +41,32 @@ class Steppers:
         cluster: Cluster,
     ) -> None:
         self._settings, self._runner, self._cluster = settings, runner, cluster
-        self._own = {name: self._stepper(job) for name, job in jobs.items()}
-        self._joint: dict[StepName, list[Stepper]] = {name: [] for name in jobs}
-        self._serving: dict[tuple[StepName, tuple[str, ...]], Stepper] = {}
+        self._own = {name: self._controller(job) for name, job in jobs.items()}
+        self._joint: dict[StepName, list[Controller]] = {name: [] for name in jobs}
+        self._serving: dict[tuple[StepName, tuple[str, ...]], Controller] = {}
         self._last = dict(self._own)  # by name of the step what did it last
         self.active = next(iter(self._own.values()))
 
     @property
     def preparation(self) -> list[str]:
         """Ops to run before the first step."""
-        return [op for stepper in self._own.values() for op in stepper.preparation]
+        return [op for controller in self._own.values() for op in controller.preparation]
 
     @property
     def train_ops(self) -> list[str]:
         """The train op of each step of the job."""
-        return [stepper.job.context.job.train_op for stepper in self._own.values()]
+        return [controller.job.context.job.train_op for controller in self._own.values()]
 
-    def own(self, step: StepName | None) -> Stepper:
-        """The stepper of a step of the job.
+    def own(self, step: StepName | None) -> Controller:
+        """The controller of a step of the job.
 
         Raises:
             FeedError: there is no such step, or several and none is named.
         """
         return self._own[chosen(step, self._own)]
 
-    def serving(self, step: StepName | None, fetched: Sequence[str]) -> Stepper:
-        """The stepper that does a step and runs ops that are fetched.
+    def serving(self, step: StepName | None, fetched: Sequence[str]) -> Controller:
+        """The controller that does a step and runs ops that are fetched.
 
         Raises:
             FeedError: there is no such step, or several and none is named.
@@ -79,15 +79,15 @@ class Steppers:
         self._last[name] = self._serving[key]
         return self._serving[key]
 
-    def take_over(self, stepper: Stepper) -> None:
-        """Let a stepper do the next step.
+    def take_over(self, controller: Controller) -> None:
+        """Let a controller do the next step.
 
         Raises:
             WorkerLostError, tf.errors.OpError: what was pending of the last one has failed.
         """
-        if stepper is not self.active:
+        if controller is not self.active:
             self.active.flush()
-            self.active = stepper
+            self.active = controller
 
     def metrics(self, step: StepName | None) -> Metrics:
         """How training by a step goes; its joint steps count as such, too."""
@@ -99,11 +99,11 @@ class Steppers:
     def close(self) -> None:
         """End all threads, each also if another one's end is interrupted."""
         with ExitStack() as ending:
-            for name, stepper in self._own.items():
-                for each in (stepper, *self._joint[name]):
+            for name, controller in self._own.items():
+                for each in (controller, *self._joint[name]):
                     ending.callback(each.close)
 
-    def _find(self, name: StepName, fetched: Sequence[str]) -> Stepper:
+    def _find(self, name: StepName, fetched: Sequence[str]) -> Controller:
         own = self._own[name]
         job = own.job.plans.joint(fetched)
         if job is None:
@@ -111,12 +111,12 @@ class Steppers:
         known = [each for each in self._joint[name] if each.job is job]
         if known:
             return known[0]
-        stepper = self._stepper(job)
-        stepper.begin()
-        self._joint[name].append(stepper)
-        return stepper
+        controller = self._controller(job)
+        controller.begin()
+        self._joint[name].append(controller)
+        return controller
 
-    def _stepper(self, job: Job) -> Stepper:
+    def _controller(self, job: Job) -> Controller:
         """What does a step; plans are tried in it if there is something to try."""
         settings, plans = self._settings, job.plans
         planning, tried = None, [plans.own]
@@ -126,7 +126,7 @@ class Steppers:
         watchdog = None
         if settings.stalls is not None:
             watchdog = Watchdog(self._runner, self._cluster, job, settings.stalls)
-        stepper = Stepper(job, self._runner, tried[0], settings, planning, watchdog)
+        controller = Controller(job, self._runner, tried[0], settings, planning, watchdog)
         if settings.trials is not None and (settings.tries_all or len(tried) > 1):
-            stepper.try_plans(tried, settings.trials)
-        return stepper
+            controller.try_plans(tried, settings.trials)
+        return controller

@@ -50,7 +50,7 @@ class ReplanSettings:
             raise PlanError(f"lasting_s must be at least 0, not {self.lasting_s}")
 
 
-class Watch:
+class DriftMonitor:
     """Watches the times of steps, and says when to trace them and to plan.
 
     Args:
