@@ -17,7 +17,6 @@ bytes of parameters and gradients are real.
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +30,15 @@ import caramel
 from benchmarks import networks
 from benchmarks.emulate import emulate, flops_times
 from benchmarks.workers import measured_profile
+from caramel.core.devices import task_of
 from caramel.core.names import group_of
 from caramel.core.timeline import Timeline
+from caramel.native import labels
 
 tf1 = tf.compat.v1
 
 ACCELERATOR = "K80"
 WORKER, SERVER = "/job:worker/task:0", "/job:worker/task:1"
-# TensorFlow's label of a transfer that ends at task 0: size, rate, tensor, where from and where to.
-_TRANSFER = re.compile(r"edge_\d+_(?P<op>\S+) from \S*/task:1/\S* to \S*/task:0/")
 
 
 class System(Protocol):
@@ -66,10 +65,10 @@ def arrivals(metadata: Any, parameter_of: Callable[[str], str | None]) -> tuple[
     last: dict[str, tuple[int, int]] = {}
     for device in metadata.step_stats.dev_stats:
         for entry in device.node_stats:
-            if entry.node_name != "RecvTensor":
+            found = labels.transfer(entry)
+            if found is None or (task_of(found.source), task_of(found.target)) != (SERVER, WORKER):
                 continue
-            found = _TRANSFER.search(entry.timeline_label)
-            parameter = parameter_of(found["op"]) if found else None
+            parameter = parameter_of(found.op)
             if parameter is not None:
                 begin_us = entry.all_start_micros
                 times = (begin_us + entry.all_end_rel_micros, begin_us)

@@ -15,8 +15,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from caramel.native import check, library
+
 _VARIABLE = "GRPC_EXPERIMENTS"
-_WHOLE_MESSAGES = "tcp_frame_size_tuning,tcp_rcv_lowat"
+_WHOLE_MESSAGES = ("tcp_frame_size_tuning", "tcp_rcv_lowat")
 
 
 @contextmanager
@@ -25,11 +27,15 @@ def whole_messages() -> Iterator[None]:
 
     Where the user has set the variable ``GRPC_EXPERIMENTS``, what it says holds; so an empty one
     leaves gRPC as it is. Otherwise it is set only inside, and no child process inherits it.
+
+    Raises:
+        InstallationError: TensorFlow is not installed, or its gRPC has no such experiments.
     """
     if _VARIABLE in os.environ:
         yield
         return
-    os.environ[_VARIABLE] = _WHOLE_MESSAGES
+    check.check_experiments(library.path(), _WHOLE_MESSAGES)
+    os.environ[_VARIABLE] = ",".join(_WHOLE_MESSAGES)
     try:
         yield
     finally:

@@ -12,13 +12,15 @@ The subclasses say which kind of mistake or failure it is:
 `ProfileError`             measured facts cannot be had, read, or used for this job
 `FileError`                a file cannot be written
 `SessionError`             a session was used after it was closed, or after it failed
-`InstallationError`        TensorFlow, or a part of it, is not installed
+`InstallationError`        TensorFlow is not installed, or is not as Caramel needs it
 `MissingFactError`         an analyzer needs a fact that nothing provides
 `InvariantError`           Caramel built a graph it must not build; please report it
 ========================== ==================================================================
 """
 
 from __future__ import annotations
+
+from caramel.core.version import TENSORFLOW
 
 
 class CaramelError(Exception):
@@ -111,7 +113,13 @@ class SessionError(CaramelError):
 
 
 class InstallationError(CaramelError):
-    """TensorFlow, or a part of it that is needed, is not installed."""
+    """TensorFlow is not installed, or is not as Caramel needs it. Says what to install."""
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. Install exactly the TensorFlow that Caramel is made for, here "
+            f'and on all other machines: pip install "tensorflow=={TENSORFLOW}.*"'
+        )
 
 
 class MissingFactError(CaramelError):

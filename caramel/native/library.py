@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from caramel.core.errors import InstallationError
+from caramel.native import check
 
 _LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_cc.2.dylib")
 _PLUGINS = "tensorflow-plugins"  # the folder beside TensorFlow's own that its import looks into
@@ -57,13 +58,12 @@ def functions(signatures: Signatures, *, long: Collection[str] = ()) -> SimpleNa
         long: the functions during which other threads of Python run; the others are over at once.
 
     Raises:
-        InstallationError: TensorFlow is not installed, or has no such library.
+        InstallationError: TensorFlow is not installed, or is not as Caramel needs it.
     """
-    path = _path()
-    others_run, alone = ctypes.CDLL(path), ctypes.PyDLL(path)
+    others_run, alone = _loaded()
     found = {}
     for name, (result, arguments) in signatures.items():
-        found[name] = getattr(others_run if name in long else alone, name)
+        found[name] = check.function(others_run if name in long else alone, name)
         found[name].restype, found[name].argtypes = result, arguments
     return SimpleNamespace(**found)
 
@@ -97,15 +97,33 @@ def _status_functions() -> SimpleNamespace:
 
 
 @cache
-def _path() -> str:
+def _loaded() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
+    """The library: other threads of Python run during calls of the first one, not of the second."""
+    try:
+        others_run, alone = ctypes.CDLL(path()), ctypes.PyDLL(path())
+    except OSError as error:
+        raise InstallationError(f"TensorFlow's library cannot be loaded: {error}") from None
+    version = check.function(alone, "TF_Version")
+    version.restype, version.argtypes = c_char_p, ()
+    check.check_version(version().decode())
+    return others_run, alone
+
+
+@cache
+def path() -> str:
+    """Where the library is.
+
+    Raises:
+        InstallationError: TensorFlow is not installed, or has no such library.
+    """
     package = find_spec("tensorflow")  # of a package that is not in another one: imports nothing
     if package is None or package.origin is None:
-        raise InstallationError("TensorFlow is not installed; get it with: pip install tensorflow")
+        raise InstallationError("TensorFlow is not installed")
     folder = Path(package.origin).parent
     for name in _LIBRARIES:
         if (folder / name).exists():
             return str(folder / name)
     raise InstallationError(
-        f"none of {', '.join(_LIBRARIES)} is in '{folder}'; is TensorFlow installed from its wheel "
-        "for Linux or macOS?"
+        f"none of {', '.join(_LIBRARIES)} is in '{folder}'; TensorFlow's wheels for Linux and "
+        "macOS have one"
     )

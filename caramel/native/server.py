@@ -28,7 +28,7 @@ def start_server(
 
     Raises:
         StatusError: TensorFlow cannot start it.
-        InstallationError: TensorFlow's library is not there.
+        InstallationError: TensorFlow is not as Caramel needs it.
     """
     tensorflow = _functions()
     server_def = _server_def(jobs, job, index, config)

@@ -22,11 +22,11 @@ import tensorflow as tf
 
 from caramel.core.errors import SessionError
 from caramel.core.names import READY, TensorRef
-from caramel.native import library
+from caramel.native import check, library
+from caramel.native.check import STRING_BYTES
 
 tf1 = tf.compat.v1
 
-_STRING_BYTES = 24  # of a TF_TString
 _opened_by: list[int] = []  # the processes that have opened sessions: this one, and what forked it
 
 
@@ -208,6 +208,7 @@ class GraphSession:
 
     Raises:
         tf.errors.OpError: TensorFlow refuses the target or the options.
+        InstallationError: TensorFlow is not as Caramel needs it.
     """
 
     def __init__(self, target: str, config: Any, task: str | None = None) -> None:
@@ -218,6 +219,7 @@ class GraphSession:
         self._process = os.getpid()
         if self._process not in _opened_by:
             _opened_by.append(self._process)
+        _check_strings()
         tensorflow, settings = _library(), config.SerializeToString()
         self._graph = tensorflow.TF_NewGraph()
         options = tensorflow.TF_NewSessionOptions()
@@ -370,7 +372,7 @@ def _library() -> Any:
     """What is used of TensorFlow's library.
 
     Raises:
-        InstallationError: this TensorFlow has none.
+        InstallationError: there is none, or it is not as Caramel needs it.
     """
     return library.functions(_SIGNATURES, long=_LONG)
 
@@ -446,6 +448,16 @@ def _string_tensor(value: Any) -> int:
     return tensor
 
 
+@cache
+def _check_strings() -> None:
+    """Look once how far apart elements of a tensor of strings stand, which `_value` reads."""
+    tensorflow, tensor = _library(), _string_tensor(["first", "second"])
+    try:
+        check.check_string_bytes(tensorflow.TF_TensorByteSize(tensor) // 2)
+    finally:
+        tensorflow.TF_DeleteTensor(tensor)
+
+
 def _value(tensor: int) -> Any:
     """A copy of a TF_Tensor's content; a scalar of NumPy's or, of a string, bytes if it is one."""
     tensorflow = _library()
@@ -456,7 +468,7 @@ def _value(tensor: int) -> Any:
     if dtype == tf.string:
         array.reshape(-1)[:] = [
             _bytes_of(tensorflow.TF_StringGetDataPointer(at), tensorflow.TF_StringGetSize(at))
-            for at in range(data or 0, (data or 0) + _STRING_BYTES * array.size, _STRING_BYTES)
+            for at in range(data or 0, (data or 0) + STRING_BYTES * array.size, STRING_BYTES)
         ]
     elif array.nbytes:
         ctypes.memmove(array.ctypes.data, data, array.nbytes)

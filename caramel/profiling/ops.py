@@ -19,7 +19,7 @@ from caramel.capture.context import Context
 from caramel.capture.initial_values import first_missing_feed, in_order
 from caramel.capture.structures import single_pairs
 from caramel.core import op_types
-from caramel.core.devices import Device
+from caramel.core.devices import Device, without_task
 from caramel.core.errors import ProfileError
 from caramel.core.facts import TimingTable
 from caramel.core.graph import dtype_bytes
@@ -28,6 +28,7 @@ from caramel.core.util.disk_cache import keep_timing, kept_timing
 from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.core.variable_access import handle_of
 from caramel.native import malloc
+from caramel.native.check import check_labels
 from caramel.runtime.traces.op_times import factor_bytes, op_seconds, timing_table
 
 tf1 = tf.compat.v1
@@ -231,6 +232,7 @@ def _traced(
     sizes: list[dict[str, int]] = []
     untraced_s: list[float] = []
     malloc.keep_memory()  # as workers do
+    _check_labels(device, config)
     with tf1.Session(graph=graph, config=_config(config)) as session:
         _initialise(session, job)
         for step in range(WARM_UP_STEPS + steps):
@@ -244,6 +246,17 @@ def _traced(
                 untraced_s.append(time.perf_counter() - begin_s)
             progress(step + 1, WARM_UP_STEPS + steps)
     return timing_table(traced, untraced_s, sizes)
+
+
+def _check_labels(device: str | None, config: Any) -> None:
+    """Look once whether TensorFlow names what it traces as `op_seconds` reads it."""
+    with tf.Graph().as_default() as graph, tf1.Session(graph=graph, config=_config(config)) as own:
+
+        def prepare(graph_def: Any, op: str) -> Callable[[], list[Any]]:
+            tf.graph_util.import_graph_def(graph_def, name="")
+            return lambda: [_traced_call(own, [op], {})]
+
+        check_labels(prepare, [without_task(device or "")])
 
 
 def _initialise(session: Any, job: _Job) -> None:
@@ -276,13 +289,19 @@ def _run_step(session: Any, job: _Job, step: int, is_traced: bool) -> Any:
 
 
 def _run_once(session: Any, job: _Job, step: int, is_traced: bool) -> Any:
-    options, metadata = None, None
-    if is_traced:
-        options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
-        metadata = tf1.RunMetadata()
     feed = {str(tensor): value for tensor, value in job.feeds(step).items()}
-    session.run(_operations(session, job.ops), feed, options=options, run_metadata=metadata)
-    return metadata.step_stats if metadata else None
+    if is_traced:
+        return _traced_call(session, job.ops, feed)
+    session.run(_operations(session, job.ops), feed)
+    return None
+
+
+def _traced_call(session: Any, ops: Iterable[str], feed: Mapping[str, Any]) -> Any:
+    """Run ops; returns the `StepStats`."""
+    metadata = tf1.RunMetadata()
+    options = tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE)
+    session.run(_operations(session, ops), feed, options=options, run_metadata=metadata)
+    return metadata.step_stats
 
 
 def _operations(session: Any, names: Iterable[str]) -> list[Any]:

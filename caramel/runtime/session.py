@@ -253,6 +253,7 @@ class Session:
 
         Raises:
             FeedError: as `step`, or `steps` is no such number.
+            InstallationError: TensorFlow does not name what it traces as Caramel reads it.
             WorkerLostError, tf.errors.OpError: as `step`.
         """
         self._check_open()

@@ -88,14 +88,18 @@ def test_what_tensorflow_says_is_in_the_error():
 @pytest.fixture(name="searched")
 def fixture_searched(monkeypatch):
     """The library is searched anew, in what the test sets."""
-    library._path.cache_clear()
+    cached = (library.path, library._loaded)
+    for each in cached:
+        each.cache_clear()
     yield monkeypatch
-    library._path.cache_clear()
+    monkeypatch.undo()
+    for each in cached:
+        each.cache_clear()
 
 
 def test_that_tensorflow_is_not_installed_is_one_clear_error(searched):
     searched.setattr(library, "find_spec", lambda name: None)
-    with pytest.raises(InstallationError, match="TensorFlow is not installed; get it with: pip"):
+    with pytest.raises(InstallationError, match="TensorFlow is not installed. Install exactly"):
         library.functions({})
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 import caramel
+from caramel.core.errors import InstallationError
 from caramel.core.names import group_of
 from caramel.runtime.execution.runner import _compared_clocks
 from caramel.runtime.traces.step_timeline import timeline_of
@@ -58,6 +59,11 @@ def test_ops_and_transfers_become_spans_of_their_workers():
     assert (first.begin_s, first.end_s) == (pytest.approx(1.000001), pytest.approx(1.000011))
     assert timeline.step_s == pytest.approx(24e-6)
     assert timeline.communication_s == pytest.approx(8e-6)
+
+
+def test_a_transfer_with_a_label_of_another_form_is_not_left_out():
+    with pytest.raises(InstallationError, match="labels a transfer '1536 bytes of chunks'"):
+        timeline_of([stats(("RecvTensor", 1_000_010, 0, 8, "1536 bytes of chunks"))], DEVICES)
 
 
 # One clock --------------------------------------------------------------------------------------

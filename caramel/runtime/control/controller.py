@@ -137,8 +137,12 @@ class Controller:
             traces: gets the `RunMetadata` of the step's calls; None for no trace.
 
         Raises:
+            InstallationError: TensorFlow does not name what it traces as Caramel reads it; the step
+                was not begun.
             WorkerLostError, tf.errors.OpError: as `step`.
         """
+        if traces is not None:
+            self._runner.check_labels()
         executor = self._executor
         if not executor.serves(fetches):
             self.flush(traces)

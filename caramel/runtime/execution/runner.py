@@ -15,6 +15,7 @@ from caramel.cluster.servers import embedded_servers, own_server
 from caramel.core.devices import task_of
 from caramel.core.errors import ClusterError, StepTimeoutError, WorkerStartError
 from caramel.core.names import TensorRef, in_variant, tensor_in_variant, variant_prefix
+from caramel.native.check import check_labels
 from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
 from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
 from caramel.runtime.execution.clocks import clock_offsets_s
@@ -64,6 +65,7 @@ class Runner:
                 "before the first session is opened"
             )
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
+        self._devices = tuple(devices)
         self._tasks = [task_of(device) for device in devices]
         self._different_tasks = list(dict.fromkeys(self._tasks))
         self._sent = 0  # how many parts of the graph
@@ -199,6 +201,23 @@ class Runner:
         """How many functions were compiled so far; the first call of one takes longer."""
         return len(self._calls)
 
+    def check_labels(self) -> None:
+        """Look before the first trace whether TensorFlow names what it traces as we read it.
+
+        Raises:
+            InstallationError: it does not.
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+
+        def prepare(graph_def: Any, op: str) -> Callable[[], list[Any]]:
+            return self._recorder().prepare(graph_def, op)
+
+        self._channel.call(
+            lambda: check_labels(prepare, self._devices),
+            what="looking at what is traced",
+            timeout_s=self._timeout_s,
+        )
+
     def call(self, function: Call, what: str, options: CallOptions = DEFAULT) -> list[Any]:
         """Call what makes calls into TensorFlow, and watch the workers meanwhile.
 
@@ -223,9 +242,12 @@ class Runner:
 
     def _recorded(self, function: Call, traces: list[Any]) -> list[Any]:
         """Make calls that are traced, while all workers record what they receive."""
+        return self._recorder().during(function, traces)
+
+    def _recorder(self) -> Recording:
         if self._recording is None:
             self._recording = Recording(self._target, _config(None), self._different_tasks)
-        return self._recording.during(function, traces)
+        return self._recording
 
     def clock_offsets_s(self) -> tuple[float, ...]:
         """By how much the clock of each replica's worker is ahead of the first one's, in seconds.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from caramel.native.session import GraphCall, GraphSession
+from caramel.native.session import GraphCall, GraphSession, NoSuchOpError
 from caramel.runtime.execution.calls import CallThread
 
 tf1 = tf.compat.v1
@@ -69,6 +69,26 @@ class Recording:
             self._end()
             if (error := waiting.exception()) is not None:
                 _log.info("transfers may not have been recorded: %s", error)
+
+    def prepare(self, graph_def: Any, op: str) -> Callable[[], list[Any]]:
+        """What runs an op of a GraphDef while all workers record, and returns what was traced.
+
+        Raises:
+            tf.errors.OpError: an op cannot be placed, or a worker cannot be reached.
+        """
+        try:
+            self._session.op(op)
+        except NoSuchOpError:  # else it is there from a check that failed
+            self._session.extend(graph_def.SerializeToString())
+            self._session.place()
+        call = GraphCall(self._session, [], [op], [])
+
+        def trace() -> list[Any]:
+            traces = [metadata := tf1.RunMetadata()]
+            self.during(lambda: call((), metadata), traces)
+            return [each.step_stats for each in traces]
+
+        return trace
 
     def close(self) -> None:
         """End the session.

@@ -8,7 +8,6 @@ count in place of the time that it took to start them.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +17,9 @@ from caramel.core.facts import TimingTable
 from caramel.core.graph import OpGraph, dtype_bytes, dtype_name
 from caramel.core.names import TensorRef
 from caramel.core.op_types import PRODUCTS
+from caramel.native import labels
 
-_STREAM = "/stream:"
-_ALL_STREAMS = "all"
-_NO_OPS = (_STREAM, "/memcpy")  # parts of names of pseudo-devices
-_LOWERED = "Func/"  # stands before some names of what a call became
+_NO_OPS = (labels.STREAM, "/memcpy")  # parts of names of pseudo-devices
 
 
 def op_seconds(step_stats: Any, graph: OpGraph) -> dict[str, float]:
@@ -47,7 +44,7 @@ def op_seconds(step_stats: Any, graph: OpGraph) -> dict[str, float]:
             seconds = (stats.op_end_rel_nanos - stats.op_start_rel_nanos) * 1e-9
             if not stats.op_end_rel_nanos:  # only microseconds are there
                 seconds = (stats.op_end_rel_micros - stats.op_start_rel_micros) * 1e-6
-            op = next((op for op in _names(stats) if op in graph), None)
+            op = next((op for op in labels.names(stats) if op in graph), None)
             call = None if op else next(_calls(stats, graph), None)
             if op:
                 (kernels if on_stream else host)[op] += seconds
@@ -72,7 +69,7 @@ def factor_bytes(step_stats: Any, graph: OpGraph) -> dict[str, int]:
     found: dict[str, int] = {}
     for device in step_stats.dev_stats:
         for stats in device.node_stats:
-            op = next((op for op in _names(stats) if op in open_ops), None)
+            op = next((op for op in labels.names(stats) if op in open_ops), None)
             for output in stats.output if op else ():
                 tensor, described = TensorRef(op or "", output.slot), output.tensor_description
                 if tensor in factors:
@@ -84,35 +81,22 @@ def factor_bytes(step_stats: Any, graph: OpGraph) -> dict[str, int]:
 
 def _streams(step_stats: Any) -> set[str]:
     """The pseudo-devices that have each kernel once."""
-    names = [device.device for device in step_stats.dev_stats if _STREAM in device.device]
-    combined = {name.partition(_STREAM)[0] for name in names if name.endswith(_ALL_STREAMS)}
+    names = [device.device for device in step_stats.dev_stats if labels.STREAM in device.device]
+    combined = {
+        name.removesuffix(labels.ALL_STREAMS) for name in names if name.endswith(labels.ALL_STREAMS)
+    }
     return {
         name
         for name in names
-        if name.endswith(_STREAM + _ALL_STREAMS) or name.partition(_STREAM)[0] not in combined
+        if name.endswith(labels.ALL_STREAMS) or name.partition(labels.STREAM)[0] not in combined
     }
-
-
-def _names(stats: Any) -> Iterator[str]:
-    """What may be the op's name: of ``op``, ``op:kind``, or a label ``kernel@@op:kind#more``."""
-    texts = [stats.node_name]
-    if "@@" in stats.timeline_label:
-        texts.append(stats.timeline_label.partition("@@")[2])
-    for text in texts:
-        name = re.split("[#;]", text, maxsplit=1)[0]
-        yield name
-        if ":" in name:
-            yield name.rpartition(":")[0]
 
 
 def _calls(stats: Any, graph: OpGraph) -> Iterator[str]:
     """Ops with functions under whose name it ran, the innermost first."""
-    for name in _names(stats):
-        scope = name.removeprefix(_LOWERED).rpartition("/")[0]
-        while scope:
-            if scope in graph and graph[scope].functions:
-                yield scope
-            scope = scope.rpartition("/")[0]
+    for scope in labels.scopes(stats):
+        if scope in graph and graph[scope].functions:
+            yield scope
 
 
 def timing_table(

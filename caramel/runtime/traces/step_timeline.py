@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from caramel.core.devices import Device
 from caramel.core.names import is_added, is_mark, is_token, without_variant, worker_of
 from caramel.core.timeline import Resource, Span, Timeline
-
-_TRANSFER = re.compile(
-    r"\[(?P<size>[\d.]+)(?P<unit>[KMG]?B).*\] edge_\d+_(?P<op>\S+) "
-    r"from (?P<source>/\S+) to (?P<target>/\S+)"
-)
-_UNITS = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
+from caramel.native import labels
+from caramel.native.labels import Transfer
 
 
 def timeline_of(
@@ -35,16 +30,20 @@ def timeline_of(
         devices: of the replicas, in order.
         clock_offsets_s: by how much each worker's clock is ahead of worker 0's; not at all by
             default.
+
+    Raises:
+        InstallationError: TensorFlow labels a transfer in another form than Caramel reads.
     """
     replicas = _Replicas(devices, clock_offsets_s or [0.0] * len(devices))
     records = [r for step_stats in traces for d in step_stats.dev_stats for r in d.node_stats]
     ready_s = _ready_s(records, replicas)
     spans: list[Span] = []
     for record in records:
-        if _is_transfer(record):
-            spans += _transfer(record, replicas, ready_s)
-        else:
+        transfer = labels.transfer(record)
+        if transfer is None:
             spans += _op(record, replicas)
+        else:
+            spans += _ends(record, transfer, replicas, ready_s)
     return Timeline(tuple(sorted(spans, key=lambda span: (span.begin_s, span.end_s, span.name))))
 
 
@@ -82,10 +81,6 @@ class _Replicas:
                 yield worker, own
 
 
-def _is_transfer(record: Any) -> bool:
-    return bool(record.node_name == "RecvTensor")
-
-
 def _ready_s(records: Iterable[Any], replicas: _Replicas) -> dict[str, float]:
     """When each op first had put out something."""
     found: dict[str, float] = {}
@@ -98,12 +93,11 @@ def _ready_s(records: Iterable[Any], replicas: _Replicas) -> dict[str, float]:
     return found
 
 
-def _transfer(record: Any, replicas: _Replicas, ready_s: Mapping[str, float]) -> Iterator[Span]:
-    found = _TRANSFER.search(record.timeline_label)
-    if found is None:
-        return
-    source, target = found["source"].rstrip(":"), found["target"].rstrip(":")
-    size_bytes = round(float(found["size"]) * _UNITS[found["unit"]])
+def _ends(
+    record: Any, transfer: Transfer, replicas: _Replicas, ready_s: Mapping[str, float]
+) -> Iterator[Span]:
+    """The spans of a transfer at the worker that sends it, and at the one that receives it."""
+    op, source, target, size_bytes = transfer
     shown_s = record.all_start_micros * 1e-6
     end_s = replicas.common_on_s(shown_s + max(0, record.all_end_rel_micros) * 1e-6, target)
     # The receiver writes down when the sender began, by the sender's clock. If that is before it
@@ -111,8 +105,8 @@ def _transfer(record: Any, replicas: _Replicas, ready_s: Mapping[str, float]) ->
     begin_s = replicas.common_on_s(shown_s, source)
     if begin_s > end_s:
         begin_s = replicas.common_on_s(shown_s, target)
-    begin_s = min(max(begin_s, ready_s.get(found["op"], begin_s)), end_s)
-    name = without_variant(found["op"])
+    begin_s = min(max(begin_s, ready_s.get(op, begin_s)), end_s)
+    name = without_variant(op)
     sender = worker_of(name)
     ends: tuple[tuple[Resource, int | None], ...] = (
         ("send", replicas.worker_on(source) if sender is None else sender),
@@ -120,7 +114,6 @@ def _transfer(record: Any, replicas: _Replicas, ready_s: Mapping[str, float]) ->
     )
     for resource, worker in ends:
         if worker is not None:
-            name = without_variant(found["op"])
             yield Span(resource, name, begin_s, end_s, worker, size_bytes)
 
 
