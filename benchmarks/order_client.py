@@ -165,7 +165,9 @@ class AllReduce:
         self._workers = model.plan.workers
         self._session = model.session(start_timeout_s=60, step_timeout_s=300)
         self.step, self.close = self._session.step, self._session.close
-        self.transfers = tuple(sorted(g.name for g in model.plan.groups if model.plan.bytes(g)))
+        self.transfers = tuple(
+            sorted(g.name for g in model.plan.decision.groups if model.plan.bytes(g))
+        )
 
     def traced_step(self) -> list[tuple[str, ...]]:
         """A step; returns for each worker the order in which it begins to send the groups."""

@@ -181,12 +181,14 @@ def main() -> None:
         return {
             "communication_s": statistics.median(each.communication_s for each in timelines),
             "link_pauses_s": [statistics.median(each) for each in zip(*pauses, strict=True)],
-            "groups": len(plan.groups),
-            "factored": sum(group.pattern == FACTORS for group in plan.groups),
+            "groups": len(plan.decision.groups),
+            "factored": sum(group.pattern == FACTORS for group in plan.decision.groups),
             "sent_bytes": _sent_bytes(model.variants[name].traffic, plan),
-            "gates": len(plan.gates),
-            "edges": len(plan.edges),
-            "deferred_bytes": sum(plan.bytes(group) for group in plan.groups if group.deferred),
+            "gates": len(plan.decision.gates),
+            "edges": len(plan.decision.edges),
+            "deferred_bytes": sum(
+                plan.bytes(group) for group in plan.decision.groups if group.deferred
+            ),
             "predicted_s": predicted_s(name),
             "timing_error": _timing_error(rank),
             "plan": name,
@@ -202,7 +204,7 @@ def _sent_bytes(traffic: Any, plan: Any) -> list[int]:
     """What each host sends in a step, from the edges of the graph."""
     from caramel.core.devices import task_of
 
-    tasks = [task_of(device) for device in plan.devices]
+    tasks = [task_of(device) for device in plan.job.devices]
     sent = dict.fromkeys(tasks, 0)
     for (source, _), size in traffic.bytes.items():
         sent[source] += size

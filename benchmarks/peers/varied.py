@@ -33,7 +33,7 @@ def varied(decision: Decision, number: int) -> Plan:
         return plain
     assert decision.outlook is not None
     ready = decision.outlook.ordered.ready_s
-    summed = [group for group in plain.groups if group.pattern != ALL_GATHER]
+    summed = [group for group in plain.decision.groups if group.pattern != ALL_GATHER]
     summed.sort(key=lambda group: ready.get(plain.parameter(group.members[0]), 0.0))
     moved = _drawn_share(decision, summed, draw)
     rest = [group for group in summed if group not in moved]
@@ -50,14 +50,13 @@ def varied(decision: Decision, number: int) -> Plan:
                     own, members=members, deferred=deferred, depth=depth, pattern=pattern
                 )
             )
-    groups += [group for group in plain.groups if group.pattern == ALL_GATHER]
+    groups += [group for group in plain.decision.groups if group.pattern == ALL_GATHER]
     groups = [dataclasses.replace(group, name=f"group_{n}") for n, group in enumerate(groups)]
-    plan = dataclasses.replace(plain, groups=tuple(groups))
+    plan = plain.deciding(groups=tuple(groups))
     in_flight = draw.choice(_IN_FLIGHT)
     transfers = [(g.name, plan.bytes(g)) for g in groups if g.pattern != ALL_GATHER]
-    return dataclasses.replace(
-        plan,
-        edges=decision.plan.edges if draw.random() < 0.5 else (),
+    return plan.deciding(
+        edges=decision.plan.decision.edges if draw.random() < 0.5 else (),
         gates=() if in_flight is None else gates_of(transfers, in_flight_bytes=in_flight),
     )
 

@@ -256,12 +256,13 @@ def test_everything_but_the_computation_is_kept(job):
         assert getattr(after, kind) == getattr(before, kind)
     assert after.worker_dependent
     plan, emulated_plan = (caramel.ARModel(c, workers=2).plan for c in (context, emulated))
-    for part in ("groups", "local"):
-        assert getattr(emulated_plan, part) == getattr(plan, part)
-    assert all(gradient.factors is None for gradient in emulated_plan.gradients)
-    without = tuple(dataclasses.replace(each, factors=None) for each in plan.gradients)
-    assert emulated_plan.gradients == without
-    assert list(map(emulated_plan.bytes, plan.groups)) == list(map(plan.bytes, plan.groups))
+    assert emulated_plan.decision.groups == plan.decision.groups
+    assert emulated_plan.job.local == plan.job.local
+    assert all(gradient.factors is None for gradient in emulated_plan.job.gradients)
+    without = tuple(dataclasses.replace(each, factors=None) for each in plan.job.gradients)
+    assert emulated_plan.job.gradients == without
+    groups = plan.decision.groups
+    assert list(map(emulated_plan.bytes, groups)) == list(map(plan.bytes, groups))
     for cut in frontier_of(context).cuts:
         spec = emulated.op_graph.spec(cut.gradient.values)
         variable = context.job.variable(cut.gradient.parameter)

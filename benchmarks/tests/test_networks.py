@@ -104,8 +104,9 @@ def test_what_cannot_be_built_is_refused(options, message):
 
 def test_only_resnet_v2_updates_moving_averages():
     model = caramel.ARModel(default_job("resnet_v2_50").context(), workers=2)
-    assert len(model.plan.local) == 2 * 17  # a mean and a variance before each unit and at the end
-    assert not caramel.ARModel(default_job("resnet_v1_50").context(), workers=2).plan.local
+    # A mean and a variance before each unit and at the end.
+    assert len(model.plan.job.local) == 2 * 17
+    assert not caramel.ARModel(default_job("resnet_v1_50").context(), workers=2).plan.job.local
 
 
 def test_the_same_seed_gives_the_same_values():

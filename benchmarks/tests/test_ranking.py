@@ -40,14 +40,16 @@ def test_varied_plans_differ_repeat_and_can_be_carried_out():
     assert plans == [varied(decision, number) for number in range(cells.VARIED)]
     assert len({plan.to_json() for plan in plans}) == cells.VARIED
     assert any(plan.deferred for plan in plans)
-    assert any(plan.gates for plan in plans)
-    assert any(plan.edges for plan in plans)
+    assert any(plan.decision.gates for plan in plans)
+    assert any(plan.decision.edges for plan in plans)
     assert len({round(forecast_of(plan, decision).step_s, 6) for plan in plans}) > 10
     for plan in plans:
         model = caramel.ARModel(context, 2, plan=plan, check=True)
-        carried_out = [(set(g.members), g.deferred, g.depth, g.pattern) for g in model.plan.groups]
+        carried_out = [
+            (set(g.members), g.deferred, g.depth, g.pattern) for g in model.plan.decision.groups
+        ]
         assert carried_out == [
-            (set(g.members), g.deferred, g.depth, g.pattern) for g in plan.groups
+            (set(g.members), g.deferred, g.depth, g.pattern) for g in plan.decision.groups
         ]
 
 

@@ -56,7 +56,7 @@ class Traced:
     @property
     def deferred(self) -> frozenset[str]:
         """Names of the groups that are aggregated in the next step."""
-        return frozenset(group.name for group in self.plan.groups if group.deferred)
+        return frozenset(group.name for group in self.plan.decision.groups if group.deferred)
 
 
 def trace_job(
@@ -118,7 +118,7 @@ def _predicted(model: ARModel) -> Timeline | None:
     if model.decision.outlook is None:
         return None
     plan, outlook = model.decision.plan, model.decision.outlook
-    return simulate(plan, outlook.workload(bool(plan.edges)), outlook.hardware).timeline
+    return simulate(plan, outlook.workload(bool(plan.decision.edges)), outlook.hardware).timeline
 
 
 def _usual(traced: Sequence[Timeline]) -> tuple[Timeline, ...]:

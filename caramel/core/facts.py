@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from caramel.core.graph import TensorSpec
@@ -182,7 +183,7 @@ class LossScales:
     of: Mapping[TensorRef, LossScale]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingJob:
     """Which training job is it: what is run, what is minimised, what is fed?
 
@@ -232,7 +233,11 @@ class TrainingJob:
 
     def variable(self, name: str) -> Variable:
         """The variable of that name."""
-        return next(variable for variable in self.variables if variable.name == name)
+        return self._variable_of[name]
+
+    @cached_property
+    def _variable_of(self) -> Mapping[str, Variable]:
+        return {variable.name: variable for variable in self.variables}
 
 
 @dataclass(frozen=True, slots=True)

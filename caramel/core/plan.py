@@ -2,15 +2,21 @@
 
 Modifiers carry a plan out and know nothing of how it was made; planners make it and know nothing of
 TensorFlow. It is saved and loaded as JSON.
+
+A plan is three records in one: the job it is for (`PlannedJob`), what was decided (`Decided`), and
+what follows from both (`Consequences`). Whatever a planner comes to decide has its place in the
+second.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
@@ -21,7 +27,7 @@ from caramel.core.names import TensorRef, part_name
 from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern, chunk_sizes, schedule
 from caramel.core.util.json_records import from_json_value, to_json_value
 
-FORMAT = 1
+FORMAT = 2
 ALL_GATHER = "all_gather"
 FACTORS = "factors"
 
@@ -49,8 +55,8 @@ class AggregatedGradient:
         consumers: ops of the single-device graph that read the aggregated value instead.
         merge_duplicates: add up rows of equal index before sending (sparse only).
         factors: what it can be computed from on other workers, too; None if it cannot.
-        weight: how much each worker's counts: "mean", "sum", or the name of one of the plan's
-            weights; as the plan's reduction says if it is empty.
+        weight: how much each worker's counts: "mean", "sum", or the name of one of the job's
+            weights; as the job's reduction says if it is empty.
         shared: what has been added to it although it is the same on every worker, and is to count
             once.
     """
@@ -222,92 +228,202 @@ class Deferral:
     barriers: tuple[Barrier, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything that will happen.
+@dataclass(frozen=True)
+class PlannedJob:
+    """What is planned: a training step, the workers that do it, and what a plan must know of it.
 
     Attributes:
         devices: where the replica of each worker is.
         reduction: whether gradients are averaged or added up, but for those with a weight.
-        weights: how much what a worker computed may count, besides "mean" and "sum".
         variables: all variables of the graph.
+        gradients: what is aggregated.
+        weights: how much what a worker computed may count, besides "mean" and "sum".
         local: names of variables that may differ between workers.
         summed: those of them whose values are added up where one is asked for; others are averaged.
         generators: names of variables that hold a random generator's state.
         constant: names of variables whose initial value each worker makes itself, from constants;
             the others' are made once and broadcast.
-        gradients: what is aggregated.
-        parts: into what some of them are split, those of one gradient in order. Each begins at a
-            multiple of 64 bytes, so that cutting the gradient copies at most the last one.
-        groups: how; every gradient is in exactly one group, or if it is split every part of it.
-        edges: control edges that are added to every replica.
-        orders: further ones, which order what a step reads and writes of variables where the user's
-            graph does not. They follow from the job (`caramel.analyzers.state_order`).
-        gates: in which order transfers go, and how many at a time.
-        deferral: what moves into the next step with the deferred groups.
-        input_reads: ops that read the input pipelines of a step.
-        held: updates that must wait until all workers have read their inputs: nothing else keeps
-            them from running in a step that another worker's ended pipeline stops.
         pipelines: where input pipelines are sharded.
         examples: the tensor whose first dimension is a worker's number of examples, or None if the
             client decides how many examples each worker gets.
-        evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
-            variables hold what those of all workers are together. It goes without what only
-            training needs.
         train_op: the op that a step runs.
         loss: the op that puts out the loss.
         marks: whether a step leaves marks on each worker when a group is ready and when it has
-            arrived, so that the client can tell what a step waits for.
+            arrived, so that the client can tell what a step waits for. The user says so.
     """
 
     devices: tuple[str, ...]
     reduction: Reduction
     variables: tuple[Variable, ...]
     gradients: tuple[AggregatedGradient, ...]
-    groups: tuple[Group, ...]
-    parts: tuple[Part, ...] = ()
-    edges: tuple[Edge, ...] = ()
-    orders: tuple[Edge, ...] = ()
-    gates: tuple[Gate, ...] = ()
-    deferral: Deferral = Deferral()
-    input_reads: tuple[str, ...] = ()
-    held: tuple[str, ...] = ()
-    local: tuple[str, ...] = ()
-    summed: tuple[str, ...] = ()
-    generators: tuple[str, ...] = ()
-    constant: tuple[str, ...] = ()
+    weights: tuple[Weight, ...] = ()
+    local: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
+    generators: frozenset[str] = frozenset()
+    constant: frozenset[str] = frozenset()
     pipelines: tuple[Pipeline, ...] = ()
     examples: TensorRef | None = None
-    evaluation: bool = False
     train_op: str = ""
     loss: str = ""
     marks: bool = False
-    weights: tuple[Weight, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices:
             raise PlanError("a plan needs at least one worker")
+
+    @cached_property
+    def gradient_of(self) -> Mapping[str, AggregatedGradient]:
+        """The gradient of each parameter that has one."""
+        return {gradient.parameter: gradient for gradient in self.gradients}
+
+    @cached_property
+    def weight_of(self) -> Mapping[str, Weight]:
+        """All weights by name."""
+        return {weight.name: weight for weight in (*self.weights, MEAN, SUM)}
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What a planner decides, and a user who edits a plan may change.
+
+    Attributes:
+        groups: how gradients are aggregated; every gradient is in exactly one group, or if it is
+            split every part of it.
+        parts: into what some of them are split, those of one gradient in order. Each begins at a
+            multiple of 64 bytes, so that cutting the gradient copies at most the last one.
+        edges: control edges that are added to every replica.
+        gates: in which order transfers go, and how many at a time.
+    """
+
+    groups: tuple[Group, ...]
+    parts: tuple[Part, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    gates: tuple[Gate, ...] = ()
+
+    def __post_init__(self) -> None:
         self._check_parts()
-        self._check_members()
-        if max(Counter(group.name for group in self.groups).values(), default=1) > 1:
+        if len(self.group_of) < len(self.groups):
             raise PlanError("two groups of the plan have the same name")
         for group in self.groups:
-            self._check_group(group)
+            _check_group(group)
         self._check_gates()
+
+    @cached_property
+    def group_of(self) -> Mapping[str, Group]:
+        """All groups by name."""
+        return {group.name: group for group in self.groups}
+
+    @cached_property
+    def part_of(self) -> Mapping[str, Part]:
+        """All parts by name."""
+        return {part.name: part for part in self.parts}
 
     def _check_parts(self) -> None:
         ends: dict[str, int] = {}
         for part in self.parts:
-            gradient, end = self.gradient(part.parameter), ends.get(part.parameter, 0)
-            first_byte = part.begin * (dtype_bytes(gradient.spec.dtype) or 1)
-            if gradient.indices is not None:
-                raise PlanError(f"the gradient of '{part.parameter}' is sparse; it cannot be split")
+            end = ends.get(part.parameter, 0)
             if part.begin < end:
                 raise PlanError(f"part '{part.name}' begins before the part before it ends")
             if part.begin > end:
                 raise PlanError(f"no part has elements {end} to {part.begin} of '{part.parameter}'")
             if part.elements < 1:
                 raise PlanError(f"part '{part.name}' has no elements")
+            ends[part.parameter] = part.end
+
+    def _check_gates(self) -> None:
+        after: dict[str, list[str]] = {}
+        for gate in self.gates:
+            for name in (gate.group, gate.after):
+                if name not in self.group_of:
+                    raise PlanError(f"a gate of the plan names group '{name}', which is not in it")
+            if self.group_of[gate.group].deferred and not self.group_of[gate.after].deferred:
+                raise PlanError(
+                    f"group '{gate.group}' is deferred and cannot wait for '{gate.after}', which "
+                    "is not"
+                )
+            after.setdefault(gate.group, []).append(gate.after)
+        try:
+            tuple(TopologicalSorter(after).static_order())
+        except CycleError as error:
+            raise PlanError(f"gates of the plan wait for each other: {error.args[1]}") from None
+
+
+def _check_group(group: Group) -> None:
+    if not group.members:
+        raise PlanError(f"group '{group.name}' has no members")
+    if group.pattern == FACTORS:
+        if len(group.members) > 1:
+            raise PlanError(f"group '{group.name}' joins factors of several gradients")
+        if group.deferred:
+            raise PlanError(f"group '{group.name}' sends factors, so it cannot be deferred")
+    elif group.pattern != ALL_GATHER:
+        check_pattern(group.pattern)
+    if group.depth < 1 or group.smallest_chunk_bytes < 1:
+        raise PlanError(
+            f"group '{group.name}' has depth {group.depth} and chunks of at least "
+            f"{group.smallest_chunk_bytes} bytes; both must be at least 1"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Consequences:
+    """What follows from the job and from what was decided (`caramel.planning.complete`).
+
+    Nobody needs to give it: it is made anew for every plan that is carried out.
+
+    Attributes:
+        orders: further control edges, which order what a step reads and writes of variables where
+            the user's graph does not. They follow from the job (`caramel.analyzers.state_order`).
+        deferral: what moves into the next step with the deferred groups.
+        input_reads: ops that read the input pipelines of a step.
+        held: updates that must wait until all workers have read their inputs: nothing else keeps
+            them from running in a step that another worker's ended pipeline stops.
+        evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
+            variables hold what those of all workers are together. It goes without what only
+            training needs.
+    """
+
+    orders: tuple[Edge, ...] = ()
+    deferral: Deferral = Deferral()
+    input_reads: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    evaluation: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will happen.
+
+    Attributes:
+        job: what is planned.
+        decision: what was decided.
+        consequences: what follows from both; nothing yet in a plan that is not completed
+            (`caramel.planning.complete`).
+
+    Raises:
+        PlanError: the decision is not one for the job.
+    """
+
+    job: PlannedJob
+    decision: Decided
+    consequences: Consequences = Consequences()
+
+    def __post_init__(self) -> None:
+        self._check_parts()
+        self._check_members()
+        for group in self.decision.groups:
+            self._check_group(group)
+        for gate in self.decision.gates:
+            if not self._travels(self.group(gate.after)):
+                raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
+
+    def _check_parts(self) -> None:
+        ends: dict[str, int] = {}
+        for part in self.decision.parts:
+            gradient = self.gradient(part.parameter)
+            first_byte = part.begin * (dtype_bytes(gradient.spec.dtype) or 1)
+            if gradient.indices is not None:
+                raise PlanError(f"the gradient of '{part.parameter}' is sparse; it cannot be split")
             if first_byte % CHUNK_ALIGNMENT_BYTES:
                 raise PlanError(
                     f"part '{part.name}' begins at byte {first_byte}, which is no multiple of "
@@ -322,15 +438,15 @@ class Plan:
                 )
 
     def _check_members(self) -> None:
-        split = {part.parameter for part in self.parts}
-        gradients = Counter(gradient.parameter for gradient in self.gradients)
+        split = {part.parameter for part in self.decision.parts}
+        gradients = Counter(gradient.parameter for gradient in self.job.gradients)
         gradients.subtract(split)
-        gradients = +gradients + Counter(part.name for part in self.parts)
-        grouped = Counter(member for group in self.groups for member in group.members)
+        gradients = +gradients + Counter(part.name for part in self.decision.parts)
+        grouped = Counter(member for group in self.decision.groups for member in group.members)
         if whole := sorted(split & grouped.keys()):
             raise PlanError(f"the gradient of '{whole[0]}' is split, but in a group as a whole")
         for name, count in (gradients | grouped).items():
-            if gradients[name] != 1 or (len(self.devices) > 1 and grouped[name] != 1):
+            if gradients[name] != 1 or (self.workers > 1 and grouped[name] != 1):
                 raise PlanError(
                     f"parameter '{name}' has {gradients[name]} gradients and stands in "
                     f"{grouped[name]} groups of the plan; it must be one each ({count})"
@@ -338,8 +454,6 @@ class Plan:
 
     def _check_group(self, group: Group) -> None:
         members = [self.gradient(name) for name in group.members]
-        if not members:
-            raise PlanError(f"group '{group.name}' has no members")
         if len({member.spec.dtype for member in members}) > 1:
             raise PlanError(f"group '{group.name}' joins gradients of different dtypes")
         if len({self.weight(member) for member in members}) > 1:
@@ -347,54 +461,28 @@ class Plan:
         sparse = [member.parameter for member in members if member.indices is not None]
         if sparse and len(members) > 1:
             raise PlanError(f"group '{group.name}' joins sparse gradient '{sparse[0]}' with others")
-        if group.pattern == ALL_GATHER:
-            if not sparse:
-                raise PlanError(f"group '{group.name}' gathers a dense gradient")
-        elif group.pattern == FACTORS:
-            self._check_factors(group, members)
-        else:
-            check_pattern(group.pattern)
-        if group.depth < 1 or group.smallest_chunk_bytes < 1:
-            raise PlanError(
-                f"group '{group.name}' has depth {group.depth} and chunks of at least "
-                f"{group.smallest_chunk_bytes} bytes; both must be at least 1"
-            )
-
-    def _check_factors(self, group: Group, members: Sequence[AggregatedGradient]) -> None:
-        if len(members) > 1:
-            raise PlanError(f"group '{group.name}' joins factors of several gradients")
-        if members[0].factors is None or self.part(group.members[0]) is not None:
+        if group.pattern == ALL_GATHER and not sparse:
+            raise PlanError(f"group '{group.name}' gathers a dense gradient")
+        if group.pattern == FACTORS and (members[0].factors is None or self.part(group.members[0])):
             raise PlanError(
                 f"group '{group.name}' sends factors, but '{group.members[0]}' has none; only a "
                 "whole gradient that is a product of smaller tensors has"
             )
-        if group.deferred:
-            raise PlanError(f"group '{group.name}' sends factors, so it cannot be deferred")
 
-    def _check_gates(self) -> None:
-        deferred = {group.name: group.deferred for group in self.groups}
-        after: dict[str, list[str]] = {}
-        for gate in self.gates:
-            for name in (gate.group, gate.after):
-                if name not in deferred:
-                    raise PlanError(f"a gate of the plan names group '{name}', which is not in it")
-            if not self._travels(gate.after):
-                raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
-            if deferred[gate.group] and not deferred[gate.after]:
-                raise PlanError(
-                    f"group '{gate.group}' is deferred and cannot wait for '{gate.after}', which "
-                    "is not"
-                )
-            after.setdefault(gate.group, []).append(gate.after)
-        try:
-            tuple(TopologicalSorter(after).static_order())
-        except CycleError as error:
-            raise PlanError(f"gates of the plan wait for each other: {error.args[1]}") from None
-
-    def _travels(self, name: str) -> bool:
+    def _travels(self, group: Group) -> bool:
         """Whether anything is sent of a group."""
-        group = next(group for group in self.groups if group.name == name)
         return self.gradient(group.members[0]).indices is not None or self.elements(group) > 0
+
+    def deciding(self, **changes: Any) -> Plan:
+        """The plan with another decision; what followed from the old one is left out.
+
+        Args:
+            changes: new values for fields of the decision: `groups`, `parts`, `edges`, `gates`.
+
+        Raises:
+            PlanError: the plan makes no sense with them.
+        """
+        return Plan(self.job, dataclasses.replace(self.decision, **changes))
 
     def weight(self, gradient: AggregatedGradient) -> Weight:
         """How much each worker's gradient counts.
@@ -402,79 +490,73 @@ class Plan:
         Raises:
             PlanError: the plan does not have the weight that the gradient names.
         """
-        name = gradient.weight or self.reduction
-        for weight in (MEAN, SUM, *self.weights):
-            if weight.name == name:
-                return weight
-        raise PlanError(f"the plan has no weight '{name}', by which a gradient counts")
+        name = gradient.weight or self.job.reduction
+        if name not in self.job.weight_of:
+            raise PlanError(f"the plan has no weight '{name}', by which a gradient counts")
+        return self.job.weight_of[name]
 
     @property
     def counts_examples(self) -> bool:
         """Whether a step depends on the workers' numbers of examples."""
-        if not self.gradients:
-            return self.reduction == "mean"
-        return any(self.weight(gradient).needs_examples for gradient in self.gradients)
+        if not self.job.gradients:
+            return self.job.reduction == "mean"
+        return any(self.weight(gradient).needs_examples for gradient in self.job.gradients)
 
     @property
     def used_weights(self) -> tuple[Weight, ...]:
         """The weights, besides "mean" and "sum", by which gradients count."""
-        used = {gradient.weight for gradient in self.gradients}
-        return tuple(weight for weight in self.weights if weight.name in used)
+        used = {gradient.weight for gradient in self.job.gradients}
+        return tuple(weight for weight in self.job.weights if weight.name in used)
 
     @property
     def balanced_weights(self) -> tuple[Weight, ...]:
         """Those of them by which gradients count that have parts which are to count once."""
-        balanced = {gradient.weight for gradient in self.gradients if gradient.shared}
+        balanced = {gradient.weight for gradient in self.job.gradients if gradient.shared}
         return tuple(weight for weight in self.used_weights if weight.name in balanced)
 
     @property
     def workers(self) -> int:
         """Number of workers."""
-        return len(self.devices)
+        return len(self.job.devices)
 
-    @property
+    @cached_property
     def deferred(self) -> frozenset[str]:
         """The parameters whose gradients, or parts of them, are aggregated in the next step."""
-        deferred = [group for group in self.groups if group.deferred]
+        deferred = [group for group in self.decision.groups if group.deferred]
         return frozenset(self.parameter(name) for group in deferred for name in group.members)
 
     @property
     def factored(self) -> tuple[Group, ...]:
         """The groups whose gradients are computed from factors."""
-        return tuple(group for group in self.groups if group.pattern == FACTORS)
+        return tuple(group for group in self.decision.groups if group.pattern == FACTORS)
 
     @property
     def marked_groups(self) -> tuple[Group, ...]:
         """The groups that leave marks: all that travel, if any do."""
-        if not self.marks or self.workers == 1:
+        if not self.job.marks or self.workers == 1:
             return ()
-        gradients = self.gradient_of
-        return tuple(
-            group
-            for group in self.groups
-            if any(gradients[m].indices is not None or gradients[m].elements for m in group.members)
-        )
+        return tuple(group for group in self.decision.groups if self._travels(group))
 
     @property
     def gates_between_steps(self) -> tuple[Gate, ...]:
         """Those by which a group of the step waits for a deferred one of the step before."""
-        deferred = {group.name for group in self.groups if group.deferred}
-        return tuple(g for g in self.gates if g.after in deferred and g.group not in deferred)
+        deferred = {group.name for group in self.decision.groups if group.deferred}
+        return tuple(
+            g for g in self.decision.gates if g.after in deferred and g.group not in deferred
+        )
+
+    def group(self, name: str) -> Group:
+        """The group of that name; a KeyError if there is none."""
+        return self.decision.group_of[name]
 
     def part(self, member: str) -> Part | None:
         """The part of a gradient that a member of a group is, or None if it is a whole one."""
-        return next((part for part in self.parts if part.name == member), None)
+        return self.decision.part_of.get(member)
 
     def parameter(self, member: str) -> str:
         """The parameter to which a member of a group belongs."""
         part = self.part(member)
         return member if part is None else part.parameter
-
-    @property
-    def gradient_of(self) -> dict[str, AggregatedGradient]:
-        """The gradient that each member of any group is, or is a part of."""
-        found = {gradient.parameter: gradient for gradient in self.gradients}
-        return found | {part.name: found[part.parameter] for part in self.parts}
 
     def gradient(self, member: str) -> AggregatedGradient:
         """The gradient that a member of a group is, or is a part of.
@@ -483,10 +565,9 @@ class Plan:
             PlanError: the plan has none.
         """
         parameter = self.parameter(member)
-        for gradient in self.gradients:
-            if gradient.parameter == parameter:
-                return gradient
-        raise PlanError(f"the plan has no gradient of parameter '{parameter}'")
+        if parameter not in self.job.gradient_of:
+            raise PlanError(f"the plan has no gradient of parameter '{parameter}'")
+        return self.job.gradient_of[parameter]
 
     def spec(self, member: str) -> TensorSpec:
         """dtype and shape of what is aggregated for a member of a group; a part is a vector."""
@@ -528,6 +609,9 @@ class Plan:
             value: Any = json.loads(text)
         except json.JSONDecodeError as error:
             raise PlanError(f"a plan must be JSON: {error}") from error
-        if not isinstance(value, dict) or value.pop("format", None) != FORMAT:
-            raise PlanError(f"not a Caramel plan of format {FORMAT}")
+        given = value.pop("format", None) if isinstance(value, dict) else None
+        if given != FORMAT:
+            is_older = isinstance(given, int) and given < FORMAT
+            again = f", but one of format {given}: make it again" if is_older else ""
+            raise PlanError(f"not a Caramel plan of format {FORMAT}{again}")
         return from_json_value(cls, value)

@@ -70,7 +70,7 @@ def plan_from_traces(
     Raises:
         ProfileError: nothing can be learnt from the traces.
     """
-    devices = step.plain.devices
+    devices = step.plain.job.devices
     timing = observed_timing(traces, step.known.graph, devices, cores)
     network = observed_network(traces, devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)

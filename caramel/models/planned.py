@@ -35,7 +35,7 @@ from caramel.models.facts import JobFacts, KnownStep
 from caramel.models.options import ModelOptions
 from caramel.models.scalar_scales import scales_of_tensors
 from caramel.planning.choose import Decision, choose, known_windows
-from caramel.planning.compatibility import DECIDED, check_edges, check_fit, check_fused, kept_apart
+from caramel.planning.compatibility import check_edges, check_fit, check_fused, kept_apart
 from caramel.planning.complete import complete
 from caramel.planning.plain import plain_plan
 
@@ -106,7 +106,7 @@ def plan_step(
         decision = choose(plain, analysis, unplanned)  # what is known of the job
         decision = dataclasses.replace(decision, plan=plan, source="given")
     if planning.plans and planning.scheduling and plain.workers > 1:
-        tell_lost_overlap(step.context.op_graph, step.context.job, analysis, plain.gradients)
+        tell_lost_overlap(step.context.op_graph, step.context.job, analysis, plain.job.gradients)
     stopwatch.tell(f"the plan is {decision.source}")
     stopwatch.note("plan")
     windows = known_windows(analysis)
@@ -126,7 +126,6 @@ def _plain_plan(
         step.get(GradientFactors),
         step.get(ReplicaState),
         step.get(InputPipelines),
-        step.get(StateOrder),
         devices=job.devices,
         pattern=options.planning.pattern,
         sparse=options.sparse,
@@ -174,8 +173,15 @@ def _cache_key(step: KnownStep, facts: JobFacts, options: ModelOptions) -> str:
 
 def _completed(plan: Plan, step: KnownStep) -> Plan:
     """A plan with all that follows from what it decides."""
-    access, frames = step.get(StateAccess), step.get(LoopFrames)
-    return complete(plan, step.graph, step.context.job, access, frames)
+    return complete(
+        plan,
+        step.graph,
+        step.context.job,
+        step.get(StateAccess),
+        step.get(LoopFrames),
+        step.get(StateOrder),
+        step.get(InputPipelines),
+    )
 
 
 def _fitted(given: Plan, own: Plan, step: KnownStep) -> Plan:
@@ -184,8 +190,7 @@ def _fitted(given: Plan, own: Plan, step: KnownStep) -> Plan:
     Raises:
         PlanError: the given one does not fit the job.
     """
-    decided = dataclasses.replace(own, **{name: getattr(given, name) for name in DECIDED})
-    plan = _completed(decided, step)
+    plan = _completed(Plan(own.job, given.decision), step)
     check_fit(given, plan)
     check_edges(plan, step.graph, step.get(LoopFrames))
     fusions = step.get(Fusions)

@@ -128,13 +128,13 @@ class Variants(Mapping[str, Variant]):
         """
         for known, own in self._plans.items():
             may_be = known not in self._avoided and (factored or not own.factored)
-            if may_be and not own.deferral.moved:
+            if may_be and not own.consequences.deferral.moved:
                 return known
         first = self._step.plan
         plain = first if factored else _without_factors(first)
-        groups = [dataclasses.replace(group, deferred=False) for group in plain.groups]
+        groups = [dataclasses.replace(group, deferred=False) for group in plain.decision.groups]
         name = self._new_name(UNDEFERRED)
-        self.add(dataclasses.replace(plain, groups=tuple(groups), gates=()), name)
+        self.add(plain.deciding(groups=tuple(groups), gates=()), name)
         return name
 
     def unfactored(self, name: str) -> str:
@@ -168,6 +168,6 @@ def _without_factors(plan: Plan) -> Plan:
         dataclasses.replace(group, pattern="shuffle", reason="")
         if group.pattern == FACTORS
         else group
-        for group in plan.groups
+        for group in plan.decision.groups
     ]
-    return dataclasses.replace(plan, groups=tuple(groups))
+    return plan.deciding(groups=tuple(groups))

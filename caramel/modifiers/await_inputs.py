@@ -15,17 +15,17 @@ from caramel.modifiers.graph_writer import GraphWriter, copy_of
 
 def await_inputs(graph_def: Any, plan: Plan) -> Any:
     """Add control edges from the reads of all workers to the held updates."""
-    if not plan.held:
+    if not plan.consequences.held:
         return graph_def
     awaited = copy_of(graph_def)
     nodes = {node.name: node for node in awaited.node}
     writer = GraphWriter(awaited)
-    for worker, device in enumerate(plan.devices):
-        controls = [in_replica(worker, read) for read in plan.input_reads]
+    for worker, device in enumerate(plan.job.devices):
+        controls = [in_replica(worker, read) for read in plan.consequences.input_reads]
         writer.add(inputs_read(worker), "NoOp", device=device, controls=controls)
-    for worker, device in enumerate(plan.devices):
+    for worker, device in enumerate(plan.job.devices):
         controls = [inputs_read(source) for source in range(plan.workers)]
         writer.add(all_inputs_read(worker), "NoOp", device=device, controls=controls)
-        for update in plan.held:
+        for update in plan.consequences.held:
             nodes[in_replica(worker, update)].input.append(control_string(all_inputs_read(worker)))
     return awaited

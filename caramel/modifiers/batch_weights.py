@@ -68,19 +68,21 @@ def weigh(graph_def: Any, plan: Plan) -> Any:
         return graph_def
     weighed = copy_of(graph_def)
     writer = GraphWriter(weighed)
-    if plan.examples is None:
-        for worker, device in enumerate(plan.devices):
+    if plan.job.examples is None:
+        for worker, device in enumerate(plan.job.devices):
             _add_fed_share(writer, worker, device)
     else:
         counted = [
-            _add_count(writer, worker, device, tensor_in_replica(worker, plan.examples), graph_def)
-            for worker, device in enumerate(plan.devices)
+            _add_count(
+                writer, worker, device, tensor_in_replica(worker, plan.job.examples), graph_def
+            )
+            for worker, device in enumerate(plan.job.devices)
         ]
-        for worker, device in enumerate(plan.devices):
+        for worker, device in enumerate(plan.job.devices):
             _add_counted_share(writer, worker, device, counted)
-    if plan.weights:
+    if plan.job.weights:
         nodes = {node.name: node for node in graph_def.node}
-        for weight in plan.weights:
+        for weight in plan.job.weights:
             _Shares(writer, plan, weight, nodes).add()
     return weighed
 
@@ -392,7 +394,7 @@ class _Shares:
         key = (worker, str(array.dtype), array.shape, array.tobytes())
         if key not in self._constants:
             name = added(worker, *_scope(self._weight), "constant", str(len(self._constants)))
-            device = self._plan.devices[worker]
+            device = self._plan.job.devices[worker]
             self._constants[key] = self._writer.constant(name, array, device=device)
         return self._constants[key]
 
@@ -414,7 +416,7 @@ class _Shares:
             added(worker, *_scope(self._weight), name),
             kind,
             inputs,
-            device=self._plan.devices[worker],
+            device=self._plan.job.devices[worker],
             outputs=() if output is None else [output],
             **attributes,
         )

@@ -21,7 +21,7 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
     Raises:
         PlanError: an edge names an op that a replica does not have, or the edges close a cycle.
     """
-    edges = [*plan.orders, *plan.edges]
+    edges = [*plan.consequences.orders, *plan.decision.edges]
     if not edges:
         return graph_def
     serialized = copy_of(graph_def)

@@ -27,13 +27,13 @@ from caramel.modifiers.graph_writer import GraphWriter, copy_of
 
 def count_once(graph_def: Any, plan: Plan) -> Any:
     """Let workers read something else in place of what is to count once."""
-    shared = {each: plan.weight(own) for own in plan.gradients for each in own.shared}
+    shared = {each: plan.weight(own) for own in plan.job.gradients for each in own.shared}
     if plan.workers == 1 or not shared:
         return graph_def
     changed = copy_of(graph_def)
     nodes = {node.name: node for node in changed.node}
     for worker in range(plan.workers):
-        once = _Once(GraphWriter(changed), worker, plan.devices[worker])
+        once = _Once(GraphWriter(changed), worker, plan.job.devices[worker])
         for each, weight in shared.items():
             if worker or weight != SUM:
                 node = nodes[in_replica(worker, each.op)]

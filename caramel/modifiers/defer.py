@@ -44,11 +44,11 @@ from caramel.modifiers.step_tokens import add_put, host_of, token_variables
 
 def defer(graph_def: Any, plan: Plan) -> Any:
     """Cut the moved ops off from the step they belong to."""
-    if not plan.deferral.moved:
+    if not plan.consequences.deferral.moved:
         return graph_def
     deferred = copy_of(graph_def)
     nodes = {node.name: node for node in deferred.node}
-    for worker, device in enumerate(plan.devices):
+    for worker, device in enumerate(plan.job.devices):
         part = _Replica(GraphWriter(deferred), nodes, plan, worker, device)
         part.keep()
         part.order()
@@ -61,13 +61,13 @@ def step_ops(plan: Plan) -> list[str]:
     """What a step runs, of all that is in the replicas and the aggregation."""
     workers = range(plan.workers)
     marked = marked_parts(plan, moved=False)
-    if not plan.deferral.moved:
-        return [*(in_replica(worker, plan.train_op) for worker in workers), *marked]
+    if not plan.consequences.deferral.moved:
+        return [*(in_replica(worker, plan.job.train_op) for worker in workers), *marked]
     kept = [
         name
         for worker in workers
         for name in (
-            *(in_replica(worker, op) for op in plan.deferral.stays),
+            *(in_replica(worker, op) for op in plan.consequences.deferral.stays),
             *(assigned(kept) for kept in kept_by(plan, worker)),
             # also those that nothing of this step waits for: none may be left for the next step
             *(token_taken(worker, variable) for variable in token_variables(plan)),
@@ -78,13 +78,13 @@ def step_ops(plan: Plan) -> list[str]:
 
 def moved_ops(plan: Plan) -> list[str]:
     """What the next step runs besides."""
-    if not plan.deferral.moved:
+    if not plan.consequences.deferral.moved:
         return []
     moved = [
         name
         for worker in range(plan.workers)
         for name in (
-            *(in_replica(worker, op) for op in plan.deferral.results),
+            *(in_replica(worker, op) for op in plan.consequences.deferral.results),
             *(token_put(worker, variable) for variable in token_variables(plan)),
         )
     ]
@@ -93,9 +93,9 @@ def moved_ops(plan: Plan) -> list[str]:
 
 def kept_by(plan: Plan, worker: int) -> Iterator[str]:
     """The variables of a worker that keep something."""
-    for kept in plan.deferral.kept:
+    for kept in plan.consequences.deferral.kept:
         yield kept_in(worker, kept.tensor, aggregated=kept.aggregated)
-    for group in plan.groups:
+    for group in plan.decision.groups:
         if not group.deferred:
             continue
         if group.pattern == ALL_GATHER:
@@ -116,20 +116,20 @@ class _Replica:
     ) -> None:
         self._writer, self._nodes, self._plan, self._worker = writer, nodes, plan, worker
         self._host = host_of(device)
-        self._moved = frozenset(plan.deferral.moved)
+        self._moved = frozenset(plan.consequences.deferral.moved)
 
     def keep(self) -> None:
         """Let moved ops read what was kept."""
         worker = self._worker
         sums = aggregated_values(self._plan, worker)
         replaced = {}
-        for kept in self._plan.deferral.kept:
+        for kept in self._plan.consequences.deferral.kept:
             own = tensor_in_replica(worker, kept.tensor)
             source = sums.get(kept.tensor, own) if kept.aggregated else own
             name = kept_in(worker, kept.tensor, aggregated=kept.aggregated)
             device = self._nodes[own.op].device
             replaced[source] = keep(self._writer, name, worker, source, kept.spec, device)
-        for op in self._plan.deferral.moved:
+        for op in self._plan.consequences.deferral.moved:
             for node in self._nodes_of(op):
                 self._read_kept(node, replaced)
 
@@ -154,7 +154,7 @@ class _Replica:
 
     def order(self) -> None:
         """Let moved ops follow each other as they did."""
-        for edge in self._plan.deferral.orders:
+        for edge in self._plan.consequences.deferral.orders:
             node = self._nodes[in_replica(self._worker, edge.after)]
             text = control_string(in_replica(self._worker, edge.before))
             if text not in node.input:
@@ -162,7 +162,7 @@ class _Replica:
 
     def detour(self) -> None:
         """Let ops that stay wait for what the moved ops before them waited for."""
-        for detour in self._plan.deferral.detours:
+        for detour in self._plan.consequences.deferral.detours:
             node = self._nodes[in_replica(self._worker, detour.op)]
             lost = {control_string(in_replica(self._worker, op)) for op in detour.moved}
             kept = [text for text in node.input if text not in lost]
@@ -175,7 +175,7 @@ class _Replica:
         worker = self._worker
         reads = [read_back(kept) for kept in kept_by(self._plan, worker)]
         add_put(self._writer, worker, ALL_KEPT, self._host, reads)
-        for barrier in self._plan.deferral.barriers:
+        for barrier in self._plan.consequences.deferral.barriers:
             moved = [in_replica(worker, op) for op in barrier.moved]
             add_put(self._writer, worker, barrier.variable, self._host, moved)
             taken = control_string(token_taken(worker, barrier.variable))

@@ -58,7 +58,7 @@ def _check_fusions(graph_def: Any, graph: OpGraph) -> None:
 
 
 def _check_devices(graph: OpGraph, plan: Plan) -> None:
-    tasks = [task_of(device) for device in plan.devices]
+    tasks = [task_of(device) for device in plan.job.devices]
     for op in graph:
         task = task_of(op.device) if op.device else None
         if task is None:

@@ -40,11 +40,10 @@ def mark(graph_def: Any, plan: Plan) -> Any:
     if not groups:
         return graph_def
     extended = copy_of(graph_def)
-    gradients = plan.gradient_of
-    for worker, device in enumerate(plan.devices):
+    for worker, device in enumerate(plan.job.devices):
         board = _Board(GraphWriter(extended), worker, host_of(device), len(groups))
         for number, group in enumerate(groups):
-            members = [gradients[name] for name in group.members]
+            members = [plan.gradient(name) for name in group.members]
             board.mark(number, group, members, arrival_of(plan, group, worker))
         board.finish()
     return extended

@@ -94,26 +94,28 @@ def replicate(graph_def: Any, plan: Plan) -> Any:
 
 def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
     wiring = _Wiring(graph_def)
-    handles = {variable.handle for variable in plan.variables}
+    handles = {variable.handle for variable in plan.job.variables}
     idle = wiring.idle()
-    broadcast = [v.initializer for v in plan.variables if v.name not in plan.constant]
-    kept = wiring.ancestors(v.initializer for v in plan.variables if v.name in plan.constant)
+    broadcast = [v.initializer for v in plan.job.variables if v.name not in plan.job.constant]
+    kept = wiring.ancestors(
+        v.initializer for v in plan.job.variables if v.name in plan.job.constant
+    )
     initial = wiring.only_for(broadcast) - handles - kept
-    for worker, device in enumerate(plan.devices):
+    for worker, device in enumerate(plan.job.devices):
         prefix = names.replica_prefix(worker)
-        is_source = worker == 0 and not plan.evaluation
+        is_source = worker == 0 and not plan.consequences.evaluation
         dropped = idle if is_source else idle | initial
         yield _Copy(prefix, device, worker, {}, frozenset(dropped))
-    if plan.evaluation:
+    if plan.consequences.evaluation:
         home = names.replica_prefix(0)
-        shared = {v.handle: home for v in plan.variables if v.name not in plan.local}
-        behind_forward = wiring.behind_forward(plan.loss, plan.train_op)
+        shared = {v.handle: home for v in plan.job.variables if v.name not in plan.job.local}
+        behind_forward = wiring.behind_forward(plan.job.loss, plan.job.train_op)
         training = wiring.only_for(behind_forward)
         # What only the added edges let wait for training can be run without.
-        ordered = {name for edge in plan.orders for name in (edge.before, edge.after)}
-        needed = handles | wiring.ancestors([plan.loss, *(ordered - behind_forward)])
+        ordered = {name for edge in plan.consequences.orders for name in (edge.before, edge.after)}
+        needed = handles | wiring.ancestors([plan.job.loss, *(ordered - behind_forward)])
         yield _Copy(
-            names.EVALUATION, plan.devices[0], 0, shared, frozenset(idle | training - needed)
+            names.EVALUATION, plan.job.devices[0], 0, shared, frozenset(idle | training - needed)
         )
 
 

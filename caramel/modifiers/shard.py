@@ -29,13 +29,13 @@ _CACHES = frozenset({"CacheDataset", "CacheDatasetV2"})
 
 def shard(graph_def: Any, plan: Plan) -> Any:
     """Splice a ``ShardDataset`` behind each place where the plan splits a pipeline."""
-    if not plan.pipelines or plan.workers == 1:
+    if not plan.job.pipelines or plan.workers == 1:
         return graph_def
     sharded = copy_of(graph_def)
     nodes = {node.name: node for node in sharded.node}
     writer = GraphWriter(sharded)
     for worker in range(plan.workers):
-        for number, pipeline in enumerate(plan.pipelines):
+        for number, pipeline in enumerate(plan.job.pipelines):
             source = nodes[in_replica(worker, pipeline.op)]
             whole = tensor_in_replica(worker, TensorRef(pipeline.op))
             part = _add_shard(writer, plan, worker, number, source)

@@ -32,11 +32,11 @@ _TOKEN = TensorSpec("bool", ())
 
 def add_tokens(graph_def: Any, plan: Plan) -> Any:
     """Add the queues, and what fills, takes and counts their tokens."""
-    if not plan.deferral.moved:
+    if not plan.consequences.deferral.moved:
         return graph_def
     extended = copy_of(graph_def)
     writer = GraphWriter(extended)
-    for worker, device in enumerate(plan.devices):
+    for worker, device in enumerate(plan.job.devices):
         host = host_of(device)
         writer.constant(_token(worker).op, np.array(True), device=host)
         for variable in token_variables(plan):
@@ -46,10 +46,14 @@ def add_tokens(graph_def: Any, plan: Plan) -> Any:
 
 def token_variables(plan: Plan) -> list[str]:
     """The names that tokens stand for."""
-    if not plan.deferral.moved:
+    if not plan.consequences.deferral.moved:
         return []
     groups = dict.fromkeys(arrived(gate.after) for gate in plan.gates_between_steps)
-    return [ALL_KEPT, *(barrier.variable for barrier in plan.deferral.barriers), *groups]
+    return [
+        ALL_KEPT,
+        *(barrier.variable for barrier in plan.consequences.deferral.barriers),
+        *groups,
+    ]
 
 
 def host_of(device: str) -> str:

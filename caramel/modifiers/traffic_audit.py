@@ -46,7 +46,7 @@ def planned_traffic(plan: Plan) -> Traffic:
     traffic = Traffic()
     if plan.workers == 1:
         return traffic
-    tasks = [task_of(device) or device for device in plan.devices]
+    tasks = [task_of(device) or device for device in plan.job.devices]
     sent: set[tuple[Hashable, str]] = set()
     for value, source, target, size in _planned_transfers(plan):
         if tasks[source] != tasks[target] and (value, tasks[target]) not in sent:
@@ -62,11 +62,11 @@ _Transfer = tuple[Hashable, int, int, int | None]
 def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
     """Every transfer between workers; equal values are sent to a task only once."""
     workers = range(plan.workers)
-    for group in plan.groups:
+    for group in plan.decision.groups:
         yield from _group_transfers(plan, group)
     yield from _share_transfers(plan)
     told: list[tuple[str, ...]] = (
-        [("examples",)] if plan.examples is not None and plan.counts_examples else []
+        [("examples",)] if plan.job.examples is not None and plan.counts_examples else []
     )
     for weight in plan.used_weights:
         leaves = {tensor for each in weight.divisors for tensor in (*each.sums, *each.means)}

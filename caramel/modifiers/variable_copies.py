@@ -23,12 +23,13 @@ from caramel.modifiers.step_tokens import host_of
 
 def differs(variable: Variable, plan: Plan) -> bool:
     """Whether workers may have different values of a variable."""
-    return variable.name in {*plan.local, *plan.generators, *plan.summed}
+    job = plan.job
+    return any(variable.name in names for names in (job.local, job.generators, job.summed))
 
 
 def copies(plan: Plan) -> Iterator[tuple[int, Variable]]:
     """What is copied: variables, each with the worker whose it is."""
-    for variable in plan.variables:
+    for variable in plan.job.variables:
         for worker in range(plan.workers if differs(variable, plan) else 1):
             yield worker, variable
 

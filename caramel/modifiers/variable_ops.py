@@ -27,7 +27,7 @@ BRANCHES = 2  # of the tree along which a variable is broadcast
 
 def source_prefix(plan: Plan) -> str:
     """The prefix of the copy in which variables are initialised and restored."""
-    return names.EVALUATION if plan.evaluation else names.replica_prefix(0)
+    return names.EVALUATION if plan.consequences.evaluation else names.replica_prefix(0)
 
 
 def value_on(worker: int, variable: Variable) -> TensorRef:
@@ -73,13 +73,13 @@ def restored_value(variable: Variable) -> TensorRef:
 def is_merged(variable: Variable, plan: Plan) -> bool:
     """Whether a variable is a sum or a mean over the workers; there is no mean of integers."""
     is_float = variable.spec.dtype.startswith(("float", "bfloat", "complex"))
-    has_one = variable.name in plan.summed or (variable.name in plan.local and is_float)
+    has_one = variable.name in plan.job.summed or (variable.name in plan.job.local and is_float)
     return has_one and plan.workers > 1
 
 
 def broadcast_targets(variable: Variable, plan: Plan) -> range:
     """The workers whose copy of a variable is not the source's."""
-    own_source = plan.evaluation and variable.name in plan.local
+    own_source = plan.consequences.evaluation and variable.name in plan.job.local
     return range(0 if own_source else 1, plan.workers)
 
 
@@ -87,7 +87,7 @@ def synchronise(graph_def: Any, plan: Plan) -> Any:
     """Add the ops that read, broadcast, average and restore variables."""
     synchronised = copy_of(graph_def)
     devices = {node.name: node.device for node in graph_def.node}
-    for variable in plan.variables:
+    for variable in plan.job.variables:
         _VariableOps(GraphWriter(synchronised), plan, variable, devices).write()
     return synchronised
 
@@ -109,7 +109,7 @@ class _VariableOps:
         merges = is_merged(variable, plan)
         if merges:
             self._write_merged()
-        if variable.name in plan.local and plan.evaluation:
+        if variable.name in plan.job.local and plan.consequences.evaluation:
             value = merged_value(variable) if merges else value_on(0, variable)
             self._assign(refresh_op(variable), source_handle, value, self._home)
         placeholder = self._writer.add(
@@ -165,7 +165,7 @@ class _VariableOps:
         A sum is whole on worker 0, so the others get zeros.
         """
         variable, device = self._variable, self._device(worker)
-        if variable.name in self._plan.summed and worker:
+        if variable.name in self._plan.job.summed and worker:
             value = self._writer.add(
                 added(worker, "broadcast_zeros", variable.name),
                 "ZerosLike",
@@ -174,7 +174,7 @@ class _VariableOps:
                 outputs=[variable.spec],
                 T=variable.spec.dtype,
             )
-        if variable.name in self._plan.generators and variable.spec.shape:
+        if variable.name in self._plan.job.generators and variable.spec.shape:
             offset = np.zeros(variable.spec.elements or 0, np.int64)
             offset[-1] = worker
             constant = self._writer.constant(
@@ -198,7 +198,7 @@ class _VariableOps:
     def _write_merged(self) -> None:
         variable, plan = self._variable, self._plan
         spec, device = variable.spec, self._home
-        adds = variable.name in plan.summed
+        adds = variable.name in plan.job.summed
         last = plan.workers - 1
         total, *others = self._values()
         for worker, value in enumerate(others, start=1):  # `AddN` has no fixed order

@@ -35,7 +35,8 @@ class Candidate:
     @classmethod
     def of(cls, plan: Plan, name: str) -> Candidate:
         """A plan that was made."""
-        return cls(name, plan.groups, plan.gates, bool(plan.edges), parts=plan.parts)
+        own = plan.decision
+        return cls(name, own.groups, own.gates, bool(own.edges), parts=own.parts)
 
     @property
     def deferred(self) -> frozenset[str]:
@@ -96,6 +97,6 @@ def sent_bytes(plan: Plan, workload: Workload) -> float:
     Rows of sparse gradients, of which nobody knows how many there will be, count nothing.
     """
     others = plan.workers - 1
-    summed = sum(plan.bytes(group) for group in plan.groups if group.is_summed)
+    summed = sum(plan.bytes(group) for group in plan.decision.groups if group.is_summed)
     factor_bytes = sum(workload.product(group.members[0]).bytes for group in plan.factored)
     return 2 * others / plan.workers * summed + others * factor_bytes

@@ -27,7 +27,6 @@ from caramel.core.graph import OpGraph
 from caramel.core.plan import FACTORS, Edge, Group, Plan
 from caramel.core.workload import Product
 from caramel.planning.candidate import Candidate, Outlook
-from caramel.planning.compatibility import DECIDED
 from caramel.planning.control_edges import serialize
 from caramel.planning.gates import split_between_all
 from caramel.planning.options import Options
@@ -104,7 +103,7 @@ def choose(
     if network.workers != plain.workers:
         raise PlanError(f"the network model is of {network.workers} workers, not {plain.workers}")
     graph, job, frames = analysis.get(OpGraph), analysis.get(TrainingJob), analysis.get(LoopFrames)
-    deferrals = Deferrals(graph, job, analysis.get(StateAccess), frames, plain.gradients)
+    deferrals = Deferrals(graph, job, analysis.get(StateAccess), frames, plain.job.gradients)
     edges = edges_of(analysis) if options.serialization else ()
     if options.plans and options.scheduling and options.in_flight_bytes == 0:
         plain = split_between_all(plain)
@@ -112,8 +111,7 @@ def choose(
     if not options.plans:
         return Decision(plain, "plain", plain, outlook, deferrable=deferrals.reason_against)
     if kept is not None and options.planner == "search":
-        decided = {name: getattr(kept, name) for name in DECIDED}
-        plan = dataclasses.replace(plain, **decided)
+        plan = Plan(plain.job, kept.decision)
         source = "what proved the fastest in an earlier run"
         return Decision(
             plan, source, plain, outlook, deferrable=deferrals.reason_against, is_kept=True
@@ -123,7 +121,8 @@ def choose(
     if options.planner == "paper":
         return Decision(paper, source, plain, outlook, deferrable=deferrals.reason_against)
     searched = outlook
-    starts = [Candidate("paper", paper.groups, paper.gates, options.serialization)]
+    own = paper.decision
+    starts = [Candidate("paper", own.groups, own.gates, options.serialization)]
     if options.sends_factors and _on_processors(timing, plain):
         searched, unfactored = factored(outlook, deferrals.reason_against, options)
         if searched is not outlook:
@@ -135,7 +134,7 @@ def choose(
         options=options,
     )
     if searched is not outlook:  # the plain plan has no factors
-        unplanned = Candidate("plain", plain.groups, ordered=False)
+        unplanned = Candidate("plain", plain.decision.groups, ordered=False)
         scored = Scored(unplanned, outlook.predict(unplanned).step_s)
         found = dataclasses.replace(found, plain=scored)
     sides = _Sides(
@@ -161,7 +160,7 @@ def choose(
 
 def _on_processors(timing: TimingTable, plan: Plan) -> bool:
     """Whether processors compute everything, as far as is known."""
-    kinds = {Device.parse(device).kind for device in plan.devices}
+    kinds = {Device.parse(device).kind for device in plan.job.devices}
     return (timing.on_processor or timing.cores is not None) and kinds <= {None, "CPU"}
 
 
@@ -207,8 +206,7 @@ def _planned(
     times = outlook.predict(candidate).groups
     workload = outlook.workload(candidate.ordered)
     ready, needed, end_s = workload.ready_s, workload.needed_s, workload.computation_s
-    plan = dataclasses.replace(
-        plain,
+    plan = plain.deciding(
         parts=candidate.parts,
         groups=candidate.groups,
         gates=candidate.gates,
@@ -232,7 +230,7 @@ def _planned(
         elif sides is not None:
             reason += sides.reason(group, parameters)
         groups.append(dataclasses.replace(group, reason=reason))
-    return dataclasses.replace(plan, groups=tuple(groups))
+    return plan.deciding(groups=tuple(groups))
 
 
 def _factored(product: Product, size_bytes: int) -> str:
@@ -270,7 +268,7 @@ def _outlook(
             analysis.get(LoopFrames),
             analysis.get(StateAccess),
             timing,
-            plain.gradients,
+            plain.job.gradients,
             deferrals,
             added,
         )
@@ -287,7 +285,7 @@ def _paper(
     edges: tuple[Edge, ...],
 ) -> Plan:
     windows, timing = analysis.get(TransferWindows), analysis.get(TimingTable)
-    summed = sum(plain.bytes(group) for group in plain.groups if group.is_summed)
+    summed = sum(plain.bytes(group) for group in plain.decision.groups if group.is_summed)
     return paper_plan(
         plain,
         order=analysis.get(ActivationOrder),

@@ -10,24 +10,17 @@ from caramel.analyzers.fusions import find_cycle, opened
 from caramel.core.errors import PlanError
 from caramel.core.facts import Fusions, LoopFrames
 from caramel.core.graph import OpGraph
-from caramel.core.plan import Edge, Plan
-
-DECIDED = ("parts", "groups", "edges", "gates")
-"""What a plan decides; everything else follows from that and from the job."""
-
-# Follow from what is decided and need not be given.
-_DERIVED = ("orders", "deferral", "input_reads", "held", "evaluation", "marks", "summed")
+from caramel.core.plan import Decided, Edge, Plan, PlannedJob
 
 
 def decides_alike(plan: Plan, other: Plan) -> bool:
     """Whether two plans for the same job do the same, whatever reasons they give."""
-    return all(_decided(plan, name) == _decided(other, name) for name in DECIDED)
+    return _without_reasons(plan.decision) == _without_reasons(other.decision)
 
 
-def _decided(plan: Plan, name: str) -> object:
-    if name == "groups":
-        return [dataclasses.replace(group, reason="") for group in plan.groups]
-    return tuple(getattr(plan, name))
+def _without_reasons(decision: Decided) -> Decided:
+    groups = tuple(dataclasses.replace(group, reason="") for group in decision.groups)
+    return dataclasses.replace(decision, groups=groups)
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:
@@ -39,20 +32,19 @@ def check_fit(plan: Plan, expected: Plan) -> None:
     Raises:
         PlanError: says what differs.
     """
-    for field in dataclasses.fields(Plan):
-        given, wanted = (_told(each, field.name) for each in (plan, expected))
-        if field.name not in (*DECIDED, *_DERIVED) and given != wanted:
+    given, wanted = _told(plan.job), _told(expected.job)
+    for field in dataclasses.fields(PlannedJob):
+        its, jobs = getattr(given, field.name), getattr(wanted, field.name)
+        if its != jobs:
             raise PlanError(
-                f"the plan does not fit the job: its {field.name} are {_difference(given, wanted)}"
+                f"the plan does not fit the job: its {field.name} are {_difference(its, jobs)}"
             )
 
 
-def _told(plan: Plan, name: str) -> object:
-    """What a plan says of its job; gradients without their factors, which follow from the job."""
-    if name == "gradients":
-        return tuple(dataclasses.replace(gradient, factors=None) for gradient in plan.gradients)
-    value: object = getattr(plan, name)
-    return value
+def _told(job: PlannedJob) -> PlannedJob:
+    """What has to be the same: factors follow from the job, and marks are as the user says now."""
+    gradients = tuple(dataclasses.replace(gradient, factors=None) for gradient in job.gradients)
+    return dataclasses.replace(job, gradients=gradients, marks=False)
 
 
 def check_edges(plan: Plan, graph: OpGraph, frames: LoopFrames) -> None:
@@ -65,7 +57,7 @@ def check_edges(plan: Plan, graph: OpGraph, frames: LoopFrames) -> None:
     Raises:
         PlanError: says which edge.
     """
-    for edge in plan.edges:
+    for edge in plan.decision.edges:
         if edge.before not in graph or edge.after not in graph:
             continue
         # An op waits in the loop of what it reads, which for `Enter` and `Exit` is not their own.
@@ -88,11 +80,12 @@ def check_fused(plan: Plan, graph: OpGraph, fusions: Fusions) -> None:
     Raises:
         PlanError: says which ops, and which edge.
     """
-    cycle = find_cycle(graph, fusions, [*plan.orders, *plan.edges])
+    edges = [*plan.decision.edges, *plan.consequences.orders]
+    cycle = find_cycle(graph, fusions, edges)
     if cycle is not None:
-        open_groups = opened(graph, fusions, [*plan.orders, *plan.edges]).groups
+        open_groups = opened(graph, fusions, edges).groups
         groups = [own for own in open_groups if own[0] in cycle]
-        edge = _edge_on(cycle, [*plan.edges, *plan.orders], groups)
+        edge = _edge_on(cycle, edges, groups)
         raise PlanError(
             f"with an edge of the plan, '{edge.before}' -> '{edge.after}', a step would never end: "
             f"where TensorFlow uses oneDNN it may compute {_as_one(graph, groups)} as one op, "
@@ -115,7 +108,7 @@ def kept_apart(plan: Plan, graph: OpGraph, fusions: Fusions) -> Iterator[str]:
     """What the plan's edges keep TensorFlow from computing as one, each in a sentence."""
     for group, waits in _added(plan, fusions):
         if len({frozenset(own) for own in waits.values()}) > 1:
-            edge = next(edge for edge in plan.edges if edge.after in group)
+            edge = next(edge for edge in plan.decision.edges if edge.after in group)
             yield (
                 f"an edge of the plan, '{edge.before}' -> '{edge.after}', keeps TensorFlow from "
                 f"computing {_as_one(graph, [group])} as one op where it uses oneDNN, which may "
@@ -126,7 +119,7 @@ def kept_apart(plan: Plan, graph: OpGraph, fusions: Fusions) -> Iterator[str]:
 def _added(plan: Plan, fusions: Fusions) -> Iterator[tuple[tuple[str, ...], dict[str, set[str]]]]:
     """The groups to which edges of the plan lead, and what each of their ops waits for by them."""
     before: dict[str, set[str]] = {}
-    for edge in plan.edges:
+    for edge in plan.decision.edges:
         before.setdefault(edge.after, set()).add(edge.before)
     for group in fusions.groups if before else ():
         if any(name in before for name in group):
@@ -159,6 +152,8 @@ def _in_loop(frame: str) -> str:
 
 def _difference(given: object, wanted: object) -> str:
     """Where two values differ, in few words."""
+    if isinstance(given, frozenset) and isinstance(wanted, frozenset):
+        given, wanted = tuple(sorted(given)), tuple(sorted(wanted))
     if isinstance(given, tuple) and isinstance(wanted, tuple) and not hasattr(given, "_fields"):
         missing = [value for value in wanted if value not in given]
         unknown = [value for value in given if value not in wanted]

@@ -1,28 +1,46 @@
-"""Completes a plan with what follows from its groups and the job."""
+"""Completes a plan with what follows from what was decided and the job."""
 
 from __future__ import annotations
 
 import dataclasses
 
 from caramel.analyzers.deferral import Deferrals
-from caramel.core.facts import LoopFrames, StateAccess, TrainingJob
+from caramel.core.facts import InputPipelines, LoopFrames, StateAccess, StateOrder, TrainingJob
 from caramel.core.graph import OpGraph
-from caramel.core.plan import Plan
-from caramel.planning.held_updates import with_held_updates
+from caramel.core.plan import Consequences, Edge, Plan
+from caramel.planning.held_updates import held_updates
 
 
 def complete(
-    plan: Plan, graph: OpGraph, job: TrainingJob, access: StateAccess, frames: LoopFrames
+    plan: Plan,
+    graph: OpGraph,
+    job: TrainingJob,
+    access: StateAccess,
+    frames: LoopFrames,
+    order: StateOrder,
+    pipelines: InputPipelines,
 ) -> Plan:
-    """The plan with all that moves with its deferred groups, and the updates that are held back.
+    """The plan with all that follows from it; what it says of that already is left out.
 
-    Where something moves, an evaluation copy is needed: reading a variable in a replica takes the
-    token that the next step waits for.
+    An evaluation copy is needed where variables differ between workers, or an input pipeline would
+    give evaluation a shard. It is needed, too, where `order` draws writes in: evaluation goes
+    without those edges. And where something moves: reading a variable in a replica takes the token
+    that the next step waits for.
+
+    Args:
+        order: how what the step reads and writes is ordered.
 
     Raises:
         PlanError: a group cannot be deferred; says why.
     """
-    deferral = Deferrals(graph, job, access, frames, plan.gradients).of(plan.deferred)
-    evaluation = plan.evaluation or bool(deferral.moved)
-    completed = dataclasses.replace(plan, deferral=deferral, evaluation=evaluation)
-    return with_held_updates(completed, graph, job, access, frames)
+    deferral = Deferrals(graph, job, access, frames, plan.job.gradients).of(plan.deferred)
+    differs = plan.workers > 1 and bool(plan.job.local or pipelines.iterators)
+    reads, held = held_updates(plan, deferral, graph, job, access, frames)
+    consequences = Consequences(
+        orders=tuple(Edge(*edge) for edge in order.edges),
+        deferral=deferral,
+        input_reads=reads,
+        held=held,
+        evaluation=order.draws_in_writes or differs or bool(deferral.moved),
+    )
+    return dataclasses.replace(plan, consequences=consequences)

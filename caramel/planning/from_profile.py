@@ -23,7 +23,7 @@ from caramel.core.facts import (
 )
 from caramel.core.graph import OpGraph, TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Plan, PlannedJob
 from caramel.core.workload import Gradient, JobOutline
 from caramel.planning.candidate import Outlook
 from caramel.planning.choose import edges_of
@@ -77,13 +77,13 @@ def plan_of(outline: JobOutline, workers: int, pattern: str) -> Plan:
         )
         for each in outline.gradients
     )
-    return Plan(
+    job = PlannedJob(
         devices=tuple(f"/job:worker/task:{number}" for number in range(workers)),
         reduction="mean",
         variables=(),
         gradients=gradients,
-        groups=plain_groups(gradients, workers, pattern),
     )
+    return Plan(job, Decided(plain_groups(gradients, workers, pattern)))
 
 
 def outlook_of(outline: JobOutline, hardware: Hardware, pattern: str) -> Outlook:

@@ -60,6 +60,7 @@ def gates_of(
 def split_between_all(plan: Plan) -> Plan:
     """The plan with small groups split, too, as far as they have elements for all workers."""
     groups = [
-        dataclasses.replace(group, smallest_chunk_bytes=SPLIT_BETWEEN_ALL) for group in plan.groups
+        dataclasses.replace(group, smallest_chunk_bytes=SPLIT_BETWEEN_ALL)
+        for group in plan.decision.groups
     ]
-    return dataclasses.replace(plan, groups=tuple(groups))
+    return plan.deciding(groups=tuple(groups))

@@ -7,31 +7,41 @@ needs all workers. The others (moving averages, counters) are held back.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 from caramel.core import op_types
 from caramel.core.facts import LoopFrames, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
-from caramel.core.plan import Plan
+from caramel.core.plan import Deferral, Plan
 
 
-def with_held_updates(
-    plan: Plan, graph: OpGraph, job: TrainingJob, access: StateAccess, frames: LoopFrames
-) -> Plan:
-    """The plan, with the updates that are to be held back."""
+def held_updates(
+    plan: Plan,
+    deferral: Deferral,
+    graph: OpGraph,
+    job: TrainingJob,
+    access: StateAccess,
+    frames: LoopFrames,
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ops that read the inputs of a step, and the updates that are to wait for them.
+
+    Both are empty if none have to.
+
+    Args:
+        deferral: what moves into the next step.
+    """
     step = graph.ancestors([job.train_op, job.loss.op])
     reads = [name for name in graph.ops if name in step and _reads_inputs(graph, name)]
-    if not plan.pipelines or plan.workers == 1 or not reads:
-        return dataclasses.replace(plan, input_reads=(), held=())
-    moved = frozenset(plan.deferral.moved)
-    safe = _behind_sums(plan, graph, moved) | graph.ancestors(reads) | moved
+    if not plan.job.pipelines or plan.workers == 1 or not reads:
+        return (), ()
+    moved = frozenset(deferral.moved)
+    safe = _behind_sums(plan, deferral, graph) | graph.ancestors(reads) | moved
     held = tuple(
         name
         for name in access.writes
         if name in step - safe and not _has_handle_in_loop(graph, frames, name)
     )
-    return dataclasses.replace(plan, input_reads=tuple(reads) if held else (), held=held)
+    return (tuple(reads) if held else ()), held
 
 
 def _reads_inputs(graph: OpGraph, name: str) -> bool:
@@ -41,16 +51,19 @@ def _reads_inputs(graph: OpGraph, name: str) -> bool:
     return not any(graph[source].kind == "Switch" for source in graph.ancestors([name]))
 
 
-def _behind_sums(plan: Plan, graph: OpGraph, moved: frozenset[str]) -> set[str]:
+def _behind_sums(plan: Plan, deferral: Deferral, graph: OpGraph) -> set[str]:
     """Everything that waits for a gradient aggregated in the same step.
 
     Ops that stay have lost their edges from ops that move; what they wait for instead counts.
     """
-    deferred = plan.deferred
+    deferred, moved = plan.deferred, frozenset(deferral.moved)
     waiting = [
-        name for cut in plan.gradients if cut.parameter not in deferred for name in cut.consumers
+        name
+        for cut in plan.job.gradients
+        if cut.parameter not in deferred
+        for name in cut.consumers
     ]
-    detours = _waiting_instead(plan)
+    detours = _waiting_instead(deferral)
     seen: set[str] = set()
     while waiting:
         name = waiting.pop()
@@ -62,10 +75,10 @@ def _behind_sums(plan: Plan, graph: OpGraph, moved: frozenset[str]) -> set[str]:
     return seen
 
 
-def _waiting_instead(plan: Plan) -> Mapping[str, list[str]]:
+def _waiting_instead(deferral: Deferral) -> Mapping[str, list[str]]:
     """The ops that wait for an op by a detour."""
     found: dict[str, list[str]] = {}
-    for detour in plan.deferral.detours:
+    for detour in deferral.detours:
         for source in detour.before:
             found.setdefault(source, []).append(detour.op)
     return found

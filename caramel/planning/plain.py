@@ -18,7 +18,6 @@ from caramel.core.facts import (
     InputPipelines,
     Reduction,
     ReplicaState,
-    StateOrder,
     TrainingJob,
     Weight,
 )
@@ -26,9 +25,10 @@ from caramel.core.graph import OpGraph, dtype_bytes
 from caramel.core.plan import (
     ALL_GATHER,
     AggregatedGradient,
-    Edge,
+    Decided,
     Group,
     Plan,
+    PlannedJob,
     SharedInput,
     SparseMethod,
 )
@@ -45,7 +45,6 @@ def plain_plan(
     factors: GradientFactors,
     state: ReplicaState,
     pipelines: InputPipelines,
-    order: StateOrder,
     *,
     devices: Sequence[str],
     pattern: str,
@@ -59,8 +58,6 @@ def plain_plan(
     only ones of a tiny tensor, fall to another worker for each group.
 
     Args:
-        order: how what the step reads and writes is ordered. Where that draws writes in, evaluation
-            needs a copy without its edges.
         devices: where the replica of each worker is.
         pattern: one of `caramel.core.patterns.PATTERNS`, or "auto" for `usual_pattern`.
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
@@ -80,28 +77,24 @@ def plain_plan(
         )
         for cut in frontier.cuts
     )
-    workers = len(devices)
     made_for_each = {*state.generators, *state.summed}  # not the same on all workers
-    return Plan(
+    planned = PlannedJob(
         devices=tuple(devices),
         reduction=reduction,
         variables=job.variables,
         gradients=gradients,
-        groups=plain_groups(gradients, workers, pattern, sparse),
-        local=state.local,
-        summed=state.summed,
-        generators=state.generators,
-        constant=tuple(name for name in state.constant if name not in made_for_each),
+        weights=tuple(sorted(of_all - {MEAN, SUM}, key=lambda weight: weight.name)),
+        local=frozenset(state.local),
+        summed=frozenset(state.summed),
+        generators=frozenset(state.generators),
+        constant=frozenset(state.constant) - made_for_each,
         pipelines=pipelines.pipelines,
         examples=pipelines.examples,
-        orders=tuple(Edge(*edge) for edge in order.edges),
-        evaluation=order.draws_in_writes
-        or (workers > 1 and bool(state.local or pipelines.iterators)),
         train_op=job.train_op,
         loss=job.loss.op,
         marks=marks,
-        weights=tuple(sorted(of_all - {MEAN, SUM}, key=lambda weight: weight.name)),
     )
+    return Plan(planned, Decided(plain_groups(gradients, len(devices), pattern, sparse)))
 
 
 def _weighed(

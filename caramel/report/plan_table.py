@@ -25,9 +25,9 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
     for column in ("pattern", "when", "waits for", "why"):
         table.add_column(column)
     waits: dict[str, list[str]] = {}
-    for gate in plan.gates:
+    for gate in plan.decision.gates:
         waits.setdefault(gate.group, []).append(gate.after)
-    for group in plan.groups:
+    for group in plan.decision.groups:
         sparse = plan.gradient(group.members[0]).indices is not None
         table.add_row(
             group.name,
@@ -44,12 +44,13 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
 
 
 def _title(plan: Plan) -> str:
-    deferred = sum(group.deferred for group in plan.groups)
-    split = len({part.parameter for part in plan.parts})
-    parts = f"{split} of the gradients in {len(plan.parts)} parts; " if split else ""
+    own = plan.decision
+    deferred = sum(group.deferred for group in own.groups)
+    split = len({part.parameter for part in own.parts})
+    parts = f"{split} of the gradients in {len(own.parts)} parts; " if split else ""
     return (
-        f"{plan.workers} workers, {len(plan.gradients)} gradients in {len(plan.groups)} groups, "
-        f"{deferred} deferred; {parts}{len(plan.edges)} control edges, {len(plan.gates)} gates"
+        f"{plan.workers} workers, {len(plan.job.gradients)} gradients in {len(own.groups)} groups, "
+        f"{deferred} deferred; {parts}{len(own.edges)} control edges, {len(own.gates)} gates"
     )
 
 

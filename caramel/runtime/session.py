@@ -121,13 +121,13 @@ class Session:
         # Also if nobody closes the session, when it is collected or the interpreter ends.
         self._end = weakref.finalize(self, _end, self._turns, self._parts)
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
-        self._by_handle = {variable.handle: variable for variable in job.plan.variables}
+        self._by_handle = {variable.handle: variable for variable in job.plan.job.variables}
         note = report or (lambda part: None)
         initial = self._whole_feeds(initial_feeds)
         check_initial_feeds(job.context.op_graph, job.context.job, initial)
         self._runner = Runner(
             job.graph,
-            job.plan.devices,
+            job.plan.job.devices,
             cluster,
             start_timeout_s=start_timeout_s,
             call_timeout_s=step_timeout_s,
@@ -137,7 +137,7 @@ class Session:
         try:
             available = self._runner.available_devices(start_timeout_s)
             is_soft = config is not None and config.allow_soft_placement
-            check_devices(job.context, job.plan.devices, available, is_soft=is_soft)
+            check_devices(job.context, job.plan.job.devices, available, is_soft=is_soft)
             self._controllers = Controllers(jobs, settings, self._runner, cluster)
             self._parts.callback(self._controllers.close)
             note("connect")
@@ -278,7 +278,7 @@ class Session:
             traces.clear()
             self._step(run, feed_dict, step=step)
             stats = [metadata.step_stats for metadata in traces]
-            timeline = timeline_of(stats, self._job.plan.devices, clock_offsets_s)
+            timeline = timeline_of(stats, self._job.plan.job.devices, clock_offsets_s)
             timelines.append(dataclasses.replace(timeline, plan=plan))
         return tuple(timelines)
 
@@ -401,7 +401,7 @@ class Session:
                     f"session.run would run the train op '{train_op}' on one worker only; use "
                     "session.step"
                 )
-        consumers = {name for g in self._job.plan.gradients for name in g.consumers}
+        consumers = {name for g in self._job.plan.job.gradients for name in g.consumers}
         for fetch in flat:
             name = names.in_copy(variable_ops.source_prefix(self._job.plan), fetch.op)
             of_training = name not in self._job.graph or (
@@ -445,7 +445,7 @@ class Session:
     def _written(self, closure: Iterable[str]) -> list[Variable]:
         writes = self._job.access.writes
         written = {name for op in closure for name in writes.get(op, ())}
-        return [variable for variable in self._job.plan.variables if variable.name in written]
+        return [variable for variable in self._job.plan.job.variables if variable.name in written]
 
     # Variables
 
@@ -462,7 +462,7 @@ class Session:
         if worker is not None and not (isinstance(worker, Integral) and 0 <= worker < plan.workers):
             raise FeedError(f"there is no worker {worker!r}; they are 0 to {plan.workers - 1}")
         self._settle()
-        return dict(self._state.values(plan.variables, worker))
+        return dict(self._state.values(plan.job.variables, worker))
 
     @in_turn
     def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:
@@ -489,7 +489,7 @@ class Session:
                 "session.run(global_step) returns that of a tensor"
             )
         self._settle()
-        saved = [variable for variable in self._job.plan.variables if variable.saved]
+        saved = [variable for variable in self._job.plan.job.variables if variable.saved]
         if not saved:
             raise CheckpointError("the graph has no global variables to save")
         values = dict(self._state.values(saved))
@@ -517,7 +517,7 @@ class Session:
         """
         self._check_open()
         _check_path(path)
-        saved = [variable for variable in self._job.plan.variables if variable.saved]
+        saved = [variable for variable in self._job.plan.job.variables if variable.saved]
         if not saved:
             raise CheckpointError("the graph has no global variables to restore")
         found = read_checkpoint(path, saved, partial=partial)

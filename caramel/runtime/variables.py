@@ -49,12 +49,12 @@ class SharedState:
         tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
         if tables:
             self._run(tables, "filling lookup tables", self._initial_feeds(fed, prefixes))
-        first, *others = in_order(self._job.context.op_graph, plan.variables)
+        first, *others = in_order(self._job.context.op_graph, plan.job.variables)
         initial = [names.in_copy(prefix, variable.initializer) for variable in first]
         initial += [
             names.in_replica(worker, variable.initializer)
-            for variable in plan.variables
-            if variable.name in plan.constant
+            for variable in plan.job.variables
+            if variable.name in plan.job.constant
             for worker in variable_ops.broadcast_targets(variable, plan)
         ]
         fed_here = self._initial_feeds(fed, {prefix})
@@ -62,7 +62,7 @@ class SharedState:
         for portion in others:
             initial = [names.in_copy(prefix, variable.initializer) for variable in portion]
             self._run(initial, "initialising variables", fed_here)
-        self.broadcast(v for v in plan.variables if v.name not in plan.constant)
+        self.broadcast(v for v in plan.job.variables if v.name not in plan.job.constant)
 
     def values(
         self, variables: Sequence[Variable], worker: int | None = None
@@ -128,15 +128,17 @@ class SharedState:
         As on one device, updates that ran before the failure stay. Nothing may be pending.
         """
         if self._torn:
-            self.broadcast(v for v in self._plan.variables if v.name not in self._plan.local)
+            self.broadcast(
+                v for v in self._plan.job.variables if v.name not in self._plan.job.local
+            )
             self._torn = False
 
     def refresh(self) -> None:
         """Give the evaluation copy what local variables are together, if a step changed them."""
         plan = self._plan
-        if self._refreshed or not plan.evaluation:
+        if self._refreshed or not plan.consequences.evaluation:
             return
-        local = [variable for variable in plan.variables if variable.name in plan.local]
+        local = [variable for variable in plan.job.variables if variable.name in plan.job.local]
         if local:
             self._run([variable_ops.refresh_op(v) for v in local], "merging local variables")
         self._refreshed = True

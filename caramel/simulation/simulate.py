@@ -99,7 +99,7 @@ def simulate(
     """
     assert plan.workers == hardware.workers, "the plan is for another number of workers"
     conditions = Conditions(sizes_of(plan), workload, hardware)
-    return simulate_groups(plan.groups, plan.gates, conditions, pending=pending)
+    return simulate_groups(plan.decision.groups, plan.decision.gates, conditions, pending=pending)
 
 
 def simulate_groups(
@@ -126,9 +126,9 @@ def sizes_of(plan: Plan, further: Sequence[Part] = ()) -> dict[str, Size]:
     """What is aggregated for each parameter of a plan, and for its parts and some further ones."""
     sizes = {
         gradient.parameter: Size(gradient.elements, dtype_bytes(gradient.spec.dtype) or 0)
-        for gradient in plan.gradients
+        for gradient in plan.job.gradients
     }
-    for part in (*plan.parts, *further):
+    for part in (*plan.decision.parts, *further):
         size = sizes[part.parameter].element_bytes
         sizes[part.name] = Size(part.elements, size, part.parameter)
     return sizes

@@ -69,7 +69,7 @@ def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: 
     plain = caramel.ARModel(context, workers, pattern=pattern, **options)
     plan = change(deferred(plain, choice))
     other = caramel.ARModel(context, workers, plan=plan, check=True)
-    assert other.plan.deferral.moved
+    assert other.plan.consequences.deferral.moved
     _, losses, values, _ = train(plain, job.feed)
     initial, other_losses, other_values, replicas = train(other, job.feed)
     for name, value in values.items():
@@ -112,7 +112,7 @@ def test_whatever_follows_the_update_gives_the_same_bits(name, choice):
 
 def randomly_cut(random, plan):
     """Some gradients cut wherever they may be."""
-    for gradient in plan.gradients:
+    for gradient in plan.job.gradients:
         unit = 8  # numbers of 8 bytes
         cuts = [n for n in range(unit, gradient.elements, unit) if random.random() < 0.4]
         if cuts:
@@ -175,13 +175,13 @@ def test_random_plans_give_the_same_bits(seed):
 
     def change(plan):
         plan = with_parts(plan, randomly_cut(random, plan))
-        members = list(random.permutation([g.members[0] for g in plan.groups]))
+        members = list(random.permutation([g.members[0] for g in plan.decision.groups]))
         groups = []
         while members:
             size = int(random.integers(1, len(members) + 1))
             groups.append(
                 dataclasses.replace(
-                    plan.groups[0],
+                    plan.decision.groups[0],
                     name=f"group_{len(groups)}",
                     members=tuple(str(m) for m in members[:size]),
                     depth=int(random.integers(1, 5)),
@@ -197,7 +197,7 @@ def test_random_plans_give_the_same_bits(seed):
             # What is deferred is sent before what is not.
             if later.deferred <= earlier.deferred and random.random() < 0.5
         ]
-        return dataclasses.replace(plan, groups=tuple(groups), gates=tuple(gates), edges=edges)
+        return plan.deciding(groups=tuple(groups), gates=tuple(gates), edges=edges)
 
     assert_same(job, workers, EVERY, change=change)
 
@@ -207,7 +207,7 @@ def test_random_plans_give_the_same_bits(seed):
 
 def deferral(job):
     plan = deferred(caramel.ARModel(job.context(), 2), EVERY)
-    return caramel.ARModel(job.context(), 2, plan=plan).plan.deferral
+    return caramel.ARModel(job.context(), 2, plan=plan).plan.consequences.deferral
 
 
 def kinds(job, names):
@@ -245,7 +245,7 @@ def test_after_a_global_norm_clip_all_updates_and_averages_move_with_any_gradien
     job = Network(graph, train_op, loss, feed)
     plain = caramel.ARModel(job.context(), 2, planner="plain")
     moved = deferred(plain, FIRST)
-    deferral = caramel.ARModel(plain.context, 2, plan=moved).plan.deferral
+    deferral = caramel.ARModel(plain.context, 2, plan=moved).plan.consequences.deferral
     for kind in ("/ResourceApplyAdam", "/AssignSubVariableOp"):
         assert sum(kind in op for op in deferral.moved) == len(variables)
     assert not any(op.startswith("Adam/Assign") for op in deferral.moved)  # powers of betas
@@ -335,7 +335,7 @@ def test_steps_without_a_loss_leave_no_tokens_behind(tmp_path):
     job = with_biased_loss()
     plain = caramel.ARModel(job.context(), 2)
     model = caramel.ARModel(job.context(), 2, plan=deferred(plain, EVERY), check=True)
-    waiting = {b.variable: b.waiting for b in model.plan.deferral.barriers}
+    waiting = {b.variable: b.waiting for b in model.plan.consequences.deferral.barriers}
     assert "bias" in waiting
     with plain.session() as expected, model.session() as session:
         session.restore(expected.save(tmp_path / "initial"))

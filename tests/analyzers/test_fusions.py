@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import permutations
 
 import pytest
@@ -262,7 +261,7 @@ def test_with_planned_edges_tensorflow_computes_pairs_as_one():
     job = convolving.job()
     context = job.context()
     model = caramel.ARModel(context, workers=2, planner="paper", analyzers=slow_facts(2))
-    assert model.plan.edges
+    assert model.plan.decision.edges
     tasks = traced_step(model, job.feed).tasks
     for number in range(3):
         assert in_replica(1, convolving.gradient_of(context, f"w{number}")) in tasks
@@ -275,9 +274,7 @@ def test_with_planned_edges_tensorflow_computes_pairs_as_one():
 def model_with(job, *edges: Edge, **options):
     context = job.context()
     plan = caramel.ARModel(context, workers=2).plan
-    return caramel.ARModel(
-        context, workers=2, plan=dataclasses.replace(plan, edges=edges), **options
-    )
+    return caramel.ARModel(context, workers=2, plan=plan.deciding(edges=edges), **options)
 
 
 def closing(context) -> Edge:
@@ -293,7 +290,7 @@ def test_a_given_edge_that_lets_a_pair_wait_for_itself_is_refused():
     model = caramel.ARModel(job.context(), workers=2)
     for plan in (model.plan, caramel.Plan.from_json(model.plan.to_json())):
         with pytest.raises(PlanError, match=r"\(Conv2DBackpropFilter\) with .*\(BiasAddGrad\)"):
-            model.add_variant(dataclasses.replace(plan, edges=(edge,)), "stuck")
+            model.add_variant(plan.deciding(edges=(edge,)), "stuck")
 
 
 def test_a_cycle_that_is_there_anyway_is_called_so():
@@ -335,7 +332,7 @@ def test_an_edge_that_keeps_a_pair_apart_is_told(caplog):
 def test_planned_edges_keep_no_pair_apart(caplog):
     context = convolving.job().context()
     model = caramel.ARModel(context, workers=2, planner="paper", analyzers=slow_facts(2))
-    assert model.plan.edges
+    assert model.plan.decision.edges
     model.add_variant(model.plan, "again")
     assert "keeps TensorFlow" not in caplog.text
 
@@ -344,7 +341,7 @@ def test_the_check_of_graphs_sees_the_cycle():
     context = convolving.job().context()
     model = caramel.ARModel(context, workers=2)
     edge = closing(context)
-    plan = dataclasses.replace(model.plan, edges=(edge,))
+    plan = model.plan.deciding(edges=(edge,))
     check_graph(rewrite(context.graph_def, model.plan).graph_def, model.plan)
     with pytest.raises(InvariantError, match=f"as one: .*{in_replica(0, edge.after)}.*serialize"):
         rewrite(context.graph_def, plan, check=check_graph)

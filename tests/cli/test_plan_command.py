@@ -67,20 +67,20 @@ def test_the_plan_is_printed_and_saved(tmp_path):
     assert finished.returncode == 0, finished.stderr
     plan = Plan.from_json((tmp_path / "plan.json").read_text())
     assert "2 workers, 4 gradients in" in finished.stdout
-    for group in plan.groups:
+    for group in plan.decision.groups:
         assert group.name in finished.stdout
 
 
 def test_a_row_says_all_about_its_group():
     plan = caramel.ARModel(network("adam").context(), 2, planner="plain").plan
-    groups = [dataclasses.replace(group, deferred=True) for group in plan.groups]
+    groups = [dataclasses.replace(group, deferred=True) for group in plan.decision.groups]
     first = groups[0] = dataclasses.replace(
         groups[0], pattern="ring", depth=2, reason="it fills the forward pass"
     )
-    windows = {g.parameter: Window(0.5, 0.25) for g in plan.gradients}
+    windows = {g.parameter: Window(0.5, 0.25) for g in plan.job.gradients}
     out = io.StringIO()
     gates = (Gate("group_0", "group_3"),)
-    plan = dataclasses.replace(plan, groups=tuple(groups), gates=gates)
+    plan = plan.deciding(groups=tuple(groups), gates=gates)
     show_plan(plan, TransferWindows(windows, 0.75, 0.75), Console(file=out, width=200))
     rows = [
         [cell.strip() for cell in re.split("[┃│]", line)] for line in out.getvalue().split("\n")

@@ -133,8 +133,10 @@ def test_times_below_a_millisecond_are_shown_in_microseconds(capsys):
 def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
     context, _ = make_context()
     model = caramel.ARModel(context, 2)
-    groups = tuple(dataclasses.replace(group, deferred=True) for group in model.plan.groups)
-    plan = dataclasses.replace(model.plan, groups=groups)
+    groups = tuple(
+        dataclasses.replace(group, deferred=True) for group in model.plan.decision.groups
+    )
+    plan = model.plan.deciding(groups=groups)
     (tmp_path / "plan.json").write_text(plan.to_json())
     with caramel.Cluster.local(2) as cluster:
         result = run(

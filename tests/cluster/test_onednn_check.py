@@ -85,7 +85,7 @@ def compare(job, workers, analyzers):
     planned = caramel.ARModel(
         job.context(), workers=workers, planner="paper", analyzers=analyzers
     )
-    assert planned.plan.edges
+    assert planned.plan.decision.edges
     plan = deferred(planned, "some")
     model = caramel.ARModel(job.context(), workers=workers, plan=plan, check=True)
     with model.session(trials=None, step_timeout_s=60) as session:

@@ -86,7 +86,7 @@ def test_worker_processes_give_the_bits_of_plain_training(workers, combinations,
     expected = plain_values(job, context, workers)
     for flags in combinations:
         model = planned(context, processes(workers), **flags)
-        assert bool(model.plan.gates) == flags["scheduling"]
+        assert bool(model.plan.decision.gates) == flags["scheduling"]
         with model.session() as session:
             for step in range(STEPS):
                 session.step(batch(job, step))
@@ -147,7 +147,7 @@ def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(
     for victim, kill_after in (*kills, (None, STEPS)):
         with caramel.Cluster.local(2) as cluster:
             model = make_model(context, cluster)
-            assert model.plan.deferral.moved
+            assert model.plan.consequences.deferral.moved
             with model.session() as session:
                 session.restore(checkpoint)
                 for step in range(done, kill_after):
@@ -171,7 +171,7 @@ from tests.cluster.test_planned_workers import STEPS, batch, network, planned, t
 directory = pathlib.Path(sys.argv[1])
 job = network("adam", model=wide, dtype=tf.float32)
 model = planned(job.context(), caramel.Cluster.embedded(2))
-assert model.plan.deferral.moved
+assert model.plan.consequences.deferral.moved
 with model.session() as session:
     saved = json.loads((directory / "saved.json").read_text())
     session.restore(saved["checkpoint"])

@@ -166,7 +166,7 @@ def test_several_replicas_on_one_task(tasks):
 
 def test_a_device_without_a_task_is_on_the_only_one():
     model = built(network(), 1, device_list=["/cpu:0", "/cpu:1"])
-    assert model.plan.devices == (
+    assert model.plan.job.devices == (
         "/job:worker/task:0/device:CPU:0",
         "/job:worker/task:0/device:CPU:1",
     )

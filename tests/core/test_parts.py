@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from caramel.core.errors import PlanError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Gate, Group, Part, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Gate, Group, Part, Plan, PlannedJob
 from caramel.planning.search.split import split_gradients, with_parts, worthwhile_parts
 from tests.support.plans import make_plan
 
@@ -24,22 +24,17 @@ def plan_of(*parts, dtype="float32", indices=None, elements=48):
     )
     own = tuple(Part("w", *each) for each in parts)
     members = [part.name for part in own] or ["w"]
-    return Plan(
-        devices=("/job:worker/task:0", "/job:worker/task:1"),
-        reduction="mean",
-        variables=(),
-        gradients=(gradient,),
-        groups=tuple(Group(f"g{n}", (name,), "shuffle") for n, name in enumerate(members)),
-        parts=own,
-    )
+    groups = tuple(Group(f"g{n}", (name,), "shuffle") for n, name in enumerate(members))
+    devices = ("/job:worker/task:0", "/job:worker/task:1")
+    return Plan(PlannedJob(devices, "mean", (), (gradient,)), Decided(groups, parts=own))
 
 
 def test_parts_are_members_of_groups_under_names_of_their_own():
     plan = plan_of((0, 16), (16, 48))
-    assert [group.members for group in plan.groups] == [("w[0:16]",), ("w[16:48]",)]
-    assert [plan.elements(group) for group in plan.groups] == [16, 32]
-    assert [plan.bytes(group) for group in plan.groups] == [64, 128]
-    assert plan.gradient("w[16:48]") is plan.gradient("w") is plan.gradients[0]
+    assert [group.members for group in plan.decision.groups] == [("w[0:16]",), ("w[16:48]",)]
+    assert [plan.elements(group) for group in plan.decision.groups] == [16, 32]
+    assert [plan.bytes(group) for group in plan.decision.groups] == [64, 128]
+    assert plan.gradient("w[16:48]") is plan.gradient("w") is plan.job.gradients[0]
     assert plan.spec("w[16:48]") == TensorSpec("float32", (32,))
     assert plan.spec("w") == TensorSpec("float32", (48,))
     assert plan.part("w") is None
@@ -77,21 +72,21 @@ def test_parts_that_do_not_make_up_a_gradient_are_refused(parts, options, messag
 def test_every_part_is_in_one_group(parts, members, message):
     groups = tuple(Group(f"g{n}", (name,), "shuffle") for n, name in enumerate(members))
     with pytest.raises(PlanError, match=message):
-        dataclasses.replace(plan_of(), parts=tuple(Part(*each) for each in parts), groups=groups)
+        plan_of().deciding(parts=tuple(Part(*each) for each in parts), groups=groups)
 
 
 def test_a_plan_with_parts_survives_a_round_trip_through_json():
     plan = plan_of((0, 16), (16, 48))
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.deferred == frozenset()
-    groups = (dataclasses.replace(plan.groups[0], deferred=True), plan.groups[1])
-    assert dataclasses.replace(plan, groups=groups).deferred == {"w"}
+    groups = (dataclasses.replace(plan.decision.groups[0], deferred=True), plan.decision.groups[1])
+    assert plan.deciding(groups=groups).deferred == {"w"}
 
 
 def test_large_gradients_are_split_into_equal_parts():
     plan = split_gradients(plan_of(elements=1000), 1500)
-    assert plan.parts == (Part("w", 0, 336), Part("w", 336, 672), Part("w", 672, 1000))
-    assert [(g.name, g.members, g.shift) for g in plan.groups] == [
+    assert plan.decision.parts == (Part("w", 0, 336), Part("w", 336, 672), Part("w", 672, 1000))
+    assert [(g.name, g.members, g.shift) for g in plan.decision.groups] == [
         ("g0_0", ("w[0:336]",), 0),
         ("g0_1", ("w[336:672]",), 1),
         ("g0_2", ("w[672:1000]",), 0),
@@ -110,9 +105,9 @@ def test_small_sparse_and_joined_gradients_are_not_split():
 
 def test_gates_are_between_all_parts():
     plan = make_plan(2, [(48,), (48,)], "float32", groups=[[0], [1]], pattern="ring")
-    plan = dataclasses.replace(plan, gates=(Gate("group_1", "group_0"),))
+    plan = plan.deciding(gates=(Gate("group_1", "group_0"),))
     parts = with_parts(plan, [Part("v0", 0, 16), Part("v0", 16, 48)])
-    assert parts.gates == (Gate("group_1", "group_0_0"), Gate("group_1", "group_0_1"))
+    assert parts.decision.gates == (Gate("group_1", "group_0_0"), Gate("group_1", "group_0_1"))
 
 
 @settings(deadline=None)
@@ -123,8 +118,8 @@ def test_gates_are_between_all_parts():
 )
 def test_parts_cover_a_gradient_and_are_about_as_large_as_asked_for(elements, most_bytes, dtype):
     plan = split_gradients(plan_of(elements=elements, dtype=dtype), most_bytes)
-    sizes = [plan.bytes(group) for group in plan.groups]
-    assert sum(sizes) == plan.bytes(plan_of(elements=elements, dtype=dtype).groups[0])
+    sizes = [plan.bytes(group) for group in plan.decision.groups]
+    assert sum(sizes) == plan.bytes(plan_of(elements=elements, dtype=dtype).decision.groups[0])
     assert max(sizes) <= max(most_bytes + 64, 128)
     assert max(sizes) - min(sizes) <= 128 or len(sizes) == 1
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -12,7 +14,15 @@ import caramel
 from caramel.core.errors import PlanError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import (
+    AggregatedGradient,
+    Consequences,
+    Decided,
+    Gate,
+    Group,
+    Plan,
+    PlannedJob,
+)
 from tests.support import networks
 
 
@@ -27,13 +37,8 @@ def gradient(parameter, dtype="float32", **options):
 
 
 def plan(gradients, groups):
-    return Plan(
-        devices=("/job:worker/task:0", "/job:worker/task:1"),
-        reduction="mean",
-        variables=(),
-        gradients=tuple(gradients),
-        groups=tuple(groups),
-    )
+    devices = ("/job:worker/task:0", "/job:worker/task:1")
+    return Plan(PlannedJob(devices, "mean", (), tuple(gradients)), Decided(tuple(groups)))
 
 
 def test_a_plan_survives_a_round_trip_through_json():
@@ -43,8 +48,8 @@ def test_a_plan_survives_a_round_trip_through_json():
 
 def test_the_json_of_a_plan_is_readable():
     written = json.loads(plan([gradient("w")], [Group("g", ("w",), "ring")]).to_json())
-    assert written["groups"][0]["pattern"] == "ring"
-    assert written["gradients"][0]["values"] == ["w/gradient", 0]
+    assert written["decision"]["groups"][0]["pattern"] == "ring"
+    assert written["job"]["gradients"][0]["values"] == ["w/gradient", 0]
 
 
 @pytest.mark.parametrize(
@@ -85,21 +90,28 @@ def test_a_plan_that_makes_no_sense_is_refused(gradients, groups, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda value: value.update(format=99), "not a Caramel plan of format"),
-        (lambda value: value.update(surprise=1), "unknown keys .*surprise"),
-        (lambda value: value.pop("devices"), "keys .*devices.* are missing"),
+        (lambda value: value.update(format=99), "not a Caramel plan of format 2$"),
         (
-            lambda value: value["groups"][0].update(depth="two"),
+            lambda value: value.update(format=1),
+            "not a Caramel plan of format 2, but one of format 1: make it again",
+        ),
+        (lambda value: value.update(surprise=1), "unknown keys .*surprise"),
+        (lambda value: value["job"].pop("devices"), "keys .*devices.* are missing"),
+        (
+            lambda value: value["decision"]["groups"][0].update(depth="two"),
             r"groups\[0\].depth: expected a int",
         ),
-        (lambda value: value.update(reduction="max"), "expected one of"),
+        (lambda value: value["job"].update(reduction="max"), "expected one of"),
         (
-            lambda value: value["gradients"][0].update(values=["w", 0, 1]),
+            lambda value: value["job"]["gradients"][0].update(values=["w", 0, 1]),
             r"gradients\[0\].values: expected a list of op, index",
         ),
-        (lambda value: value["gradients"][0].update(values=[]), "expected a list of op, index"),
         (
-            lambda value: value["gradients"][0].update(values=[5, 0]),
+            lambda value: value["job"]["gradients"][0].update(values=[]),
+            "expected a list of op, index",
+        ),
+        (
+            lambda value: value["job"]["gradients"][0].update(values=[5, 0]),
             r"gradients\[0\].values.op: expected a str",
         ),
     ],
@@ -116,9 +128,41 @@ def test_text_that_is_not_json_is_refused():
         Plan.from_json("not json")
 
 
+def test_what_follows_from_a_plan_need_not_be_given():
+    made = plan([gradient("w")], [Group("g", ("w",), "ring")])
+    value = json.loads(made.to_json())
+    del value["consequences"]
+    assert Plan.from_json(json.dumps(value)) == made
+
+
+def test_another_decision_for_the_same_job_leaves_out_what_followed_from_the_old_one():
+    made = plan([gradient("w"), gradient("v")], [Group("g", ("w", "v"), "ring")])
+    made = dataclasses.replace(made, consequences=Consequences(held=("count",)))
+    groups = (Group("one", ("w",), "ring"), Group("two", ("v",), "ring"))
+    other = made.deciding(groups=groups)
+    assert other == Plan(made.job, Decided(groups))
+    assert other.deciding(gates=(Gate("two", "one"),)).decision.groups == groups
+    with pytest.raises(PlanError, match="stands in 0 groups"):
+        made.deciding(groups=groups[:1])
+    with pytest.raises(TypeError, match="devices"):
+        made.deciding(devices=("/job:worker/task:0",))
+
+
+def test_a_plan_that_has_looked_things_up_is_still_equal_to_others():
+    made, other = (plan([gradient("w")], [Group("g", ("w",), "ring")]) for _ in range(2))
+    assert made.group("g").members == ("w",)
+    assert made.deferred == frozenset()
+    assert made == other
+    assert hash(made) == hash(other)
+    assert pickle.loads(pickle.dumps(made)) == copy.deepcopy(made) == other
+    deferred = other.deciding(groups=(Group("g", ("w",), "ring", deferred=True),))
+    assert deferred.group("g").deferred
+    assert deferred.deferred == {"w"}
+
+
 def test_a_plan_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan([], []).reduction = "sum"
+        plan([], []).decision = Decided(())
 
 
 # Plans that are given ----------------------------------------------------------------------------
@@ -127,10 +171,10 @@ def test_a_plan_is_frozen():
 def test_an_edited_plan_is_carried_out_and_gives_the_same_bits(tmp_path):
     job = networks.network("momentum", model=networks.wide)
     plain = caramel.ARModel(job.context(), workers=3)
-    joined = Group("all", tuple(g.parameter for g in plain.plan.gradients), "shuffle", depth=2)
-    edited = Plan.from_json(dataclasses.replace(plain.plan, groups=(joined,)).to_json())
+    joined = Group("all", tuple(g.parameter for g in plain.plan.job.gradients), "shuffle", depth=2)
+    edited = Plan.from_json(plain.plan.deciding(groups=(joined,)).to_json())
     planned = caramel.ARModel(job.context(), workers=3, plan=edited, check=True)
-    assert planned.plan == edited
+    assert planned.plan.decision == edited.decision
     with plain.session() as session:
         start = session.save(tmp_path / "start")
     results = []
@@ -155,5 +199,6 @@ def test_an_edited_plan_is_carried_out_and_gives_the_same_bits(tmp_path):
 def test_a_plan_for_another_job_is_refused_with_what_differs(change, message):
     job = networks.network("momentum")
     made = caramel.ARModel(job.context(), workers=2).plan
+    other = Plan(dataclasses.replace(made.job, **change), made.decision)
     with pytest.raises(PlanError, match=message):
-        caramel.ARModel(job.context(), workers=2, plan=dataclasses.replace(made, **change))
+        caramel.ARModel(job.context(), workers=2, plan=other)

@@ -9,7 +9,7 @@ import pytest
 
 import caramel
 from caramel.core.errors import PlanError
-from caramel.core.plan import FACTORS, Plan
+from caramel.core.plan import FACTORS, Decided, Plan
 from tests.support.losses import SUMS, WEIGHTED, Batch, batch_feed, loss_network
 from tests.support.networks import (
     Network,
@@ -50,9 +50,9 @@ def with_groups(plan: Plan, **changes) -> Plan:
         dataclasses.replace(group, **changes)
         if "pattern" not in changes or plan.gradient(group.members[0]).factors
         else group
-        for group in plan.groups
+        for group in plan.decision.groups
     )
-    return dataclasses.replace(plan, groups=groups)
+    return plan.deciding(groups=groups)
 
 
 @pytest.mark.parametrize("changes", [{"deferred": True}, {"pattern": FACTORS}])
@@ -202,23 +202,23 @@ def test_steps_whose_losses_count_differently_are_done_together(name):
 def test_a_plan_with_weights_is_read_as_it_was_written():
     plan = caramel.ARModel(loss_network(WEIGHTED["boolean_mask"]).context(), workers=2).plan
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.weights
+    assert plan.job.weights
 
 
 def test_the_plan_of_a_mean_has_no_weights():
     plan = caramel.ARModel(network().context(), workers=2).plan
-    assert not plan.weights
-    assert not any(gradient.weight or gradient.shared for gradient in plan.gradients)
+    assert not plan.job.weights
+    assert not any(gradient.weight or gradient.shared for gradient in plan.job.gradients)
 
 
 def test_gradients_that_count_differently_are_not_joined():
     plan = caramel.ARModel(loss_network(WEIGHTED["boolean_mask"]).context(), workers=2).plan
-    first, *others = plan.gradients
+    first, *others = plan.job.gradients
     mixed = (dataclasses.replace(first, weight="sum"), *others)
-    members = tuple(gradient.parameter for gradient in plan.gradients)
-    group = dataclasses.replace(plan.groups[0], members=members)
+    members = tuple(gradient.parameter for gradient in plan.job.gradients)
+    group = dataclasses.replace(plan.decision.groups[0], members=members)
     with pytest.raises(PlanError, match="joins gradients that count differently"):
-        dataclasses.replace(plan, gradients=mixed, groups=(group,))
+        Plan(dataclasses.replace(plan.job, gradients=mixed), Decided((group,)))
 
 
 def test_a_gradient_alone_is_not_believed_against_others_of_the_same_differentiation(monkeypatch):
@@ -234,4 +234,4 @@ def test_a_gradient_alone_is_not_believed_against_others_of_the_same_differentia
     monkeypatch.setattr(Scales, "shown_by", wrong)
     job = network("momentum")
     plan = caramel.ARModel(job.context(), workers=2).plan
-    assert {gradient.weight for gradient in plan.gradients} == {""}
+    assert {gradient.weight for gradient in plan.job.gradients} == {""}

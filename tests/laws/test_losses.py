@@ -109,14 +109,14 @@ def test_what_the_user_says_wins_with_a_warning(caplog):
     job = loss_network(SUMS["sum"])
     with caplog.at_level(logging.WARNING):
         model = caramel.ARModel(job.context(loss_reduction="mean"), workers=2)
-    assert model.plan.reduction == "mean"
+    assert model.plan.job.reduction == "mean"
     assert "is a sum over the examples, but loss_reduction='mean' was given" in caplog.text
 
 
 def test_a_sum_that_is_found_is_told(caplog):
     with caplog.at_level(logging.INFO):
         model = caramel.ARModel(loss_network(SUMS["sum"]).context(), workers=2)
-    assert model.plan.reduction == "sum"
+    assert model.plan.job.reduction == "sum"
     assert "is a sum over the examples: gradients are added up" in caplog.text
 
 

@@ -53,7 +53,7 @@ def model_of(own, workers):
 def assert_as_drawn(make, workers, **options):
     own, drawn = job(make, **options), job(make, drawn=True, **options)
     model = model_of(own, workers)
-    assert model.plan.orders
+    assert model.plan.consequences.orders
     with model.session(trials=None) as session:
         initial = session.variables()
         losses = [session.step(own.feed) for _ in range(STEPS)]
@@ -198,9 +198,9 @@ def test_what_cannot_be_ordered_is_told(caplog):
 )
 def test_ordinary_jobs_get_no_edges(optimizer, process, decayed):
     own = network(optimizer, process, decayed_loss=decayed)
-    assert caramel.ARModel(own.context(), 1).plan.orders == ()
+    assert caramel.ARModel(own.context(), 1).plan.consequences.orders == ()
 
 
 def test_average_of_weights_in_order_gets_no_edges():
     own = job(average_after_the_updates, drawn=True)
-    assert caramel.ARModel(own.context(), 1).plan.orders == ()
+    assert caramel.ARModel(own.context(), 1).plan.consequences.orders == ()

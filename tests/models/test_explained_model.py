@@ -43,7 +43,7 @@ def deferring():
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
-    assert any(group.deferred for group in model.plan.groups)
+    assert any(group.deferred for group in model.plan.decision.groups)
     return job, context, model.decision
 
 
@@ -51,7 +51,9 @@ def test_a_plan_can_be_explained(explained):
     model, explanation = explained
     assert explanation.step_s <= explanation.plain_step_s
     assert explanation.limited_by == "wire"
-    assert [group.name for group in explanation.groups] == [g.name for g in model.plan.groups]
+    assert [group.name for group in explanation.groups] == [
+        g.name for g in model.plan.decision.groups
+    ]
     assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
 
 
@@ -124,7 +126,7 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
     assert min(metrics.recent_step_s) <= metrics.expected_s <= max(metrics.recent_step_s)
     assert list(model.variants) == ["own"]
     groups = {group.name for group in model.explain().groups}
-    assert groups == {group.name for group in model.plan.groups}
+    assert groups == {group.name for group in model.plan.decision.groups}
     assert not any(group.deferred for group in model.explain().groups)
 
 

@@ -36,7 +36,7 @@ def test_a_joint_step_is_planned_by_itself():
     model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2), check=True)
     joint = model._steps.joint("d", ["g_train"])
     assert joint.decision.found is not None
-    assert {g.parameter for g in joint.plan.gradients} == {"d1", "bias", "d2", "g1", "g2"}
+    assert {g.parameter for g in joint.plan.job.gradients} == {"d1", "bias", "d2", "g1", "g2"}
     assert_as_alone(job, model, BOTH * 3, trials=caramel.TrialSettings(1, 1, 0))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -72,6 +74,14 @@ def test_a_plan_is_kept_and_found_again(cache):
     assert kept_plan("key") is None
 
 
+def test_a_plan_that_was_kept_in_an_older_format_is_as_if_it_was_not(cache):
+    job = network("gradient_descent", model=wide, dtype=tf.float32)
+    keep_plan("key", caramel.ARModel(job.context(), 2).plan)
+    file = cache / "plan-key.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": 1}))
+    assert kept_plan("key") is None
+
+
 def test_a_kept_plan_is_only_that_of_the_same_training_op():
     """Two jobs may share a graph, as generator and discriminator do."""
     with tf.Graph().as_default() as graph:
@@ -98,7 +108,7 @@ def test_what_proved_the_fastest_earlier_has_to_prove_it_again_against_the_plain
     job, make = kept
     model = make()
     assert "earlier run" in model.decision.source
-    assert any(group.deferred for group in model.plan.groups)
+    assert any(group.deferred for group in model.plan.decision.groups)
     short = TrialSettings(rounds=1, steps=1, skipped=1)
     with model.session(trials=short) as session:
         train_steps(session, job, 5)
@@ -157,7 +167,7 @@ def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest()
             train_steps(session, job, 20)
             expected = session.variables()
         model = caramel.ARModel(context, cluster, **options)
-        assert model.plan.deferral.moved
+        assert model.plan.consequences.deferral.moved
         with model.session(trials=short) as session:
             train_steps(session, job, 20)
             values, metrics = session.variables(), session.metrics()

@@ -208,8 +208,8 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
     job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
     plain = caramel.ARModel(context, 2, pattern="shuffle", planner="plain")
-    groups = [dataclasses.replace(group, deferred=True) for group in plain.plan.groups]
-    other = dataclasses.replace(plain.plan, groups=tuple(groups))
+    groups = [dataclasses.replace(group, deferred=True) for group in plain.plan.decision.groups]
+    other = plain.plan.deciding(groups=tuple(groups))
 
     def planned(*given):
         """Whatever is predicted from the traces, something else than the plain plan is tried."""

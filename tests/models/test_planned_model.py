@@ -57,8 +57,8 @@ def test_all_combinations_of_optimizations_give_the_same_bits(workers, first):
     deferring = 0
     for flags in [each for each in COMBINATIONS if sum(each.values()) % 2 == first]:
         model = model_of(context, workers, **flags)
-        assert bool(model.plan.gates) == flags["scheduling"]
-        deferring += bool(model.plan.deferral.moved)
+        assert bool(model.plan.decision.gates) == flags["scheduling"]
+        deferring += bool(model.plan.consequences.deferral.moved)
         _, own_losses, own = train(model, job.feed, steps)
         assert own_losses == losses, flags
         for name, value in values.items():
@@ -101,9 +101,9 @@ def assert_same_bits(job, workers, flags):
 
 def test_a_slow_network_has_transfers_deferred_and_gated():
     plan = model_of(network("momentum", model=wide).context(), 2).plan
-    assert any(group.deferred for group in plan.groups)
+    assert any(group.deferred for group in plan.decision.groups)
     assert plan.gates_between_steps
-    assert all(group.reason for group in plan.groups)
+    assert all(group.reason for group in plan.decision.groups)
 
 
 def test_without_facts_the_plan_is_plain():
@@ -132,12 +132,9 @@ def test_a_plan_can_be_saved_edited_and_carried_out():
     loaded = Plan.from_json(plan.to_json())
     assert loaded == plan
     assert caramel.ARModel(context, 2, plan=loaded).plan == plan
-    edited = dataclasses.replace(
-        loaded,
-        groups=tuple(dataclasses.replace(g, deferred=False) for g in loaded.groups),
-        gates=(),
-    )
-    assert not caramel.ARModel(context, 2, plan=edited).plan.deferral.moved
+    groups = tuple(dataclasses.replace(g, deferred=False) for g in loaded.decision.groups)
+    edited = loaded.deciding(groups=groups, gates=())
+    assert not caramel.ARModel(context, 2, plan=edited).plan.consequences.deferral.moved
 
 
 def test_a_profile_gives_the_facts(tmp_path):
@@ -165,7 +162,7 @@ def test_a_profile_gives_the_facts(tmp_path):
 def test_with_one_group_at_a_time_every_worker_has_a_chunk_of_each(planner):
     workers, unit = 2, CHUNK_ALIGNMENT_BYTES // 4
     model = model_of(network(dtype=tf.float32).context(), workers, planner=planner)
-    large = [g for g in model.plan.groups if model.plan.elements(g) > unit * (workers - 1)]
+    large = [g for g in model.plan.decision.groups if model.plan.elements(g) > unit * (workers - 1)]
     assert large
     for group in large:
         chunks = schedule(group.pattern, workers, depth=group.depth).chunks
@@ -196,7 +193,7 @@ def test_a_job_without_facts_takes_the_usual_patterns():
 
     job = network(model=model)
     patterns = {
-        planner: [group.pattern for group in built.plan.groups]
+        planner: [group.pattern for group in built.plan.decision.groups]
         for planner in ("search", "plain")
         for built in [caramel.ARModel(job.context(), 3, planner=planner)]
     }
@@ -204,4 +201,4 @@ def test_a_job_without_facts_takes_the_usual_patterns():
     expected = [usual_pattern(size, 3) for size in sizes]
     assert patterns == {"search": expected, "plain": expected}
     given = caramel.ARModel(job.context(), 3, pattern="shuffle")
-    assert {group.pattern for group in given.plan.groups} == {"shuffle"}
+    assert {group.pattern for group in given.plan.decision.groups} == {"shuffle"}

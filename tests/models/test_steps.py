@@ -30,7 +30,7 @@ def test_what_is_pending_of_one_step_is_done_before_another(workers):
     plain = caramel.ARModel(job.context(), workers)
     plans = {name: all_deferred(step) for name, step in plain.steps.items()}
     model = caramel.ARModel(job.context(), workers, plan=plans, check=True)
-    assert all(step.plan.deferral.moved for step in model.steps.values())
+    assert all(step.plan.consequences.deferral.moved for step in model.steps.values())
     assert_as_alone(job, model, UNEVEN_TURNS)
 
 
@@ -49,7 +49,7 @@ def test_each_step_has_a_plan_of_its_own():
     model = caramel.ARModel(job.context(), 2)
     assert model.plan is model.steps["d"].plan
     parameters = {
-        name: {gradient.parameter for gradient in step.plan.gradients}
+        name: {gradient.parameter for gradient in step.plan.job.gradients}
         for name, step in model.steps.items()
     }
     assert parameters == {"d": {"d1", "bias", "d2"}, "g": {"g1", "g2"}}
@@ -231,7 +231,7 @@ def test_plans_of_steps_change_nothing_but_when():
 def test_gradients_that_one_step_gathers_and_another_applies(workers, deferring):
     job = gathering()
     model = caramel.ARModel(job.context(), workers, check=True)
-    assert len(model.steps["gather"].plan.gradients) == 2
+    assert len(model.steps["gather"].plan.job.gradients) == 2
     if deferring:
         plans = {"gather": all_deferred(model.steps["gather"])}
         model = caramel.ARModel(job.context(), workers, plan=plans, check=True)

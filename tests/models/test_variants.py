@@ -174,7 +174,7 @@ def test_checkpoints_hold_the_users_variables_whatever_the_plan(tmp_path):
                 assert session.step(job.feed) == plain.step(job.feed)
             path = session.save(tmp_path / f"saved-{number}")
             names = [name for name, _ in tf.train.list_variables(path)]
-            assert sorted(names) == sorted(v.full_name for v in model.plan.variables if v.saved)
+            assert sorted(names) == sorted(v.full_name for v in model.plan.job.variables if v.saved)
             session.step(job.feed)
             session.restore(path)  # while something is pending
         assert session.step(job.feed) == plain.step(job.feed)

@@ -39,11 +39,11 @@ def sends(model, variable):
 def test_nobody_sends_a_variable_to_more_than_two_others(workers, local):
     job = job_with(with_update_ops, model=normalized) if local else network("momentum")
     model = caramel.ARModel(job.context(), workers, planner="plain", check=True)
-    assert bool(model.plan.local) == local
-    tasks = [task_of(device) for device in model.plan.devices]
-    for variable in model.plan.variables:
+    assert bool(model.plan.job.local) == local
+    tasks = [task_of(device) for device in model.plan.job.devices]
+    for variable in model.plan.job.variables:
         senders = sends(model, variable)
-        if variable.name in model.plan.local and model.plan.evaluation:
+        if variable.name in model.plan.job.local and model.plan.consequences.evaluation:
             assert senders.pop(0) == tasks[0]  # from the evaluation copy beside it
         assert sorted(senders) == list(range(1, workers))
         assert all(list(senders.values()).count(task) <= 2 for task in tasks)
@@ -99,7 +99,7 @@ def drawing_from_a_generator():
 def test_a_generators_key_is_told_apart_on_every_worker_of_the_tree():
     job, workers = drawing_from_a_generator(), 7
     model = caramel.ARModel(job.context(), workers, planner="plain", check=True)
-    assert model.plan.generators == ("state",)
+    assert model.plan.job.generators == {"state"}
     with model.session() as session:
         states = [session.variables(worker=worker)["state"] for worker in range(workers)]
     np.testing.assert_array_equal(states, [[3, 5, 7 + worker] for worker in range(workers)])

@@ -39,10 +39,10 @@ def joined(deferred):
     context = Network(graph, train_op, loss, feed).context()
     plan = caramel.ARModel(context, 2, planner="plain", pattern="shuffle").plan
     members = tuple(f"w{number}" for number in range(len(WIDTHS)))
-    group = dataclasses.replace(plan.groups[0], members=members, deferred=deferred)
-    (last,) = [each for each in plan.groups if each.members == ("out",)]
+    group = dataclasses.replace(plan.decision.groups[0], members=members, deferred=deferred)
+    (last,) = [each for each in plan.decision.groups if each.members == ("out",)]
     groups = (group, dataclasses.replace(last, name="last"))
-    return caramel.ARModel(context, 2, plan=dataclasses.replace(plan, groups=groups)), feed
+    return caramel.ARModel(context, 2, plan=plan.deciding(groups=groups)), feed
 
 
 def outputs_of(session, feed):
@@ -66,7 +66,7 @@ def outputs_of(session, feed):
 @pytest.mark.parametrize("deferred", [False, True])
 def test_only_what_is_cut_or_not_aligned_is_copied_when_a_group_is_taken_apart(deferred):
     model, feed = joined(deferred)
-    group, _ = model.plan.groups
+    group, _ = model.plan.decision.groups
     sizes = [model.plan.spec(name).elements * 4 for name in group.members]
     ragged = [size for size in sizes if size % 64]
     assert 0 < sum(ragged) < sum(sizes) / 2

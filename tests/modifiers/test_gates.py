@@ -17,16 +17,16 @@ from tests.support.networks import network, relative_error, run_on_one_device, w
 
 def gated(plan: Plan, *, deferred: bool | int, depth: int = 1) -> Plan:
     """The plan with each group behind the next in the list; the last are deferred, or all."""
-    count = len(plan.groups) * deferred if isinstance(deferred, bool) else deferred
+    count = len(plan.decision.groups) * deferred if isinstance(deferred, bool) else deferred
     groups = tuple(
-        dataclasses.replace(g, deferred=len(plan.groups) - number <= count, depth=depth)
-        for number, g in enumerate(plan.groups)
+        dataclasses.replace(g, deferred=len(plan.decision.groups) - number <= count, depth=depth)
+        for number, g in enumerate(plan.decision.groups)
     )
     gates = tuple(
         Gate(group.name, before.name)
         for before, group in zip(groups[::-1], groups[-2::-1], strict=False)
     )
-    return dataclasses.replace(plan, groups=groups, gates=gates)
+    return plan.deciding(groups=groups, gates=gates)
 
 
 def train(model, feed, steps=8):
@@ -42,8 +42,8 @@ def test_a_chain_of_gates_gives_the_same_bits(workers, pattern, depth, deferred)
     job = network("adam", model=wide)
     context = job.context()
     plain = caramel.ARModel(context, workers, pattern=pattern)
-    split = tuple(dataclasses.replace(g, depth=depth) for g in plain.plan.groups)
-    ungated = caramel.ARModel(context, workers, plan=dataclasses.replace(plain.plan, groups=split))
+    split = tuple(dataclasses.replace(g, depth=depth) for g in plain.plan.decision.groups)
+    ungated = caramel.ARModel(context, workers, plan=plain.plan.deciding(groups=split))
     plan = gated(plain.plan, deferred=deferred, depth=depth)
     assert len(plan.gates_between_steps) == (deferred in (1, 2) and deferred is not True)
     model = caramel.ARModel(context, workers, plan=plan, check=True)
@@ -59,7 +59,7 @@ def test_a_worker_sends_nothing_of_a_group_before_the_one_it_waits_for_has_arriv
     context = network("momentum", model=wide).context()
     plan = gated(caramel.ARModel(context, 2).plan, deferred=deferred)
     model = caramel.ARModel(context, 2, plan=plan)
-    for gate in plan.gates:
+    for gate in plan.decision.gates:
         for worker in range(2):
             held = model.graph.get_operation_by_name(in_group(gate.group, worker, "gated"))
             arrived = in_group(gate.after, worker, "aggregated", "0")
@@ -100,13 +100,16 @@ def test_sparse_gradients_may_wait_too(sparse):
 def test_gates_that_cannot_open_are_refused():
     context = network().context()
     plan = caramel.ARModel(context, 2).plan
-    first, second, *_ = (group.name for group in plan.groups)
+    first, second, *_ = (group.name for group in plan.decision.groups)
     for gates, message in (
         ([Gate(first, second), Gate(second, first)], "wait for each other"),
         ([Gate(first, "no_group")], "names group 'no_group'"),
     ):
         with pytest.raises(PlanError, match=message):
-            dataclasses.replace(plan, gates=tuple(gates))
-    groups = (dataclasses.replace(plan.groups[0], deferred=True), *plan.groups[1:])
+            plan.deciding(gates=tuple(gates))
+    groups = (
+        dataclasses.replace(plan.decision.groups[0], deferred=True),
+        *plan.decision.groups[1:],
+    )
     with pytest.raises(PlanError, match="is deferred and cannot wait"):
-        dataclasses.replace(plan, groups=groups, gates=(Gate(first, second),))
+        plan.deciding(groups=groups, gates=(Gate(first, second),))

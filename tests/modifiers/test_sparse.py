@@ -173,7 +173,7 @@ def test_only_rows_that_are_needed_are_gathered(process, rows):
     """Seven different ids stand in the sentences of either worker, 70 in all."""
     job = embedding("gradient_descent", process)
     model = caramel.ARModel(job.context(), workers=2, check=True)
-    group = next(g.name for g in model.plan.groups if g.members == ("table",))
+    group = next(g.name for g in model.plan.decision.groups if g.members == ("table",))
     fed = {
         f"worker_{worker}/{name}": value[worker * 7 : worker * 7 + 7]
         for worker in range(2)

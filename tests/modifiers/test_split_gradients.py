@@ -53,7 +53,7 @@ from tests.support.splitting import ALL, CHOICES, NONE, SOME, split_plan
 
 def test_the_parts_of_a_gradient_are_joined_once():
     plan = split_gradients(make_plan(2, [(30, 40)], "float32", pattern="shuffle"), 1700)
-    assert [plan.elements(group) for group in plan.groups] == [400, 400, 400]
+    assert [plan.elements(group) for group in plan.decision.groups] == [400, 400, 400]
     nodes = {node.name: node for node in aggregated_graph(plan).node}
     for worker in range(2):
         assert nodes[split(worker, "v0")].op == "SplitV"
@@ -72,7 +72,7 @@ def test_the_parts_of_a_gradient_are_joined_once():
 def test_a_part_in_many_chunks_is_joined_before():
     plan = split_gradients(make_plan(3, [(3000,)], "float32", pattern="shuffle", depth=4), 6000)
     nodes = {node.name: node for node in aggregated_graph(plan).node}
-    assert [len(plan.chunks(group)) for group in plan.groups] == [12, 12]
+    assert [len(plan.chunks(group)) for group in plan.decision.groups] == [12, 12]
     assert len(nodes[joined(0, "v0")].input) == 2 + 1
 
 
@@ -88,7 +88,7 @@ def test_parts_give_the_bits_of_the_whole(workers, depth, dtype, reduction):
     options = {"reduction": reduction, "pattern": "shuffle", "depth": depth}
     plain = make_plan(workers, [(40, 50), (16,), ()], dtype, groups=[[0], [1], [2]], **options)
     plan = split_gradients(plain, 1500)
-    assert len(plan.groups) > 3
+    assert len(plan.decision.groups) > 3
     values = random_values(plan)
     results = run_aggregation(plan, values)
     assert_same_on_all_workers(results)
@@ -100,12 +100,12 @@ def test_parts_give_the_bits_of_the_whole(workers, depth, dtype, reduction):
 def test_parts_may_be_joined_with_others_in_any_pattern(pattern):
     plain = make_plan(3, [(40, 50), (70,)], "float64", groups=[[0], [1]], pattern=pattern)
     parts = with_parts(plain, [Part("v0", 0, 8), Part("v0", 8, 1992), Part("v0", 1992, 2000)])
-    first, second, third, other = parts.groups
+    first, second, third, other = parts.decision.groups
     groups = (
         second,
         dataclasses.replace(first, members=(*first.members, *other.members, *third.members)),
     )
-    plan = dataclasses.replace(parts, groups=groups)
+    plan = parts.deciding(groups=groups)
     values = random_values(plan)
     results = run_aggregation(plan, values)
     assert_same_on_all_workers(results)
@@ -149,7 +149,7 @@ def plainly(workers, make, *given, **options):
 def assert_same(plain, plan):
     """Training with a plan gives the same bits as training with the plain one."""
     model = caramel.ARModel(plain.context, plan.workers, plan=plan, check=True)
-    assert model.plan.parts == plan.parts
+    assert model.plan.decision.parts == plan.decision.parts
     initial, losses, own, replicas = train(model, plain.job.feed)
     assert losses == plain.losses
     for each in (own, *replicas):
@@ -160,7 +160,7 @@ def assert_same(plain, plan):
 def assert_same_in_parts(plain, choice, **options):
     """The same with split gradients."""
     model, initial, own = assert_same(plain, split_plan(plain.plan, choice, **options))
-    assert bool(model.plan.deferral.moved) == (choice != NONE)
+    assert bool(model.plan.consequences.deferral.moved) == (choice != NONE)
     return initial, own
 
 
@@ -197,8 +197,11 @@ def test_sparse_gradients_stand_beside_parts():
     job = embedding("adam")
     context = job.context()
     plan = with_parts(caramel.ARModel(context, 2).plan, [Part("w", 0, 8), Part("w", 8, 12)])
-    groups = (dataclasses.replace(plan.groups[0], deferred=True), *plan.groups[1:])
-    plan = dataclasses.replace(plan, groups=groups)
+    groups = (
+        dataclasses.replace(plan.decision.groups[0], deferred=True),
+        *plan.decision.groups[1:],
+    )
+    plan = plan.deciding(groups=groups)
     initial, _, values, _ = train(caramel.ARModel(context, 2, plan=plan, check=True), job.feed)
     expected = run_on_one_device(job, initial, steps=STEPS)
     assert relative_error(values, expected.values) < 1e-12
@@ -209,10 +212,10 @@ def test_only_pieces_of_parts_that_are_aggregated_in_their_step_are_kept():
     context = job.context()
     plain = caramel.ARModel(context, 2, pattern="shuffle").plan
     plan = split_gradients(plain, 20_000)
-    assert [part.name for part in plan.parts] == ["w1[0:2104]", "w1[2104:4200]"]
-    first, second, *others = plan.groups
+    assert [part.name for part in plan.decision.parts] == ["w1[0:2104]", "w1[2104:4200]"]
+    first, second, *others = plan.decision.groups
     groups = (dataclasses.replace(first, deferred=True), second, *others)
-    plan = dataclasses.replace(plan, groups=groups)
+    plan = plan.deciding(groups=groups)
     model = caramel.ARModel(context, 2, plan=plan, check=True)
     names = {op.name for op in model.graph.get_operations()}
     for worker in range(2):
@@ -307,8 +310,8 @@ def planned():
 def test_a_dominant_gradient_is_split_and_deferred_in_part(planned):
     job, model = planned
     found = model.decision.found
-    parts = {part.name for part in model.plan.parts if part.parameter == "w1"}
-    sides = [g.deferred for g in model.plan.groups if not parts.isdisjoint(g.members)]
+    parts = {part.name for part in model.plan.decision.parts if part.parameter == "w1"}
+    sides = [g.deferred for g in model.plan.decision.groups if not parts.isdisjoint(g.members)]
     assert 0 < sum(sides) < len(sides) == len(parts)
     whole = min(each.step_s for each in found.others if not each.candidate.parts)
     assert found.best.step_s < 0.98 * whole < found.plain.step_s
@@ -324,7 +327,10 @@ def test_the_next_run_takes_over_a_plan_with_parts(planned):
     kept = Plan.from_json(model.plan.to_json())
     analysis = model._step.analysis()
     again = choose(model._step.plain, analysis, Options(pattern="shuffle"), kept=kept)
-    assert (again.plan.parts, again.plan.groups) == (model.plan.parts, model.plan.groups)
+    assert (again.plan.decision.parts, again.plan.decision.groups) == (
+        model.plan.decision.parts,
+        model.plan.decision.groups,
+    )
     assert again.found is None
 
 
@@ -334,8 +340,8 @@ def test_a_plan_with_parts_is_shown_and_explained(planned, monkeypatch):
     out = io.StringIO()
     show_plan(model.plan, model.windows, Console(file=out, width=250))
     text = out.getvalue()
-    count = len(model.plan.parts)
-    split = len({part.parameter for part in model.plan.parts})
+    count = len(model.plan.decision.parts)
+    split = len({part.parameter for part in model.plan.decision.parts})
     assert re.search(r"4 gradients in \d+ groups, \d+ deferred", text)
     assert f"{split} of the gradients in {count} parts" in text
     assert sum(" part " in line for line in text.splitlines()) == count
@@ -343,7 +349,9 @@ def test_a_plan_with_parts_is_shown_and_explained(planned, monkeypatch):
     assert explanation.step_s == model.decision.found.best.step_s
     assert explanation.parameters == 4
     members = [name for group in explanation.groups for name in group.members]
-    assert sorted(members) == sorted(n for group in model.plan.groups for n in group.members)
+    assert sorted(members) == sorted(
+        n for group in model.plan.decision.groups for n in group.members
+    )
     assert "w1[0:" in html_page(explanation)
 
 
@@ -354,7 +362,7 @@ def test_a_plan_with_parts_is_shown_and_explained(planned, monkeypatch):
 def plans(draw, plan):
     """Gradients cut anywhere; the parts in random groups, depths, patterns of turns and gates."""
     parts = []
-    for gradient in plan.gradients:
+    for gradient in plan.job.gradients:
         unit = 64 // (gradient.spec.bytes // gradient.elements)
         inner = list(range(unit, gradient.elements, unit))
         cuts = sorted(draw(st.sets(st.sampled_from(inner), max_size=4))) if inner else []
@@ -362,13 +370,13 @@ def plans(draw, plan):
         if cuts:
             parts += [Part(gradient.parameter, *pair) for pair in itertools.pairwise(bounds)]
     plan = with_parts(plan, parts)
-    members = draw(st.permutations([group.members[0] for group in plan.groups]))
+    members = draw(st.permutations([group.members[0] for group in plan.decision.groups]))
     groups = []
     while members:
         size = draw(st.integers(1, min(3, len(members))))
         groups.append(
             dataclasses.replace(
-                plan.groups[0],
+                plan.decision.groups[0],
                 name=f"group_{len(groups)}",
                 members=tuple(members[:size]),
                 depth=draw(st.integers(1, 4)),
@@ -383,7 +391,7 @@ def plans(draw, plan):
         for earlier in groups[:position]
         if (earlier.deferred or not later.deferred) and draw(st.booleans())
     ]
-    return dataclasses.replace(plan, groups=tuple(groups), gates=tuple(gates))
+    return plan.deciding(groups=tuple(groups), gates=tuple(gates))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)

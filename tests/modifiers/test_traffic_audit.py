@@ -103,7 +103,7 @@ def wiring_of(model: caramel.ARModel) -> Wiring:
 def test_everyone_sends_the_least_that_a_mean_needs(job, pattern):
     """2 (N - 1) / N of the gradients, to rounding to whole elements."""
     model = built(job, 4, pattern=pattern)
-    total = sum(gradient.spec.bytes for gradient in model.plan.gradients)
+    total = sum(gradient.spec.bytes for gradient in model.plan.job.gradients)
     sent = sum(model.traffic.bytes.values())
     assert sent == 2 * 3 * total
 

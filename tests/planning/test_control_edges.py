@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from itertools import permutations
 
 import numpy as np
@@ -387,7 +386,7 @@ def planned(job: networks.Network, reverse: bool = False, workers: int = 2):
         order = ActivationOrder(tuple(reversed(order.parameters)))
     edges = serialize(graph, own, frontier, frames, order)
     plain = caramel.ARModel(context, workers=workers)
-    plan = dataclasses.replace(plain.plan, edges=edges)
+    plan = plain.plan.deciding(edges=edges)
     return plain, caramel.ARModel(context, workers=workers, plan=plan, check=True), order
 
 
@@ -415,7 +414,7 @@ def test_edges_change_no_bit(model, optimizer, version, tmp_path):
             optimizer, "clip_by_global_norm", model=model, dtype=tf.float32, decayed_loss=True
         )
     plain, ordered, _ = planned(job)
-    assert ordered.plan.edges
+    assert ordered.plan.decision.edges
     assert ordered.traffic == plain.traffic
     with plain.session() as session:
         start = session.save(tmp_path / "start")
@@ -450,7 +449,7 @@ def planned_fan(job: networks.Network, reverse: bool):
     order = ActivationOrder(("out", *(name for layer in layers for name in layer)))
     edges = serialize(context.op_graph, context.job, frontier, frames, order)
     plain = caramel.ARModel(context, workers=2)
-    plan = dataclasses.replace(plain.plan, edges=edges)
+    plan = plain.plan.deciding(edges=edges)
     return plain, caramel.ARModel(context, workers=2, plan=plan, check=True), order
 
 
@@ -458,7 +457,7 @@ def test_every_replica_has_the_edges():
     job = networks.network("momentum", model=fan)
     _, model, _ = planned(job, workers=3)
     for worker in range(3):
-        for edge in model.plan.edges:
+        for edge in model.plan.decision.edges:
             after = model.graph.get_operation_by_name(in_replica(worker, edge.after))
             assert in_replica(worker, edge.before) in {op.name for op in after.control_inputs}
 
@@ -473,7 +472,7 @@ def test_every_replica_has_the_edges():
 )
 def test_edges_that_do_not_fit_the_graph_are_refused(edge, message):
     job = networks.network("momentum")
-    plan = dataclasses.replace(caramel.ARModel(job.context(), workers=2).plan, edges=(edge,))
+    plan = caramel.ARModel(job.context(), workers=2).plan.deciding(edges=(edge,))
     with pytest.raises(PlanError, match=message):
         caramel.ARModel(job.context(), workers=2, plan=plan)
 
@@ -489,7 +488,7 @@ def test_edges_across_the_border_of_a_loop_are_refused():
     leaves = next(op.name for op in graph if op.kind == "Exit" and not frames[op.name])
 
     def with_edge(before, after):
-        plan = dataclasses.replace(model.plan, edges=(Edge(before, after),))
+        plan = model.plan.deciding(edges=(Edge(before, after),))
         return caramel.ARModel(context, workers=2, plan=plan)
 
     assert not frames[outside]
@@ -497,4 +496,4 @@ def test_edges_across_the_border_of_a_loop_are_refused():
         with pytest.raises(PlanError, match=f"'{before}' -> '{after}', crosses the border"):
             with_edge(before, after)
     with_edge(outside, enters)
-    with_edge(leaves, next(g.consumers[0] for g in model.plan.gradients))
+    with_edge(leaves, next(g.consumers[0] for g in model.plan.job.gradients))

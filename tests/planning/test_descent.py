@@ -116,7 +116,7 @@ def test_kicks_end_when_the_step_is_short_enough():
 def test_plans_without_gates_of_the_search_are_not_kicked():
     outlook = outlook_of([MB] * 4, [0.02] * 4, rate=60 * MB)
     improver, _ = improver_of(outlook)
-    plain = improver.score(Candidate("plain", outlook.plain.groups, ordered=False))
+    plain = improver.score(Candidate("plain", outlook.plain.decision.groups, ordered=False))
     assert improver.kicked(plain) is plain
 
 

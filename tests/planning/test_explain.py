@@ -37,9 +37,7 @@ def explained(outlook, plan=None, **options):
 def best_plan(outlook, *, budget_tasks=20_000, **options):
     found = search(outlook, [], options=Options(budget_tasks=budget_tasks), **options)
     found = found.best.candidate
-    return dataclasses.replace(
-        outlook.plain, groups=found.groups, gates=found.gates, parts=found.parts
-    )
+    return outlook.plain.deciding(groups=found.groups, gates=found.gates, parts=found.parts)
 
 
 @pytest.fixture(autouse=True)
@@ -62,15 +60,15 @@ def fixture_one_layer():
 def test_a_group_that_nobody_has_planned_says_so_and_no_other():
     outlook = free_outlook([4000, 4000], [1.0, 1.0])
     assert {g.reason for g in explained(outlook).groups} == {_UNPLANNED}
-    first, other = outlook.plain.groups
+    first, other = outlook.plain.decision.groups
     for given in (
         (dataclasses.replace(first, deferred=True),),
         (dataclasses.replace(first, depth=2),),
     ):
-        plan = dataclasses.replace(outlook.plain, groups=(*given, other))
+        plan = outlook.plain.deciding(groups=(*given, other))
         reasons = {g.name: g.reason for g in explained(outlook, plan).groups}
         assert reasons == {first.name: "", other.name: _UNPLANNED}
-    gated = dataclasses.replace(outlook.plain, gates=(Gate(first.name, other.name),))
+    gated = outlook.plain.deciding(gates=(Gate(first.name, other.name),))
     reasons = {g.name: g.reason for g in explained(outlook, gated).groups}
     assert reasons == {first.name: "", other.name: _UNPLANNED}
 

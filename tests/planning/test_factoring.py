@@ -13,7 +13,7 @@ from caramel.core.facts import Factors
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef, in_group
 from caramel.core.patterns import PATTERNS
-from caramel.core.plan import FACTORS
+from caramel.core.plan import FACTORS, Plan
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.core.workload import JobOutline, Product
@@ -59,20 +59,21 @@ def outlook_of(sizes, factor_bytes, again_s, *, workers=2, cores=1, rate=RATE):
     gradient that has none."""
     plain = plain_of(sizes, workers)
     products, gradients = {}, []
-    for gradient, size, seconds in zip(plain.gradients, factor_bytes, again_s, strict=True):
+    for gradient, size, seconds in zip(plain.job.gradients, factor_bytes, again_s, strict=True):
         name, spec = gradient.parameter, TensorSpec("float32", (None,))
         factors = Factors((TensorRef(f"{name}/dy"),), (spec,), (f"{name}/grad",))
         gradients.append(dataclasses.replace(gradient, factors=factors if size else None))
         if size:
             products[name] = Product(size, seconds)
-    plain = dataclasses.replace(plain, gradients=tuple(gradients))
+    job = dataclasses.replace(plain.job, gradients=tuple(gradients))
+    plain = Plan(job, plain.decision)
     work = dataclasses.replace(layered([0.01] * len(sizes)), products=products)
     hardware = hosts(workers, rate, cores=cores, processor_s_per_byte=1e-9)
     return Outlook(plain, assumed_network(workers, rate, 1e-4), hardware, work, work)
 
 
 def chosen(outlook):
-    return {g.members[0] for g in outlook.plain.groups if g.pattern == FACTORS}
+    return {g.members[0] for g in outlook.plain.decision.groups if g.pattern == FACTORS}
 
 
 # Worth ------------------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_plans_with_other_factors_are_improved_as_they_are():
     """A start whose factors are not those of the plain plan, as a curve's next point has it."""
     outlook = outlook_of([4 * MB, MB, MB, 4 * MB], [MB, None, None, MB], [0.001] * 4)
     plan = by_factors(outlook.plain, ["p0", "p3"])
-    start = Candidate("start", plan.groups, ordered=False)
+    start = Candidate("start", plan.decision.groups, ordered=False)
     found = search(outlook, [start], deferrable=anything, options=OPTIONS)
     candidates = [scored.candidate for scored in (found.best, *found.others)]
     factored_ones = [g for c in candidates for g in c.groups if g.pattern == FACTORS]
@@ -198,10 +199,10 @@ def job():
 
 def test_a_model_sends_factors_where_a_processor_computes():
     model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2))
-    by_them = [group.members for group in model.plan.groups if group.pattern == FACTORS]
+    by_them = [group.members for group in model.plan.decision.groups if group.pattern == FACTORS]
     assert by_them == [("w1",)]  # 6 inputs and 700 outputs; of w2, 700 and 3, they are larger
     decision = model.decision
-    assert all(group.pattern != FACTORS for group in decision.plain.groups)
+    assert all(group.pattern != FACTORS for group in decision.plain.decision.groups)
     assert decision.found.best.step_s < decision.found.plain.step_s
     predicted = decision.outlook.predict(Candidate.of(decision.plain, "plain")).step_s
     assert decision.found.plain.step_s == predicted
@@ -210,14 +211,14 @@ def test_a_model_sends_factors_where_a_processor_computes():
 def test_a_plan_without_factors_is_tried_too():
     job = network("momentum", model=deep, batch=5, number=5)
     decision = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2)).decision
-    assert any(group.pattern == FACTORS for group in decision.plan.groups)
+    assert any(group.pattern == FACTORS for group in decision.plan.decision.groups)
     unfactored = [
         plan
         for plan in worth_a_trial(decision).values()
-        if all(group.pattern != FACTORS for group in plan.groups)
+        if all(group.pattern != FACTORS for group in plan.decision.groups)
     ]
     assert decision.plain in unfactored
-    assert any(plan.groups != decision.plain.groups for plan in unfactored)
+    assert any(plan.decision.groups != decision.plain.decision.groups for plan in unfactored)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +226,12 @@ def test_a_plan_without_factors_is_tried_too():
 )
 def test_a_model_sends_no_factors_if_something_else_is_asked_for(options):
     model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2), **options)
-    assert all(group.pattern != FACTORS for group in model.plan.groups)
+    assert all(group.pattern != FACTORS for group in model.plan.decision.groups)
 
 
 def test_a_model_sends_no_factors_where_an_accelerator_may_compute():
     model = caramel.ARModel(job().context(), 2, analyzers=slow_facts(2))
-    assert all(group.pattern != FACTORS for group in model.plan.groups)
+    assert all(group.pattern != FACTORS for group in model.plan.decision.groups)
 
 
 def test_factors_are_explained():
@@ -248,7 +249,7 @@ def test_a_factored_group_has_arrived_when_what_it_stands_for_is_added_up():
     """Both as predicted and as measured; else products would be taken for misses."""
     model = caramel.ARModel(job().context(), 2, analyzers=slow_processors(2))
     (by_them,) = (group.name for group in model.plan.factored)
-    summed = next(group.name for group in model.plan.groups if group.is_summed)
+    summed = next(group.name for group in model.plan.decision.groups if group.is_summed)
     spans = (
         Span("receive", in_group(by_them, 1, "factor", "0"), 3.0, 4.0),
         Span("reduce", in_group(by_them, 0, "product", "1", "0"), 4.0, 4.5),
@@ -269,22 +270,22 @@ def test_a_given_plan_whose_factors_have_an_unknown_size_is_explained():
     plain = caramel.ARModel(open_batch.context(), 2, pattern="shuffle").plan
     groups = [
         dataclasses.replace(group, pattern=FACTORS) if group.members == ("w1",) else group
-        for group in plain.groups
+        for group in plain.decision.groups
     ]
-    plan = dataclasses.replace(plain, groups=tuple(groups))
+    plan = plain.deciding(groups=tuple(groups))
     facts = slow_processors(2)
     model = caramel.ARModel(open_batch.context(), 2, plan=plan, analyzers=facts)
     explained = model.explain()
     assert {g.members: g.size_bytes for g in explained.groups}["w1",] == 0
     chosen_itself = caramel.ARModel(open_batch.context(), 2, analyzers=facts).plan
-    assert all(group.pattern != FACTORS for group in chosen_itself.groups)
+    assert all(group.pattern != FACTORS for group in chosen_itself.decision.groups)
 
 
 def test_a_model_on_accelerators_sends_no_factors_whatever_was_timed():
     devices = [f"/job:worker/task:{task}/device:GPU:0" for task in range(2)]
     facts = slow_processors(2)
     model = caramel.ARModel(job().context(), 2, device_list=devices, analyzers=facts)
-    assert all(group.pattern != FACTORS for group in model.plan.groups)
+    assert all(group.pattern != FACTORS for group in model.plan.decision.groups)
 
 
 def test_sizes_of_factors_are_traced():
@@ -358,7 +359,7 @@ def test_the_plans_without_factors_take_turns():
 def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors():
     job = network("momentum", model=deep, batch=5, number=10)
     model = caramel.ARModel(job.context(), 2, analyzers=slow_processors(2))
-    decided = [(group.members, group.deferred) for group in model.plan.groups]
+    decided = [(group.members, group.deferred) for group in model.plan.decision.groups]
     with model.session(trials=None) as session:
         train_steps(session, job, 2)
         session._controller.leave_factors(Unlike(1, "w1"))
@@ -367,8 +368,8 @@ def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors()
     plan = model.variants.plan(name)
     assert name == UNFACTORED
     assert not plan.factored
-    assert [(group.members, group.deferred) for group in plan.groups] == decided
-    assert not any("factors are sent" in group.reason for group in plan.groups)
+    assert [(group.members, group.deferred) for group in plan.decision.groups] == decided
+    assert not any("factors are sent" in group.reason for group in plan.decision.groups)
 
 
 def test_a_session_without_trials_tries_what_is_left():

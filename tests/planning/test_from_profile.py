@@ -59,12 +59,12 @@ def test_it_computes_and_aggregates_what_the_graph_does(optimizer):
     assert (found.free, found.ordered) == (known.free, known.ordered)
     plain = plan_of(found, 2, "shuffle")
     assert sizes_of(plain) == sizes_of(model.plan)
-    assert plain.groups == model.plan.groups
+    assert plain.decision.groups == model.plan.decision.groups
     assert outlook_of(found, HARDWARE, "shuffle").plain == plain
 
 
 def test_one_worker_has_no_groups():
-    assert plan_of(outline(network("adam").context())[0], 1, "ring").groups == ()
+    assert plan_of(outline(network("adam").context())[0], 1, "ring").decision.groups == ()
 
 
 def test_gradients_that_cannot_be_deferred_say_why():
@@ -77,7 +77,7 @@ def test_gradients_that_cannot_be_deferred_say_why():
     assert reason_against(others) is None
     assert reason_against(others | {"embedding"}) == sparse.stays
     plain = plan_of(found, 2, "ring")
-    assert {g.members[0]: g.pattern for g in plain.groups}["embedding"] == ALL_GATHER
+    assert {g.members[0]: g.pattern for g in plain.decision.groups}["embedding"] == ALL_GATHER
 
 
 def test_after_a_global_norm_every_update_waits_for_all_gradients():

@@ -14,7 +14,7 @@ from caramel.core.errors import PlanError
 from caramel.core.facts import ActivationOrder, NetworkModel, TransferCost, TransferWindows, Window
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Edge, Gate, Group, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Edge, Gate, Group, Plan, PlannedJob
 from caramel.planning.paper.plan import paper_plan
 from caramel.planning.plain import SMALLEST_CHUNK_BYTES
 
@@ -46,7 +46,8 @@ def plain(*gradients, workers=3, gathered=()):
         for number, each in enumerate(gradients)
     )
     devices = tuple(f"/job:worker/task:{number}" for number in range(workers))
-    return Plan(devices, "mean", (), gradients, groups if workers > 1 else ())
+    job = PlannedJob(devices, "mean", (), gradients)
+    return Plan(job, Decided(groups if workers > 1 else ()))
 
 
 def planned(base, windows, *, computation_s=1.0, network=MODEL, **options):
@@ -83,21 +84,21 @@ def test_all_together():
     plan = planned(BASE, WINDOWS, edges=(Edge("a", "b"),))
     # "middle/weights" (0.202 s by ring) fits from 0.7 s on, "last/weights" (0.152 s) from 0.4 s
     # on. The small ones are ready while "middle/weights" is on its way.
-    assert [group.name for group in plan.groups] == ["group_0", "group_1", "group_2"]
-    assert [group.members for group in plan.groups] == [
+    assert [group.name for group in plan.decision.groups] == ["group_0", "group_1", "group_2"]
+    assert [group.members for group in plan.decision.groups] == [
         ("last/weights",),
         ("middle/weights",),
         ("middle/bias", "first/weights", "first/bias"),
     ]
-    assert [group.pattern for group in plan.groups] == ["ring", "ring", "shuffle"]
-    assert [group.depth for group in plan.groups] == [4, 4, 1]
-    assert [group.deferred for group in plan.groups] == [False, False, False]
-    assert plan.groups[2].reason == (
+    assert [group.pattern for group in plan.decision.groups] == ["ring", "ring", "shuffle"]
+    assert [group.depth for group in plan.decision.groups] == [4, 4, 1]
+    assert [group.deferred for group in plan.decision.groups] == [False, False, False]
+    assert plan.decision.groups[2].reason == (
         "fits the backward pass: ready 0.8100 s, needed 0.0000 s, starts 0.9020 s; 3 small "
         "gradients joined while others are on the wire; shuffle is the fastest (0.0011 s)"
     )
-    assert plan.edges == (Edge("a", "b"),)
-    assert plan.gates == (
+    assert plan.decision.edges == (Edge("a", "b"),)
+    assert plan.decision.gates == (
         Gate("group_1", "group_0"),
         Gate("group_2", "group_1"),
     )
@@ -107,13 +108,13 @@ def test_what_does_not_fit_is_deferred_and_named_first():
     later = {**WINDOWS, "last/weights": (0.65, 0.28)}
     plan = planned(BASE, later)
     # "middle/weights" goes from 0.7 to 0.902 s and "last/weights" would end at 1.004 s.
-    assert [group.members for group in plan.groups] == [
+    assert [group.members for group in plan.decision.groups] == [
         ("last/weights",),
         ("middle/weights",),
         ("middle/bias", "first/weights", "first/bias"),
     ]
-    assert [group.deferred for group in plan.groups] == [True, False, False]
-    assert plan.gates == (
+    assert [group.deferred for group in plan.decision.groups] == [True, False, False]
+    assert plan.decision.gates == (
         Gate("group_1", "group_0"),
         Gate("group_2", "group_1"),
     )
@@ -122,29 +123,31 @@ def test_what_does_not_fit_is_deferred_and_named_first():
 def test_all_off_is_the_plain_plan():
     assert planned(BASE, WINDOWS, **OFF) == BASE
     edges = (Edge("a", "b"),)
-    assert planned(BASE, WINDOWS, edges=edges, **OFF) == dataclasses.replace(BASE, edges=edges)
+    assert planned(BASE, WINDOWS, edges=edges, **OFF) == BASE.deciding(edges=edges)
     ring = planned(BASE, WINDOWS, **{**OFF, "pattern": "ring"})
-    assert [group.name for group in ring.groups] == [group.name for group in BASE.groups]
-    assert {group.pattern for group in ring.groups} == {"ring"}
+    assert [group.name for group in ring.decision.groups] == [
+        group.name for group in BASE.decision.groups
+    ]
+    assert {group.pattern for group in ring.decision.groups} == {"ring"}
 
 
 def test_batching_alone_joins_and_changes_nothing_else():
     plan = planned(BASE, WINDOWS, **{**OFF, "batching": True})
-    assert [len(group.members) for group in plan.groups] == [1, 1, 3]
-    assert {(group.pattern, group.depth, group.deferred) for group in plan.groups} == {
+    assert [len(group.members) for group in plan.decision.groups] == [1, 1, 3]
+    assert {(group.pattern, group.depth, group.deferred) for group in plan.decision.groups} == {
         ("shuffle", 1, False)
     }
-    assert plan.gates == ()
-    assert plan.groups[0].reason == "sent when ready: 0.4000 s"
+    assert plan.decision.gates == ()
+    assert plan.decision.groups[0].reason == "sent when ready: 0.4000 s"
 
 
 def test_scheduling_alone_defers_and_gates_single_gradients():
     later = {**WINDOWS, "last/weights": (0.65, 0.28)}
     plan = planned(BASE, later, **{**OFF, "scheduling": True}, network=MODEL_OF_RING)
-    assert [group.members[0] for group in plan.groups] == list(later)
-    assert [group.deferred for group in plan.groups] == [True, False, False, False, False]
-    assert {group.depth for group in plan.groups} == {1}
-    assert plan.gates == (
+    assert [group.members[0] for group in plan.decision.groups] == list(later)
+    assert [group.deferred for group in plan.decision.groups] == [True, False, False, False, False]
+    assert {group.depth for group in plan.decision.groups} == {1}
+    assert plan.decision.gates == (
         Gate("group_1", "group_0"),
         Gate("group_2", "group_1"),
         Gate("group_3", "group_1"),
@@ -154,8 +157,8 @@ def test_scheduling_alone_defers_and_gates_single_gradients():
 
 def test_one_group_at_a_time():
     plan = planned(BASE, WINDOWS, **{**OFF, "scheduling": True}, in_flight_bytes=0)
-    names = [group.name for group in plan.groups]
-    assert plan.gates == tuple(Gate(*pair) for pair in zip(names[1:], names, strict=False))
+    names = [group.name for group in plan.decision.groups]
+    assert plan.decision.gates == tuple(Gate(*pair) for pair in zip(names[1:], names, strict=False))
 
 
 MODEL_OF_RING = dataclasses.replace(MODEL, costs={"shuffle": MODEL.costs["ring"]})
@@ -163,20 +166,20 @@ MODEL_OF_RING = dataclasses.replace(MODEL, costs={"shuffle": MODEL.costs["ring"]
 
 def test_depth_alone_splits_large_ones():
     plan = planned(BASE, WINDOWS, **{**OFF, "adaptive_depth": True})
-    assert [group.depth for group in plan.groups] == [4, 4, 1, 1, 1]
-    assert {group.pattern for group in plan.groups} == {"shuffle"}
+    assert [group.depth for group in plan.decision.groups] == [4, 4, 1, 1, 1]
+    assert {group.pattern for group in plan.decision.groups} == {"shuffle"}
 
 
 def test_pattern_alone():
     plan = planned(BASE, WINDOWS, **{**OFF, "pattern": "auto"})
-    assert [group.pattern for group in plan.groups] == ["ring", "ring", *["shuffle"] * 3]
+    assert [group.pattern for group in plan.decision.groups] == ["ring", "ring", *["shuffle"] * 3]
 
 
 def test_equal_groups_keep_the_shift_of_the_plain_plan():
     plan = planned(BASE, WINDOWS)
-    shifts = {group.members[0]: group.shift for group in plan.groups}
+    shifts = {group.members[0]: group.shift for group in plan.decision.groups}
     assert shifts == {"last/weights": 1, "middle/weights": 2, "middle/bias": 0}
-    assert {group.smallest_chunk_bytes for group in plan.groups} == {SMALLEST_CHUNK_BYTES}
+    assert {group.smallest_chunk_bytes for group in plan.decision.groups} == {SMALLEST_CHUNK_BYTES}
 
 
 def test_gathered_rows_stay_as_they_are():
@@ -189,24 +192,26 @@ def test_gathered_rows_stay_as_they_are():
     )
     windows = dict.fromkeys(("b", "rows", "c", "whole"), (0.9, 0.3))
     plan = planned(base, windows, computation_s=0.9)
-    gathered = next(group for group in plan.groups if group.members == ("rows",))
+    gathered = next(group for group in plan.decision.groups if group.members == ("rows",))
     assert (gathered.pattern, gathered.depth, gathered.deferred) == ("all_gather", 1, False)
     assert "rows of 'rows' are gathered" in gathered.reason
-    assert all(gathered.name not in (gate.group, gate.after) for gate in plan.gates)
-    assert ("whole",) in [group.members for group in plan.groups]
+    assert all(gathered.name not in (gate.group, gate.after) for gate in plan.decision.gates)
+    assert ("whole",) in [group.members for group in plan.decision.groups]
 
 
 def test_what_cannot_be_deferred_says_why():
     later = {**WINDOWS, "last/weights": (0.65, 0.28)}
     plan = planned(BASE, later, deferrable=lambda parameters: "a norm reads all gradients")
-    assert not any(group.deferred for group in plan.groups)
-    assert any("deferred (a norm reads all gradients)" in group.reason for group in plan.groups)
+    assert not any(group.deferred for group in plan.decision.groups)
+    assert any(
+        "deferred (a norm reads all gradients)" in group.reason for group in plan.decision.groups
+    )
 
 
 def test_a_group_is_needed_when_an_update_that_moves_with_it_is_read():
     later = {**WINDOWS, "last/weights": (0.65, 0.28)}
     plan = planned(BASE, later, moved_updates=lambda parameters: ["first/weights", "slot"])
-    last = next(group for group in plan.groups if group.members == ("last/weights",))
+    last = next(group for group in plan.decision.groups if group.members == ("last/weights",))
     assert not last.deferred
     assert "fits neither pass" in last.reason
 
@@ -214,10 +219,10 @@ def test_a_group_is_needed_when_an_update_that_moves_with_it_is_read():
 def test_empty_gradients_stay_alone_and_without_gates():
     base = plain(gradient("a", 40_000 * KB), gradient("empty", 0), gradient("b", 4 * KB))
     plan = planned(base, dict.fromkeys(("a", "empty", "b"), (0.5, 0.1)))
-    assert ("empty",) in [group.members for group in plan.groups]
-    gated = {name for gate in plan.gates for name in (gate.group, gate.after)}
-    assert "a" in [g.members[0] for g in plan.groups if g.name in gated]
-    assert "empty" not in [g.members[0] for g in plan.groups if g.name in gated]
+    assert ("empty",) in [group.members for group in plan.decision.groups]
+    gated = {name for gate in plan.decision.gates for name in (gate.group, gate.after)}
+    assert "a" in [g.members[0] for g in plan.decision.groups if g.name in gated]
+    assert "empty" not in [g.members[0] for g in plan.decision.groups if g.name in gated]
 
 
 def test_one_worker_aggregates_nothing():
@@ -265,15 +270,17 @@ def test_any_flags_give_a_plan_for_the_same_job_that_survives_json(gradients, fl
     plan = planned(base, ordered, computation_s=0.013, **flags)
     assert plan == planned(base, ordered, computation_s=0.013, **flags)
     assert Plan.from_json(plan.to_json()) == plan
-    assert dataclasses.replace(plan, groups=base.groups, gates=()) == base
+    assert plan.deciding(groups=base.decision.groups, gates=()) == base
     if flags != OFF and flags != {**OFF, "pattern": "ring"}:
-        assert all(group.reason for group in plan.groups)
-        assert [group.name for group in plan.groups] == [
-            f"group_{n}" for n in range(len(plan.groups))
+        assert all(group.reason for group in plan.decision.groups)
+        assert [group.name for group in plan.decision.groups] == [
+            f"group_{n}" for n in range(len(plan.decision.groups))
         ]
-    assert flags["batching"] or all(len(group.members) == 1 for group in plan.groups)
-    assert flags["adaptive_depth"] or {group.depth for group in plan.groups} == {1}
-    assert flags["scheduling"] or not (plan.gates or any(g.deferred for g in plan.groups))
+    assert flags["batching"] or all(len(group.members) == 1 for group in plan.decision.groups)
+    assert flags["adaptive_depth"] or {group.depth for group in plan.decision.groups} == {1}
+    assert flags["scheduling"] or not (
+        plan.decision.gates or any(g.deferred for g in plan.decision.groups)
+    )
 
 
 def large_job(count=363):
@@ -291,5 +298,5 @@ def large_job(count=363):
 def test_a_large_job_is_planned():
     base, windows = large_job()
     plan = planned(base, windows)
-    assert any(group.deferred for group in plan.groups)
-    assert len(plan.groups) < len(base.groups)
+    assert any(group.deferred for group in plan.decision.groups)
+    assert len(plan.decision.groups) < len(base.decision.groups)

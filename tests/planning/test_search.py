@@ -11,7 +11,7 @@ import pytest
 from caramel.analyzers.workload import Update
 from caramel.core.facts import TimingTable
 from caramel.core.names import TensorRef
-from caramel.core.plan import ALL_GATHER, Group
+from caramel.core.plan import ALL_GATHER, Decided, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
 from caramel.planning.options import DEFAULT, Options
@@ -27,7 +27,7 @@ from tests.support.simulations import hosts
 
 def best_of_all(outlook, in_flight_bytes):
     """The best step of all choices of deferred gradients, each in a group of its own."""
-    names = [gradient.parameter for gradient in outlook.plain.gradients]
+    names = [gradient.parameter for gradient in outlook.plain.job.gradients]
     sizes = sizes_of(outlook.plain)
     steps = []
     for count in range(len(names) + 1):
@@ -66,12 +66,12 @@ def test_where_nothing_is_aggregated_there_is_nothing_to_search():
 
 def test_rows_of_tables_are_neither_gated_nor_in_the_share_that_is_deferred():
     outlook = outlook_of([100 * MB, MB, MB], [0.02] * 3)
-    rows, *dense = outlook.plain.gradients
-    table, *groups = outlook.plain.groups
-    plain = dataclasses.replace(
-        outlook.plain,
-        gradients=(dataclasses.replace(rows, indices=TensorRef("p0/indices")), *dense),
-        groups=(dataclasses.replace(table, pattern=ALL_GATHER), *groups),
+    rows, *dense = outlook.plain.job.gradients
+    table, *groups = outlook.plain.decision.groups
+    gradients = (dataclasses.replace(rows, indices=TensorRef("p0/indices")), *dense)
+    plain = Plan(
+        dataclasses.replace(outlook.plain.job, gradients=gradients),
+        Decided((dataclasses.replace(table, pattern=ALL_GATHER), *groups)),
     )
     outlook = dataclasses.replace(outlook, plain=plain)
     grouping = Grouping(outlook, (), lambda parameters: None, DEFAULT)
@@ -83,14 +83,16 @@ def test_rows_of_tables_are_neither_gated_nor_in_the_share_that_is_deferred():
 def test_groups_one_at_a_time_are_split_between_all_workers():
     outlook = outlook_of([4000, 4000], [0.02] * 2)
     grouping = Grouping(outlook, (), lambda parameters: None, DEFAULT)
-    one, several = (grouping.candidate("own", outlook.plain.groups, n) for n in (0, 1_000_000))
+    one, several = (
+        grouping.candidate("own", outlook.plain.decision.groups, n) for n in (0, 1_000_000)
+    )
     assert {group.smallest_chunk_bytes for group in one.groups} == {1}
     assert grouping.candidate("own", one.groups, 1_000_000) == several
     assert several.groups[0].smallest_chunk_bytes > 1
 
 
 def test_a_simpler_plan_is_taken_if_it_is_nearly_as_fast_as_the_best_one():
-    groups = outlook_of([MB] * 4, [0.02] * 4).plain.groups
+    groups = outlook_of([MB] * 4, [0.02] * 4).plain.decision.groups
     steps_s = (1.0, 1.0045, 1.009, 1.0135)
     plans = [Scored(Candidate(str(s), groups), s) for s in steps_s]
     assert _simplest(plans) is plans[1]  # though the third is nearly as fast as that
@@ -111,8 +113,8 @@ def test_long_fast_links_are_filled():
 
 def test_of_starts_that_are_as_good_the_one_with_fewer_groups_comes_first():
     outlook = outlook_of([MB] * 4, [0.02] * 4)
-    small = Candidate("small", outlook.plain.groups)
-    large = Candidate("large", outlook.plain.groups[:2])
+    small = Candidate("small", outlook.plain.decision.groups)
+    large = Candidate("large", outlook.plain.decision.groups[:2])
     assert _start_s(Scored(large, 1.0)) < _start_s(Scored(small, 1.0))
     assert _start_s(Scored(small, 0.99)) < _start_s(Scored(large, 1.0))
 
@@ -194,7 +196,7 @@ def test_nothing_is_planned_where_nothing_is_gained():
     outlook = outlook_of([4000, 4000], [0.1, 0.1], rate=1000 * MB)
     found = search(outlook, [])
     assert found.best.candidate.name == "plain"
-    assert found.best.candidate.groups == outlook.plain.groups
+    assert found.best.candidate.groups == outlook.plain.decision.groups
 
 
 @pytest.mark.parametrize("workers", [2, 4])
@@ -248,8 +250,8 @@ def test_an_option_that_is_off_stays_off(option, holds):
     outlook = outlook_of([MB // 8, MB // 8, MB, MB, 4 * MB, 8 * MB], [0.02] * 6)
     plain = outlook.plain
     if "pattern" in option:
-        groups = tuple(dataclasses.replace(g, pattern="ring") for g in plain.groups)
-        outlook = dataclasses.replace(outlook, plain=dataclasses.replace(plain, groups=groups))
+        groups = tuple(dataclasses.replace(g, pattern="ring") for g in plain.decision.groups)
+        outlook = dataclasses.replace(outlook, plain=plain.deciding(groups=groups))
     found = search(outlook, [], options=Options(**option))
     if found.best.candidate.name != "plain":
         assert holds(found.best.candidate)

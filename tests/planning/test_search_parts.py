@@ -82,13 +82,13 @@ def test_a_gradient_that_must_not_be_deferred_is_not_deferred_in_part():
 def test_an_update_waits_until_all_parts_have_arrived_and_are_joined():
     outlook = outlook_of([8 * MB], [0.1], rate=80 * MB)
     plain = split_gradients(outlook.plain, 4 * MB)
-    first, second = plain.groups
+    first, second = plain.decision.groups
     for groups, deferred in (
         ((first, second), 0),
         ((dataclasses.replace(first, deferred=True), second), 1),
-        (tuple(dataclasses.replace(g, deferred=True) for g in plain.groups), 2),
+        (tuple(dataclasses.replace(g, deferred=True) for g in plain.decision.groups), 2),
     ):
-        candidate = Candidate("tried", groups, parts=plain.parts)
+        candidate = Candidate("tried", groups, parts=plain.decision.parts)
         prediction = outlook.predict(candidate)
         hardware = outlook.hardware
         joined_s = hardware.copy_s_per_byte * 8 * MB

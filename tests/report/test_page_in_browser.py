@@ -190,7 +190,7 @@ def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
     wide.open(file)
     assert wide.text("h1") == f"{job.train_op.name} on 2 workers"
     assert wide.text(".lead").startswith("Limited by the wire. ")
-    assert sorted(wide.texts(NAMES)) == sorted(group.name for group in model.plan.groups)
+    assert sorted(wide.texts(NAMES)) == sorted(group.name for group in model.plan.decision.groups)
     assert wide.texts("#misses tbody th") == [g.name for g in explanation.misses[:10]]
     limits = [text.partition("\t")[0] for text in wide.texts("#limits tbody tr")]
     assert limits == [limit.sentence for limit in explanation.limits] != []

@@ -54,10 +54,8 @@ class Called:
 def fixture_plan():
     """One that defers everything."""
     plan = caramel.ARModel(network("adam").context(), 2).plan
-    groups = tuple(dataclasses.replace(group, deferred=True) for group in plan.groups)
-    return caramel.ARModel(
-        network("adam").context(), 2, plan=dataclasses.replace(plan, groups=groups)
-    ).plan
+    groups = tuple(dataclasses.replace(group, deferred=True) for group in plan.decision.groups)
+    return caramel.ARModel(network("adam").context(), 2, plan=plan.deciding(groups=groups)).plan
 
 
 def test_what_is_pending_is_called_before_the_step_beside_it(plan):

@@ -105,7 +105,7 @@ def test_a_variable_that_deferred_ops_write_is_late(kind):
     _, model = both(job)
     context, plan = model.context, model.plan
     late = LateFetches(context.op_graph, plan, state_access(context.op_graph, context.job))
-    variable = next(v for v in plan.variables if v.name == f"w1{kind}")
+    variable = next(v for v in plan.job.variables if v.name == f"w1{kind}")
     assert late.is_late(variable.read, TensorRef(variable.read))
 
 

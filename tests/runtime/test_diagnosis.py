@@ -9,7 +9,7 @@ import pytest
 from caramel.core.errors import PlanError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Gate, Group, Part, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Gate, Group, Part, Plan, PlannedJob
 from caramel.runtime.stalls.diagnosis import (
     Course,
     Forecast,
@@ -225,7 +225,7 @@ def gradient(name, op, *, elements=4, indices=None):
 
 
 def test_legs_follow_from_a_plan():
-    plan = Plan(
+    job = PlannedJob(
         devices=("/job:worker/task:0", "/job:worker/task:1"),
         reduction="mean",
         variables=(),
@@ -235,6 +235,9 @@ def test_legs_follow_from_a_plan():
             gradient("e", "de", indices="rows"),
             gradient("empty", "nothing", elements=0),
         ),
+        marks=True,
+    )
+    decision = Decided(
         parts=(Part("b", 0, 16), Part("b", 16, 20)),
         groups=(
             Group("last", ("e",), "all_gather", deferred=True),
@@ -243,12 +246,12 @@ def test_legs_follow_from_a_plan():
             Group("none", ("empty",), "shuffle"),
         ),
         gates=(Gate("one", "last"),),
-        marks=True,
     )
+    plan = Plan(job, decision)
     positions = {"db": 0, "dw": 1, "de": 2, "rows": 3, "nothing": 4}
     assert legs_of(plan, positions) == (
         Leg("last", "rows", 3, True),
         Leg("one", "dw", 1, False, ("last",)),
         Leg("two", "db", 0),
     )
-    assert legs_of(dataclasses.replace(plan, marks=False), positions) == ()
+    assert legs_of(Plan(dataclasses.replace(job, marks=False), decision), positions) == ()

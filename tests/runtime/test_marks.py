@@ -51,8 +51,10 @@ PARTS = "parts"
 
 def some_deferred(plan):
     """The plan with every second group deferred."""
-    groups = [dataclasses.replace(g, deferred=i % 2 == 1) for i, g in enumerate(plan.groups)]
-    return dataclasses.replace(plan, groups=tuple(groups))
+    groups = [
+        dataclasses.replace(g, deferred=i % 2 == 1) for i, g in enumerate(plan.decision.groups)
+    ]
+    return plan.deciding(groups=tuple(groups))
 
 
 JOBS = {
@@ -119,7 +121,7 @@ def test_marks_are_ops_of_their_worker_only():
     assert len(graph.ops) == len(without) + len(marks)
     # For each group a number and two marks; a worker's own: two variables with their reads and
     # resets, two numbers, and what waits for all marks of a step and of its moved part.
-    assert len(marks) == 3 * (3 * len(model.plan.groups) + 2 * 3 + 2 + 2)
+    assert len(marks) == 3 * (3 * len(model.plan.decision.groups) + 2 * 3 + 2 + 2)
     for op in marks:
         for source in op.sources:
             assert task_of(graph[source].device) == task_of(op.device)
@@ -153,7 +155,7 @@ def test_a_plan_keeps_whether_it_marks_but_a_model_decides():
     model, unmarked = models(job, SOME)
     assert Plan.from_json(model.plan.to_json()) == model.plan
     other = caramel.ARModel(job.context(), 2, plan=unmarked.plan)
-    assert other.plan.marks
+    assert other.plan.job.marks
     assert other.plan == model.plan
 
 
@@ -186,7 +188,7 @@ def test_each_step_marks_each_group_once():
 def test_deferred_groups_arrive_in_the_next_step():
     job = JOBS["dense"]()
     model, _ = models(job, SOME)
-    assert [group.deferred for group in model.plan.groups] == [False, True, False, True]
+    assert [group.deferred for group in model.plan.decision.groups] == [False, True, False, True]
     with model.session(trials=None) as session:
         marks = session._controller.executor.marks
         session.step(job.feed)
@@ -197,7 +199,7 @@ def test_deferred_groups_arrive_in_the_next_step():
         session.variables()  # the rest of the last step is done
         assert counts(session) == [[2, 2, 2, 2], [2, 2, 2, 2]]
         assert marks.done == Done(2, 2)
-        first, second, third, fourth = (group.name for group in model.plan.groups)
+        first, second, third, fourth = (group.name for group in model.plan.decision.groups)
         assert marks.read(0, Done(1, 2)) == Marks(
             frozenset([first, second, third, fourth]), frozenset([first, third])
         )
@@ -206,13 +208,13 @@ def test_deferred_groups_arrive_in_the_next_step():
 def test_parts_of_a_gradient_are_marked_as_their_groups_are():
     job = JOBS["split"]()
     model, _ = models(job, PARTS)
-    assert len(model.plan.marked_groups) > len(model.plan.gradients)
+    assert len(model.plan.marked_groups) > len(model.plan.job.gradients)
     with model.session(trials=None) as session:
         for _ in range(2):
             session.step(job.feed)
         ready, arrived = counts(session)
-        assert ready == [2] * len(model.plan.groups)
-        assert arrived == [1 if group.deferred else 2 for group in model.plan.groups]
+        assert ready == [2] * len(model.plan.decision.groups)
+        assert arrived == [1 if group.deferred else 2 for group in model.plan.decision.groups]
 
 
 def test_marks_are_right_again_after_a_failed_step():
@@ -232,7 +234,7 @@ def test_marks_are_right_again_after_a_failed_step():
 def test_each_plan_of_a_session_has_its_own_marks():
     job = network("momentum")
     model = with_variants(job.context(), 2)
-    assert all(variant.plan.marks for variant in model.variants.values())
+    assert all(variant.plan.job.marks for variant in model.variants.values())
     with model.session() as session:
         for plan, steps in ((OWN, 3), (ALL, 2), (GROUPED, 1), (OWN, 1)):
             session.use(plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
 from functools import partial
@@ -37,7 +36,7 @@ def stuck(model, plan=None):
     """A plan that lets the gradients of a filter and its bias wait for themselves."""
     context = model.context
     edge = Edge(convolving.gradient_of(context, "b1"), convolving.shape_of_filter(context, "w1"))
-    return dataclasses.replace(plan or model.plan, edges=(edge,))
+    return (plan or model.plan).deciding(edges=(edge,))
 
 
 def feeds(job, steps: int):

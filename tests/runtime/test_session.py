@@ -172,7 +172,7 @@ def test_run_refuses_to_train(job, session):
 
 def test_run_refuses_gradients_which_only_a_step_has(session, job, model):
     with pytest.raises(FeedError, match=r"fetch it with session\.step"):
-        session.run(str(model.plan.gradients[0].values), job.feed)
+        session.run(str(model.plan.job.gradients[0].values), job.feed)
 
 
 def test_variables_are_fetched_by_their_names(job, session):
@@ -183,7 +183,7 @@ def test_variables_are_fetched_by_their_names(job, session):
 
 def test_the_gradient_that_a_step_returns_is_the_aggregated_one(job, session, model):
     before = session.variables()["w"]
-    gradients = session.step(job.feed, fetches=str(model.plan.gradients[0].values))
+    gradients = session.step(job.feed, fetches=str(model.plan.job.gradients[0].values))
     assert len(gradients) == 3
     for gradient in gradients:
         np.testing.assert_allclose(before - 0.1 * gradient, session.variables()["w"], rtol=1e-12)

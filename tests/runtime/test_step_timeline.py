@@ -189,8 +189,10 @@ def test_traced_steps_are_steps_and_show_every_group(deferred, tmp_path):
     job = network("momentum", model=wide)
     context = job.context()
     plain = caramel.ARModel(context, 2)
-    groups = tuple(dataclasses.replace(group, deferred=deferred) for group in plain.plan.groups)
-    plan = dataclasses.replace(plain.plan, groups=groups)
+    groups = tuple(
+        dataclasses.replace(group, deferred=deferred) for group in plain.plan.decision.groups
+    )
+    plan = plain.plan.deciding(groups=groups)
     with caramel.Cluster.local(2) as cluster:
         model = caramel.ARModel(context, cluster, plan=plan)
         with plain.session() as expected, model.session() as session:

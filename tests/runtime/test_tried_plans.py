@@ -34,8 +34,8 @@ def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
         expected = session.variables()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
     assert model.decision.found.best.step_s < model.decision.found.plain.step_s
-    assert model.plan.deferral.moved
-    reasons = {group.deferred: group.reason for group in model.plan.groups}
+    assert model.plan.consequences.deferral.moved
+    reasons = {group.deferred: group.reason for group in model.plan.decision.groups}
     assert "; in its step it would" in reasons[True]
     assert "; deferred it would" in reasons[False]
     with model.session() as session:
@@ -195,8 +195,10 @@ def test_what_the_user_added_is_left_to_the_user():
 def test_with_settings_of_their_own_users_try_what_they_added_beside_what_was_found():
     job = network("adam", model=wide, dtype=tf.float32)
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
-    groups = [dataclasses.replace(group, deferred=True) for group in model.decision.plain.groups]
-    model.add_variant(dataclasses.replace(model.decision.plain, groups=tuple(groups)), "mine")
+    groups = [
+        dataclasses.replace(group, deferred=True) for group in model.decision.plain.decision.groups
+    ]
+    model.add_variant(model.decision.plain.deciding(groups=tuple(groups)), "mine")
     short = TrialSettings(rounds=1, steps=1, skipped=1)
     for _ in range(2):  # as often as they ask for it
         with model.session(trials=short) as session:
@@ -210,10 +212,10 @@ def test_with_settings_of_their_own_users_try_what_they_added_beside_what_was_fo
 def test_a_plan_that_does_what_the_plain_one_does_is_not_tried_against_it():
     context = network("adam", model=wide, dtype=tf.float32).context()
     decision = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2)).decision
-    groups = [dataclasses.replace(g, reason="because") for g in decision.plain.groups]
-    alike = dataclasses.replace(decision.plain, groups=tuple(groups))
+    groups = [dataclasses.replace(g, reason="because") for g in decision.plain.decision.groups]
+    alike = decision.plain.deciding(groups=tuple(groups))
     assert worth_a_trial(dataclasses.replace(decision, plan=alike)) == {}
-    gated = dataclasses.replace(alike, gates=(Gate("group_1", "group_0"),))
+    gated = alike.deciding(gates=(Gate("group_1", "group_0"),))
     assert "plain" in worth_a_trial(dataclasses.replace(decision, plan=gated))
 
 
@@ -228,9 +230,9 @@ def test_the_best_few_are_tried_and_the_papers_plan_before_others_if_it_may_be_a
     context = network("adam", model=wide, dtype=tf.float32).context()
     model = caramel.ARModel(context, 2, pattern="shuffle", analyzers=slow_facts(2))
     plain = model.decision.plain
-    first, *rest = plain.groups
+    first, *rest = plain.decision.groups
     plans = {
-        name: dataclasses.replace(plain, groups=(dataclasses.replace(first, depth=depth), *rest))
+        name: plain.deciding(groups=(dataclasses.replace(first, depth=depth), *rest))
         for depth, name in enumerate(("best", "one", "two", "family", "paper", "slow"), start=2)
     }
     seconds = {"one": 1.01, "two": 1.02, "family": 1.04, "plain": 1.05}

@@ -67,7 +67,7 @@ def test_a_worker_that_computes_too_long_is_named_with_its_op_and_nothing_is_cha
     (stall,) = session.metrics().stalls
     assert (stall.step, stall.plan, stall.workers, stall.cause) == (7, OWN, (1,), "producer")
     # The gradient of the last bias is the first that is computed.
-    group = next(group for group in model.plan.groups if "b2" in group.members)
+    group = next(group for group in model.plan.decision.groups if "b2" in group.members)
     assert (stall.group, stall.producer) == (group.name, model.plan.gradient("b2").values.op)
     assert stall.late_s > 0
     assert warnings_of(caplog) == [stall.text]
@@ -168,7 +168,7 @@ def test_a_group_that_is_later_than_predicted_is_named_in_a_step_that_is_not(mon
     bar = Bar()
     job = barred(bar)
     model = caramel.ARModel(job.context(), 2, planner="plain")
-    first, *others = (group.name for group in model.plan.groups)
+    first, *others = (group.name for group in model.plan.decision.groups)
     forecast = Forecast(2.0, {first: 0.01, **dict.fromkeys(others, 1.9)})
     monkeypatch.setattr(model._step.plans, "forecast", lambda name: forecast)
     with model.session(trials=None, stalls=SOON) as session:
@@ -234,7 +234,7 @@ def test_a_step_that_ends_in_time_while_workers_are_asked_is_not_late(monkeypatc
     bar, asked = Bar(), threading.Event()
     job = barred(bar)
     model = caramel.ARModel(job.context(), 2, planner="plain")
-    first, *others = (group.name for group in model.plan.groups)
+    first, *others = (group.name for group in model.plan.decision.groups)
     forecast = Forecast(0.5, {first: 0.01, **dict.fromkeys(others, 0.45)})
     monkeypatch.setattr(model._step.plans, "forecast", lambda name: forecast)
     ask = Watchdog._ask
@@ -298,8 +298,8 @@ def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(v
     assert f"it waits for worker {victim} (/job:worker/task:{victim} at 127" in stall.text
     assert f"pid {pid}): no answer from there" in stall.text
     if victim:  # all are asked through worker 0
-        assert stall.group in {group.name for group in model.plan.groups}
-        assert stall.producer in {gradient.values.op for gradient in model.plan.gradients}
+        assert stall.group in {group.name for group in model.plan.decision.groups}
+        assert stall.producer in {gradient.values.op for gradient in model.plan.job.gradients}
     assert losses == expected_losses
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
@@ -320,7 +320,7 @@ def test_what_is_left_of_the_last_step_is_watched_too_when_it_is_asked_for():
                 values = session.variables()
             (stall,) = session.metrics().stalls
     assert (stall.step, stall.workers, stall.cause) == (6, (1,), "silent")
-    assert stall.group in {group.name for group in model.plan.groups}
+    assert stall.group in {group.name for group in model.plan.decision.groups}
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
 

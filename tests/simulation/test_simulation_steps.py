@@ -10,7 +10,7 @@ from caramel.core.errors import PlanError
 from caramel.core.facts import Link
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Gate, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Gate, Plan, PlannedJob
 from caramel.core.timeline import Span
 from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.simulation.conditions import Conditions
@@ -293,14 +293,8 @@ def test_the_ring_takes_a_round_for_each_hop():
 def test_a_plan_is_simulated_with_its_own_groups_gates_and_sizes():
     spec = TensorSpec("float32", (16, 32))
     gradients = tuple(AggregatedGradient(n, TensorRef(n), spec, ()) for n in "pq")
-    plan = Plan(
-        devices=("a", "b"),
-        reduction="mean",
-        variables=(),
-        gradients=gradients,
-        groups=DEFERRED,
-        gates=(Gate("g_p", after="g_q"),),
-    )
+    job = PlannedJob(("a", "b"), "mean", (), gradients)
+    plan = Plan(job, Decided(DEFERRED, gates=(Gate("g_p", after="g_q"),)))
     assert sizes_of(plan) == {"p": KIB_2, "q": KIB_2}
     assert simulate(plan, TWO_LAYERS, TWO).step_s == 7.5
     assert simulate(plan, TWO_LAYERS, TWO, pending=False).step_s == 5.5

@@ -18,8 +18,8 @@ def replicas(plan: Plan):
     """On every worker, raw gradients that are fed, and an op that reads each."""
     graph_def = tf1.GraphDef()
     writer = GraphWriter(graph_def)
-    for worker, device in enumerate(plan.devices):
-        for number, gradient in enumerate(plan.gradients):
+    for worker, device in enumerate(plan.job.devices):
+        for number, gradient in enumerate(plan.job.gradients):
             dtype, shape = gradient.spec.dtype, tf.TensorShape(gradient.spec.shape)
             raw = tensor_in_replica(worker, gradient.values)
             kind = "Placeholder"
@@ -49,7 +49,7 @@ def run(plan: Plan, values, shares=None) -> list[list[np.ndarray]]:
     """What the readers of each worker see, for `values[worker][gradient]`; run twice."""
     feeds = {}
     for worker, own in enumerate(values):
-        for gradient, value in zip(plan.gradients, own, strict=True):
+        for gradient, value in zip(plan.job.gradients, own, strict=True):
             feeds[str(tensor_in_replica(worker, gradient.values))] = value
         if shares is not None:
             feeds[str(share(worker))] = shares[worker]
@@ -57,7 +57,7 @@ def run(plan: Plan, values, shares=None) -> list[list[np.ndarray]]:
     with tf.Graph().as_default() as graph:
         tf.graph_util.import_graph_def(aggregated_graph(plan), name="")
         fetches = [
-            [f"{in_replica(worker, f'read{n}')}:0" for n in range(len(plan.gradients))]
+            [f"{in_replica(worker, f'read{n}')}:0" for n in range(len(plan.job.gradients))]
             for worker in range(plan.workers)
         ]
         with session_on(graph, plan.workers) as session:
@@ -74,9 +74,9 @@ def random_values(plan: Plan, seed: int = 0) -> list[list[np.ndarray]]:
             random.randint(-99, 99, g.spec.shape).astype(numpy_dtype(g.spec.dtype))
             if g.spec.dtype.startswith("int")
             else random.standard_normal(g.spec.shape).astype(numpy_dtype(g.spec.dtype))
-            for g in plan.gradients
+            for g in plan.job.gradients
         ]
-        for _ in plan.devices
+        for _ in plan.job.devices
     ]
 
 

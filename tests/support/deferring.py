@@ -27,10 +27,12 @@ CHOICES = {
 def deferred(model, choice):
     """The model's plan with some of its groups deferred."""
     groups = [
-        dataclasses.replace(group, deferred=CHOICES[choice](number, len(model.plan.groups)))
-        for number, group in enumerate(model.plan.groups)
+        dataclasses.replace(
+            group, deferred=CHOICES[choice](number, len(model.plan.decision.groups))
+        )
+        for number, group in enumerate(model.plan.decision.groups)
     ]
-    return dataclasses.replace(model.plan, groups=tuple(groups))
+    return model.plan.deciding(groups=tuple(groups))
 
 
 def averaged():

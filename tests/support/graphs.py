@@ -80,11 +80,11 @@ def traced_step(
     with tf1.Session(target, graph=graph, config=session_config()) as session:
         tables = [in_replica(w, op) for w in workers for op in job.table_initializers]
         session.run(tables)
-        session.run([f"{source}/{v.initializer}" for v in plan.variables])
+        session.run([f"{source}/{v.initializer}" for v in plan.job.variables])
         session.run(
             [
                 variable_ops.broadcast_op(w, v)
-                for v in plan.variables
+                for v in plan.job.variables
                 for w in variable_ops.broadcast_targets(v, plan)
             ]
         )

@@ -287,9 +287,9 @@ def replicas_of(session: caramel.Session) -> list[dict[str, np.ndarray]]:
     """
     plan = session._job.plan
     session.variables()  # all updates are done then
-    read = [value_on(worker, v) for worker in range(plan.workers) for v in plan.variables]
+    read = [value_on(worker, v) for worker in range(plan.workers) for v in plan.job.variables]
     values = iter(session._runner.run(read, [], {}, "reading all replicas"))
-    return [{v.name: next(values) for v in plan.variables} for _ in range(plan.workers)]
+    return [{v.name: next(values) for v in plan.job.variables} for _ in range(plan.workers)]
 
 
 def run_on_one_device(

@@ -21,7 +21,7 @@ def assert_saving_loses_nothing(job, plain, model, tmp_path):
             assert session.step(job.feed) == expected.step(job.feed)
         path = session.save(tmp_path / "middle")
         names = [name for name, _ in tf.train.list_variables(path)]
-        assert sorted(names) == sorted(v.full_name for v in model.plan.variables if v.saved)
+        assert sorted(names) == sorted(v.full_name for v in model.plan.job.variables if v.saved)
         session.step(job.feed), expected.step(job.feed)
         expected.restore(path)
         session.restore(path)  # while something is pending

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Group, Plan, PlannedJob
 
 Shape = tuple[int, ...]
 
@@ -20,15 +20,16 @@ def make_plan(
         for n, shape in enumerate(shapes)
     )
     members = groups or [range(len(shapes))]
-    return Plan(
+    job = PlannedJob(
         devices=tuple(f"/job:worker/task:{worker}" for worker in range(workers)),
         reduction=reduction,
         variables=(),
         gradients=gradients,
-        groups=tuple(
-            Group(f"group_{g}", tuple(f"v{n}" for n in numbers), **options)
-            for g, numbers in enumerate(members)
-        ),
         train_op="train",
         loss="train",
     )
+    groups = tuple(
+        Group(f"group_{g}", tuple(f"v{n}" for n in numbers), **options)
+        for g, numbers in enumerate(members)
+    )
+    return Plan(job, Decided(groups))

@@ -6,7 +6,7 @@ from caramel.analyzers.workload import Piece, Update, Workload
 from caramel.core.facts import Variable
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import AggregatedGradient, Decided, Group, Plan, PlannedJob
 from caramel.planning.candidate import Outlook
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.network_model import assumed_network
@@ -18,7 +18,7 @@ def plain_of(sizes, workers=2):
     """A plain plan of parameters p0, p1, ... with gradients of so many bytes."""
     names = [f"p{number}" for number in range(len(sizes))]
     specs = [TensorSpec("float32", (size // 4,)) for size in sizes]
-    return Plan(
+    job = PlannedJob(
         devices=tuple(f"/job:worker/task:{w}/device:CPU:0" for w in range(workers)),
         reduction="mean",
         variables=tuple(
@@ -29,8 +29,9 @@ def plain_of(sizes, workers=2):
             AggregatedGradient(n, TensorRef(f"{n}/grad"), s, (f"{n}/update",))
             for n, s in zip(names, specs, strict=True)
         ),
-        groups=tuple(Group(f"group_{number}", (n,), "shuffle") for number, n in enumerate(names)),
     )
+    groups = tuple(Group(f"group_{number}", (n,), "shuffle") for number, n in enumerate(names))
+    return Plan(job, Decided(groups))
 
 
 def layered(seconds, updates=()):

@@ -151,5 +151,5 @@ def assert_as_alone(
 
 def all_deferred(step: Any) -> caramel.Plan:
     """The plan of a step of a model, with everything deferred."""
-    groups = [dataclasses.replace(group, deferred=True) for group in step.plan.groups]
-    return dataclasses.replace(step.plan, groups=tuple(groups))
+    groups = [dataclasses.replace(group, deferred=True) for group in step.plan.decision.groups]
+    return step.plan.deciding(groups=tuple(groups))

@@ -17,16 +17,18 @@ ALL, SOME, GROUPED, PLAIN = "all deferred", "some deferred", "grouped", "plain"
 
 def grouped(model: caramel.ARModel) -> Plan:
     """One half of the parameters in a group, the other in a deferred one, in several chunks."""
-    names = [group.members[0] for group in model.plan.groups]
+    names = [group.members[0] for group in model.plan.decision.groups]
     half = len(names) // 2
     first, second = (
-        dataclasses.replace(model.plan.groups[0], name=name, members=tuple(members), depth=depth)
+        dataclasses.replace(
+            model.plan.decision.groups[0], name=name, members=tuple(members), depth=depth
+        )
         for name, members, depth in (("one", names[:half], 2), ("two", names[half:], 3))
     )
     second = dataclasses.replace(second, deferred=True)
     if not half:
-        return dataclasses.replace(model.plan, groups=(second,))
-    return dataclasses.replace(model.plan, groups=(first, second), gates=(Gate("one", "two"),))
+        return model.plan.deciding(groups=(second,))
+    return model.plan.deciding(groups=(first, second), gates=(Gate("one", "two"),))
 
 
 def plans_of(model: caramel.ARModel) -> dict[str, Plan]:

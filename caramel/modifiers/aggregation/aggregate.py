@@ -27,7 +27,7 @@ def aggregate(graph_def: Any, plan: Plan) -> Any:
     nodes = {node.name: node for node in aggregated.node}
     desk = Desk(GraphWriter(aggregated), plan)
     split = SplitGradients(desk, plan)
-    for group in plan.groups:
+    for group in plan.decision.groups:
         results = _aggregate_group(desk, plan, group, split, nodes)
         for worker in range(plan.workers):
             for number, member in enumerate(group.members):

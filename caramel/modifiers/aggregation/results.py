@@ -9,14 +9,20 @@ from caramel.core.plan import ALL_GATHER, AggregatedGradient, Group, Plan
 def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
     """The aggregated value of each dense raw gradient."""
     sums = aggregated_values(plan, worker)
-    return {g.values: sums[g.values] for g in plan.gradients if not g.indices and g.values in sums}
+    return {
+        g.values: sums[g.values] for g in plan.job.gradients if not g.indices and g.values in sums
+    }
 
 
 def aggregated_values(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
     """What is read in place of each tensor of each raw gradient."""
-    found = {raw: tensor for group in plan.groups for raw, tensor in _of_group(plan, group, worker)}
-    if plan.groups:
-        for part in plan.parts:
+    found = {
+        raw: tensor
+        for group in plan.decision.groups
+        for raw, tensor in _of_group(plan, group, worker)
+    }
+    if plan.decision.groups:
+        for part in plan.decision.parts:
             found[plan.gradient(part.parameter).values] = TensorRef(whole(worker, part.parameter))
     return found
 
@@ -26,8 +32,7 @@ def arrival(plan: Plan, name: str, worker: int) -> str:
 
     A group without elements does not travel, and has none.
     """
-    group = next(group for group in plan.groups if group.name == name)
-    return arrival_of(plan, group, worker)
+    return arrival_of(plan, plan.group(name), worker)
 
 
 def arrival_of(plan: Plan, group: Group, worker: int) -> str:

@@ -39,7 +39,7 @@ def comes_in_chunks(plan: Plan, group: Group) -> bool:
 def kept_pieces(plan: Plan, worker: int) -> Iterator[str]:
     """The variables of a worker that keep pieces of parts which were aggregated in their step."""
     deferred = plan.deferred
-    for group in plan.groups:
+    for group in plan.decision.groups:
         for number, member in enumerate(group.members):
             if _is_kept(plan, group, member, deferred):
                 for piece in range(len(_piece_sizes(plan, group, member))):
@@ -73,11 +73,11 @@ class SplitGradients:
     @property
     def gradients(self) -> list[AggregatedGradient]:
         """Those that are split."""
-        names = dict.fromkeys(part.parameter for part in self._plan.parts)
+        names = dict.fromkeys(part.parameter for part in self._plan.decision.parts)
         return [self._plan.gradient(name) for name in names]
 
     def _parts(self, gradient: AggregatedGradient) -> list[str]:
-        return [p.name for p in self._plan.parts if p.parameter == gradient.parameter]
+        return [p.name for p in self._plan.decision.parts if p.parameter == gradient.parameter]
 
     def _cut(self, worker: int, gradient: AggregatedGradient) -> None:
         name, dtype = gradient.parameter, gradient.spec.dtype

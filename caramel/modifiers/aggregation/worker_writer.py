@@ -32,7 +32,7 @@ class Desk:
     """Writes nodes on workers; equal constants are one node."""
 
     def __init__(self, writer: GraphWriter, plan: Plan) -> None:
-        self._writer, self._devices = writer, plan.devices
+        self._writer, self._devices = writer, plan.job.devices
         self._constants: dict[tuple[Any, ...], TensorRef] = {}
         self._shares: dict[tuple[int, str, str], TensorRef] = {}
         self._plan = plan
@@ -227,7 +227,7 @@ class Desk:
             token_taken(worker, arrived(gate.after))
             if gate in between
             else arrival(self._plan, gate.after, worker)
-            for gate in self._plan.gates
+            for gate in self._plan.decision.gates
             if gate.group == group.name
         ]
 

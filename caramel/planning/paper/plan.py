@@ -59,11 +59,11 @@ def paper_plan(
     Raises:
         PlanError: a fact does not cover a gradient or a pattern of the plan.
     """
-    plain = dataclasses.replace(plain, edges=tuple(edges))
-    if not plain.groups:
+    plain = plain.deciding(edges=tuple(edges))
+    if not plain.decision.groups:
         return plain
     if not (batching or scheduling or adaptive_depth or pattern == AUTO):
-        return dataclasses.replace(plain, groups=_with_pattern(plain.groups, pattern))
+        return plain.deciding(groups=_with_pattern(plain.decision.groups, pattern))
     planner = _Planner(plain, order, windows, network, pattern)
     members = planner.batches() if batching else planner.singles()
     if scheduling:
@@ -75,7 +75,7 @@ def paper_plan(
         for number, placement in enumerate(placed)
     )
     gates = planner.gates(groups, in_flight_bytes) if scheduling else ()
-    return dataclasses.replace(plain, groups=groups, gates=gates)
+    return plain.deciding(groups=groups, gates=gates)
 
 
 class _Planner:
@@ -90,11 +90,13 @@ class _Planner:
         pattern: str,
     ) -> None:
         self._windows, self._network, self._pattern = windows, network, pattern
-        self._plain_groups = {name: group for group in plain.groups for name in group.members}
+        self._plain_groups = {
+            name: group for group in plain.decision.groups for name in group.members
+        }
         self._gathered = frozenset(
             name for name, group in self._plain_groups.items() if group.pattern == ALL_GATHER
         )
-        gradients = {gradient.parameter: gradient for gradient in plain.gradients}
+        gradients = {gradient.parameter: gradient for gradient in plain.job.gradients}
         _check_facts(gradients, order, windows)
         # What is gathered depends on the rows of a step; nothing is known of it.
         self._sizes = {

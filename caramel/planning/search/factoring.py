@@ -41,7 +41,7 @@ def factored(
         quickly, the plain one if nothing was looked for.
     """
     order = worthwhile_factors(outlook)
-    unplanned = Candidate("plain", outlook.plain.groups, ordered=False)
+    unplanned = Candidate("plain", outlook.plain.decision.groups, ordered=False)
     if not order:
         return outlook, unplanned
     known: dict[int, tuple[float, Outlook, Candidate]] = {}
@@ -71,9 +71,9 @@ def by_factors(plan: Plan, parameters: Sequence[str]) -> Plan:
     chosen = frozenset(parameters)
     groups = [
         dataclasses.replace(group, pattern=FACTORS) if group.members[0] in chosen else group
-        for group in plan.groups
+        for group in plan.decision.groups
     ]
-    return dataclasses.replace(plan, groups=tuple(groups))
+    return plan.deciding(groups=tuple(groups))
 
 
 def worthwhile_factors(outlook: Outlook) -> list[str]:
@@ -83,7 +83,7 @@ def worthwhile_factors(outlook: Outlook) -> list[str]:
     others = plain.workers - 1
     slowdown = max(host.slowdown for host in hardware.hosts)
     worth: dict[str, float] = {}
-    for group in plain.groups:
+    for group in plain.decision.groups:
         product = outlook.free.products.get(group.members[0])
         if product is None or not group.is_summed:
             continue

@@ -58,17 +58,16 @@ class Grouping:
         self._parts = parts
         plain = with_parts(outlook.plain, parts)
         self.sizes = sizes_of(plain)
-        self._plain = {n: group for group in plain.groups for n in group.members}
+        self._plain = {n: group for group in plain.decision.groups for n in group.members}
         self._sent_bytes = {
             name: self._sent(name, group, outlook.free) for name, group in self._plain.items()
         }
         self._parameter = {name: plain.parameter(name) for name in self._plain}
-        gradients = plain.gradient_of
-        self._alike = {n: (plain.spec(n).dtype, gradients[n].weight) for n in self._plain}
+        self._alike = {n: (plain.spec(n).dtype, plain.gradient(n).weight) for n in self._plain}
         # Parts are large; whatever is joined is copied.
         self._alone = {part.name for part in parts} | {
             g.parameter
-            for g in plain.gradients
+            for g in plain.job.gradients
             if g.indices is not None or not g.elements or dtype_bytes(g.spec.dtype) is None
         }
         self._alone |= {name for name, group in self._plain.items() if not group.is_summed}

@@ -66,7 +66,7 @@ def search(
         options: which optimizations may be used, which pattern, and how much may be simulated; then
             the best so far is taken.
     """
-    unplanned = Candidate("plain", outlook.plain.groups, ordered=False)
+    unplanned = Candidate("plain", outlook.plain.decision.groups, ordered=False)
     run = _Search(outlook, deferrable, options)
     plain, *given = (run.improver(each).score(each) for each in (unplanned, *starts))
     start = run.from_family([plain, *given])

@@ -34,8 +34,8 @@ def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[tuple[Part, ...]
         plan: the plain plan.
         threshold_bytes: of the network model.
     """
-    summed = {name for group in plan.groups if group.is_summed for name in group.members}
-    sizes = {g: _bytes(g) for g in plan.gradients if _may_be_split(g) and g.parameter in summed}
+    summed = {name for group in plan.decision.groups if group.is_summed for name in group.members}
+    sizes = {g: _bytes(g) for g in plan.job.gradients if _may_be_split(g) and g.parameter in summed}
     largest = max(sizes.values(), default=0)
     if largest <= DOMINANT_SHARE * sum(sizes.values()):
         return ()
@@ -61,8 +61,8 @@ def split_gradients(plan: Plan, most_bytes: int) -> Plan:
     """
     if most_bytes < 1:
         raise PlanError(f"parts of gradients must have at least 1 byte, not {most_bytes}")
-    alone = {g.members[0] for g in plan.groups if len(g.members) == 1 and g.is_summed}
-    large = [g for g in plan.gradients if g.parameter in alone and _may_be_split(g)]
+    alone = {g.members[0] for g in plan.decision.groups if len(g.members) == 1 and g.is_summed}
+    large = [g for g in plan.job.gradients if g.parameter in alone and _may_be_split(g)]
     return with_parts(plan, [part for g in large for part in _equal_parts(g, most_bytes)])
 
 
@@ -81,18 +81,18 @@ def with_parts(plan: Plan, parts: Iterable[Part]) -> Plan:
         by_parameter.setdefault(part.parameter, []).append(part)
     groups: list[Group] = []
     names: dict[str, list[str]] = {}
-    for group in plan.groups:
+    for group in plan.decision.groups:
         own = list(_in_parts(group, by_parameter.get(group.members[0], ()), plan.workers))
         groups += own
         names[group.name] = [each.name for each in own]
     gates = (
         Gate(name, after)
-        for gate in plan.gates
+        for gate in plan.decision.gates
         for name in names[gate.group]
         for after in names[gate.after]
     )
-    return dataclasses.replace(
-        plan, parts=(*plan.parts, *further), groups=tuple(groups), gates=tuple(gates)
+    return plan.deciding(
+        parts=(*plan.decision.parts, *further), groups=tuple(groups), gates=tuple(gates)
     )
 
 

@@ -65,11 +65,13 @@ def explain(
     return Explanation(
         job=job,
         workers=plan.workers,
-        parameters=len(plan.gradients),
-        parameter_bytes=sum(plan.bytes(g) for g in plan.groups if g.pattern != ALL_GATHER),
+        parameters=len(plan.job.gradients),
+        parameter_bytes=sum(plan.bytes(g) for g in plan.decision.groups if g.pattern != ALL_GATHER),
         planner=planner,
         step_s=step_s,
-        plain_step_s=outlook.predict(Candidate("plain", outlook.plain.groups, (), False)).step_s,
+        plain_step_s=outlook.predict(
+            Candidate("plain", outlook.plain.decision.groups, (), False)
+        ).step_s,
         computation_s=computation_s,
         wire_limit_s=wire_s,
         rho=wire_s / computation_s if computation_s else 0.0,
@@ -116,7 +118,7 @@ class _Explainer:
         alike = dataclasses.replace(outlook, plain=by_factors(outlook.plain, chosen))
         self._plan, self._outlook, self._deferrable = plan, alike, deferrable
         self._unfactored = outlook.plain
-        self.workload: Workload = outlook.workload(bool(plan.edges))
+        self.workload: Workload = outlook.workload(bool(plan.decision.edges))
         self.prediction: Prediction = simulate(plan, self.workload, outlook.hardware)
         self._step_s = self.prediction.step_s
         self._candidate = Candidate.of(plan, "given")
@@ -171,8 +173,8 @@ class _Explainer:
 
     def _waiting_updates(self) -> Iterator[Limit]:
         """Updates of parameters that wait for the gradients of others."""
-        everything = len(self._plan.gradients)
-        trained = {gradient.parameter for gradient in self._plan.gradients}
+        everything = len(self._plan.job.gradients)
+        trained = {gradient.parameter for gradient in self._plan.job.gradients}
         waiting = [
             update
             for update in self.workload.updates
@@ -192,7 +194,7 @@ class _Explainer:
         """Gradients that could not be deferred."""
         refused = {
             name: reason
-            for name in (gradient.parameter for gradient in self._plan.gradients)
+            for name in (gradient.parameter for gradient in self._plan.job.gradients)
             if (reason := self._deferrable(frozenset([name]))) is not None
         }
         if refused:
@@ -273,9 +275,11 @@ class _Explainer:
         deferrable: Callable[[frozenset[str]], str | None] | None = None,
     ) -> float:
         """The step with the best plan that is found quickly, or with the given one."""
-        kinds = {outlook.plain.groups: outlook}
+        kinds = {outlook.plain.decision.groups: outlook}
         if self._unfactored != self._outlook.plain:  # its factors may not be worth it any more
-            kinds[self._unfactored.groups] = dataclasses.replace(outlook, plain=self._unfactored)
+            kinds[self._unfactored.decision.groups] = dataclasses.replace(
+                outlook, plain=self._unfactored
+            )
         found = (
             search(
                 each,
@@ -292,12 +296,14 @@ class _Explainer:
     def groups(self, measured: Sequence[Timeline]) -> Iterator[GroupExplanation]:
         """Every group of the plan."""
         waits: dict[str, list[str]] = {}
-        for gate in self._plan.gates:
+        for gate in self._plan.decision.gates:
             waits.setdefault(gate.group, []).append(gate.after)
         windows = _windows(self.workload)
         seen = _measured_groups(measured, {group.name for group in self._plan.factored})
         predicted = self.prediction.groups
-        order = sorted(self._plan.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s))
+        order = sorted(
+            self._plan.decision.groups, key=lambda g: (not g.deferred, predicted[g.name].begin_s)
+        )
         for group in order:
             times = predicted[group.name]
             window = group_window(windows, map(self._plan.parameter, group.members))

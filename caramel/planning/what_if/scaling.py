@@ -88,7 +88,7 @@ def scale(
     """
     plain = {
         pattern: Candidate(
-            pattern, plan_of(outline, hardware.workers, pattern).groups, ordered=False
+            pattern, plan_of(outline, hardware.workers, pattern).decision.groups, ordered=False
         )
         for pattern in patterns
     }
@@ -201,7 +201,7 @@ def _joined(outlook: Outlook, most_bytes: int) -> Candidate:
     ready = outlook.ordered.ready_s
     groups: list[Group] = []
     size, last_dtype = 0, ""
-    for group in sorted(outlook.plain.groups, key=lambda g: ready.get(g.members[0], 0.0)):
+    for group in sorted(outlook.plain.decision.groups, key=lambda g: ready.get(g.members[0], 0.0)):
         own = outlook.plain.bytes(group) if group.is_summed else most_bytes + 1
         dtype = outlook.plain.gradient(group.members[0]).spec.dtype
         if groups and size + own <= most_bytes and dtype == last_dtype:
@@ -238,4 +238,4 @@ def _main_pattern(candidate: Candidate, outlook: Outlook) -> str:
 def _with_groups(outlook: Outlook, candidate: Candidate) -> Plan:
     """A plan with the groups of a candidate."""
     parts, groups = candidate.parts, candidate.groups
-    return dataclasses.replace(outlook.plain, parts=parts, groups=groups)
+    return outlook.plain.deciding(parts=parts, groups=groups)

@@ -58,7 +58,7 @@ class Remembered:
         handles = {
             in_replica(worker, variable.handle)
             for worker in range(plan.workers)
-            for variable in plan.variables
+            for variable in plan.job.variables
         }
         parts = self._job.graph.parts
         nodes.ParseFromString(next(p.graph_def for p in parts if p.variant == self._variant))

@@ -145,7 +145,7 @@ class Probation:
 
     def _has_room(self) -> bool:
         """Whether the variables are small enough to be copied."""
-        size = sum(variable.spec.bytes or 0 for variable in self._job.plan.variables)
+        size = sum(variable.spec.bytes or 0 for variable in self._job.plan.job.variables)
         return size <= COPIED_SHARE * total_bytes()
 
     def _tried(
@@ -195,9 +195,11 @@ class Probation:
         executor.abandon()
         plan, steps = self._job.plan, self._since
         self._remembered.put_back()
-        self._state.broadcast(v for v in plan.variables if not differs(v, plan))
+        self._state.broadcast(v for v in plan.job.variables if not differs(v, plan))
         self._forget()
-        lost = "; the batches that it has read are left out" if plan.input_reads else ""
+        lost = (
+            "; the batches that it has read are left out" if plan.consequences.input_reads else ""
+        )
         _log.warning(
             "plan '%s' is given up: its step %s. The variables are as they were before it%s; the "
             "plain plan does it in its place",

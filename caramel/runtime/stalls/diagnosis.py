@@ -202,13 +202,12 @@ def legs_of(plan: Plan, positions: Mapping[str, int]) -> tuple[Leg, ...]:
     Args:
         positions: of the ops of the single-device graph in a topological order.
     """
-    gradients = plan.gradient_of
     after: dict[str, list[str]] = {}
-    for gate in plan.gates:
+    for gate in plan.decision.gates:
         after.setdefault(gate.group, []).append(gate.after)
     legs = []
     for group in plan.marked_groups:
-        ops = [op for name in group.members for op in _raw_ops(gradients[name])]
+        ops = [op for name in group.members for op in _raw_ops(plan.gradient(name))]
         turn, producer = max((positions[op], op) for op in ops)
         gates = tuple(after.get(group.name, ()))
         legs.append(Leg(group.name, producer, turn, group.deferred, gates))

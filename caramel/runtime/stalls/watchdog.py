@@ -179,7 +179,7 @@ class Watchdog:
             is_late = course.is_late(elapsed_s, self._settings) and not step.has_failed
             return over(course, elapsed_s) if is_late else None
         step.is_told = course.is_late(elapsed_s, self._settings)
-        workers = [self._describe(*each) for each in enumerate(step.executor.plan.devices)]
+        workers = [self._describe(*each) for each in enumerate(step.executor.plan.job.devices)]
         driver = self._on(self._cluster.tasks[0], step.executor.plan)
         return find_stall(
             course, marks, elapsed_s, self._settings, workers, driver=min(driver, default=0)
@@ -265,7 +265,7 @@ class Watchdog:
 
     def _on(self, task: Task, plan: Plan) -> Iterator[int]:
         """The workers whose replica is on a task."""
-        return (w for w, device in enumerate(plan.devices) if task_of(device) == task.device)
+        return (w for w, device in enumerate(plan.job.devices) if task_of(device) == task.device)
 
     def _describe(self, worker: int, device: str) -> str:
         """What to call a worker whose replica is on a device."""

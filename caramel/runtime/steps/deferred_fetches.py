@@ -43,7 +43,9 @@ class LateFetches:
         """
         key = (op, tensor)
         if key not in self._known:
-            self._known[key] = bool(self.plan.deferral.moved) and self._is_late(op, tensor)
+            self._known[key] = bool(self.plan.consequences.deferral.moved) and self._is_late(
+                op, tensor
+            )
         return self._known[key]
 
     def is_of_step(self, op: str) -> bool:
@@ -67,20 +69,26 @@ class LateFetches:
     def _read(self) -> frozenset[str]:
         """The variables that deferred ops read."""
         return _NOTHING.union(
-            *(self.access.reads.get(name, _NOTHING) for name in self.plan.deferral.moved)
+            *(
+                self.access.reads.get(name, _NOTHING)
+                for name in self.plan.consequences.deferral.moved
+            )
         )
 
     @cached_property
     def _written(self) -> frozenset[str]:
         """The variables that deferred ops write."""
         return _NOTHING.union(
-            *(self.access.writes.get(name, _NOTHING) for name in self.plan.deferral.moved)
+            *(
+                self.access.writes.get(name, _NOTHING)
+                for name in self.plan.consequences.deferral.moved
+            )
         )
 
     @cached_property
     def _gradients(self) -> frozenset[TensorRef]:
         """The tensors of deferred gradients."""
-        deferred = [g for g in self.plan.gradients if g.parameter in self.plan.deferred]
+        deferred = [g for g in self.plan.job.gradients if g.parameter in self.plan.deferred]
         tensors = [
             tensor for gradient in deferred for tensor in (gradient.values, gradient.indices)
         ]
@@ -91,16 +99,16 @@ class LateFetches:
         """Ops that run in the next step, and what reads deferred gradients outside of any step."""
         readers = {
             name
-            for gradient in self.plan.gradients
+            for gradient in self.plan.job.gradients
             if gradient.parameter in self.plan.deferred
             for name in gradient.consumers
         }
-        return frozenset(self.plan.deferral.moved) | readers
+        return frozenset(self.plan.consequences.deferral.moved) | readers
 
     @cached_property
     def _trained(self) -> frozenset[str]:
-        return frozenset(self.graph.ancestors([self.plan.train_op]))
+        return frozenset(self.graph.ancestors([self.plan.job.train_op]))
 
     @cached_property
     def _step(self) -> frozenset[str]:
-        return self._trained | self.graph.ancestors([self.plan.loss])
+        return self._trained | self.graph.ancestors([self.plan.job.loss])

@@ -140,7 +140,7 @@ def check_one_example(job: Job, feeds: SplitFeeds) -> None:
     fed = sorted(str(t) for t in feeds.values[0] if t.op in job.state.taken_for_batches)
     if plan.workers == 1 or not fed or job.pipelines.iterators:
         return
-    for gradient in plan.gradients:
+    for gradient in plan.job.gradients:
         weight = plan.weight(gradient)
         if weight.examples + len(weight.divisors) != 1:
             raise FeedError(

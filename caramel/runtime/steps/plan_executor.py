@@ -32,7 +32,7 @@ from caramel.runtime.steps.step_result import Fetch, StepResult
 
 def _ordered(graph: OpGraph, plan: Plan) -> OpGraph:
     """The graph with the edges by which the plan orders what a step reads and writes."""
-    return graph.with_edges((edge.before, edge.after) for edge in plan.orders)
+    return graph.with_edges((edge.before, edge.after) for edge in plan.consequences.orders)
 
 
 class PlanExecutor:
@@ -56,11 +56,11 @@ class PlanExecutor:
         self._pending = Pending(self._runner, plan)
         self._late = LateFetches(_ordered(job.context.op_graph, plan), plan, job.access)
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
-        self._by_handle = {variable.handle: variable for variable in plan.variables}
+        self._by_handle = {variable.handle: variable for variable in plan.job.variables}
         self._targets = step_ops(plan)
         self._comparison = FactorComparison(plan)
         self._steps = 0
-        self._counted = plan.examples is not None and plan.workers > 1 and plan.counts_examples
+        self._counted = plan.job.examples is not None and plan.workers > 1 and plan.counts_examples
         self._scaling = Scaling(plan, job.plans)
 
     @property

@@ -27,7 +27,7 @@ class Scaling:
 
     def __init__(self, plan: Plan, plans: PlanSource) -> None:
         self._plan, self._plans = plan, plans
-        self._weights = set(plan.weights)
+        self._weights = set(plan.job.weights)
 
     def besides(self, tensors: Iterable[TensorRef]) -> list[TensorRef]:
         """What has to be fetched besides some tensors of the single-device graph."""
