@@ -5,6 +5,7 @@ job captured by name and frozen. Analyzers take it from there.
 
 ================ ===================================================================================
 `context`        one single-device training job, captured by name and frozen
+`graph_names`    names of a graph's tensors, operations and variables, from what users pass for them
 `initial_values` what do the initial values of variables need: feeds, and other variables before
                  them?
 `rows`           sparse and ragged values as the tensors they consist of: taken apart by rows, and

@@ -14,6 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from caramel.capture.graph_names import GraphNames, describe, name_of, suggestion
 from caramel.capture.structures import tensors_of
 from caramel.capture.variables import variables_of
 from caramel.core import op_types
@@ -93,7 +94,7 @@ class Context:
     ) -> None:
         if not isinstance(graph, tf.Graph):
             raise NotTensorFlowError(
-                f"the first argument of Context must be a tf.Graph, not {_describe(graph)}; build "
+                f"the first argument of Context must be a tf.Graph, not {describe(graph)}; build "
                 "the job inside 'with tf.Graph().as_default() as graph:'"
             )
         if loss_reduction not in (None, "mean", "sum"):
@@ -102,8 +103,11 @@ class Context:
             raise GraphError("give loss_reduction or loss_weight, not both")
         _refuse_unsupported(graph)
         names = GraphNames(graph)
+        # Weakly: who only trains need not keep the graph in memory.
         self._graph = weakref.ref(graph)
+        # With the shapes that TensorFlow inferred.
         self.graph_def = graph.as_graph_def(add_shapes=True)
+        # A GraphDef does not tell this.
         self.unfetchable = frozenset(
             op.name for op in graph.get_operations() if not graph.is_fetchable(op)
         )
@@ -117,7 +121,9 @@ class Context:
         given = _gradients_by_step(names, gradients or (), variables, pairs)
         parameters = {each.parameter for own in given.values() for each in own}
         variables = tuple(
-            dataclasses.replace(v, trainable=v.trainable or v.name in parameters) for v in variables
+            # Whose gradient is given is trained, however it was declared.
+            dataclasses.replace(v, trainable=v.trainable or v.name in parameters)
+            for v in variables
         )
         if not any(variable.trainable for variable in variables):
             raise NoParametersError(
@@ -198,6 +204,7 @@ class Context:
         controls = [control_string(op) for op in ops]
         other.graph_def.node.add(name=name, op="NoOp", input=controls)
         node = Op(name, "NoOp", "", (), tuple(ops))
+        # One op more: the rest is not read again.
         other.op_graph = dataclasses.replace(self.op_graph, ops={**self.op_graph.ops, name: node})
         return other
 
@@ -227,12 +234,12 @@ class Context:
         Raises:
             GraphError: it is neither in the captured graph; `what` says what it was given for.
         """
-        name = _name_of(given, what, self._graph())
+        name = name_of(given, what, self._graph())
         operation, colon, index = name.partition(":")
         if operation not in self.op_graph:
             raise UnknownNameError(
                 f"{what}: there is no '{name}' in the graph that the Context captured"
-                + _suggestion(operation, self.op_graph.ops)
+                + suggestion(operation, self.op_graph.ops)
                 + "; what is created after the Context is not part of it"
             )
         if not colon:
@@ -245,6 +252,7 @@ class Context:
     def is_feedable(self, tensor: TensorRef) -> bool:
         """Whether a tensor may be fed (see `tf.Graph.prevent_feeding`)."""
         graph = self._graph()
+        # Once the graph is gone nobody can tell.
         return graph is None or graph.is_feedable(graph.get_tensor_by_name(str(tensor)))
 
     def _check_updates(self) -> None:
@@ -289,70 +297,11 @@ class Context:
                     )
 
 
-class GraphNames:
-    """Turns what users pass (tensors, operations, variables, names) into names of one graph."""
-
-    def __init__(self, graph: tf.Graph) -> None:
-        self._graph = graph
-
-    def operation(self, given: Any, what: str) -> str:
-        """The name of the operation that `given` is, belongs to, or names."""
-        name = _name_of(given, what, self._graph)
-        operation = name.partition(":")[0]
-        try:
-            return str(self._graph.get_operation_by_name(operation).name)
-        except KeyError:
-            known = [op.name for op in self._graph.get_operations()]
-            raise UnknownNameError(
-                f"{what}: there is no '{name}' in the graph" + _suggestion(operation, known)
-            ) from None
-
-    def tensor(self, given: Any, what: str) -> tf.Tensor:
-        """The tensor that `given` is or names; an operation with one output stands for that."""
-        operation = self._graph.get_operation_by_name(self.operation(given, what))
-        name = _name_of(given, what, self._graph)
-        if ":" not in name:
-            name = f"{name}:0"
-        index = parse_tensor(name).index
-        if index >= len(operation.outputs):
-            raise UnknownNameError(
-                f"{what}: '{operation.name}' has {len(operation.outputs)} outputs, no '{name}'"
-            )
-        return operation.outputs[index]
-
-
-def _name_of(given: Any, what: str, graph: tf.Graph | None = None) -> str:
-    """The name of what a user gave."""
-    if isinstance(given, str):
-        if not given:
-            raise UnknownNameError(f"{what}: the empty string is no name")
-        return given
-    if isinstance(given, tf.Variable):
-        given = given.op if hasattr(given, "op") else given
-    if not isinstance(given, tf.Operation | tf.Tensor) or not hasattr(given, "graph"):
-        raise NotTensorFlowError(
-            f"{what} must be a tensor, an operation or a name of the graph, not {_describe(given)}"
-        )
-    if graph is not None and given.graph is not graph:
-        raise UnknownNameError(f"{what}: '{given.name}' belongs to another graph")
-    return str(given.name)
-
-
-def _describe(value: Any) -> str:
-    text = repr(value)
-    return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
-
-
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), n=3)
-    return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""
-
-
 def _refuse_unsupported(graph: tf.Graph) -> None:
     """Raise for what cannot be replicated, naming the first op of its kind."""
     for op in graph.get_operations():
+        # First: SyncReplicasOptimizer has queue runners, too, for which the advice would be
+        # another.
         if op.type in op_types.ACCUMULATORS:
             raise UnsupportedOpError(
                 f"'{op.name}' collects gradients of several processes, as SyncReplicasOptimizer "
@@ -383,6 +332,7 @@ def _definitions_in_functions(
     """The OpDefs of kinds that occur in functions only."""
     functions = {function.signature.name for function in graph_def.library.function}
     kinds_inside = {n.op for function in graph_def.library.function for n in function.node_def}
+    # Where the kind is the name of a function, the function is called.
     return {kind: graph.op_def_for_type(kind) for kind in kinds_inside - functions - set(known)}
 
 
@@ -450,17 +400,18 @@ def _given_gradients(
     for pair in gradients:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise NotTensorFlowError(
-                f"gradients must be pairs (gradient, variable), not {_describe(pair)}"
+                f"gradients must be pairs (gradient, variable), not {describe(pair)}"
             )
         gradient, variable = pair
+        # `compute_gradients` gives None for variables on which the loss does not depend.
         if gradient is None:
             continue
         given = variable.name if isinstance(variable, tf.Variable) else variable
-        name = _name_of(given, "gradients").partition(":")[0]
+        name = name_of(given, "gradients").partition(":")[0]
         found = known.get(name) or handles.get(name)
         if found is None:
             raise UnknownNameError(
-                f"gradients: '{name}' is not a variable of the graph" + _suggestion(name, known)
+                f"gradients: '{name}' is not a variable of the graph" + suggestion(name, known)
             )
         if found.name in seen:
             raise AmbiguousGradientError(f"gradients: '{found.name}' is given twice")

@@ -41,6 +41,7 @@ def _unconditional_reads(graph: OpGraph, variables: Sequence[Variable]) -> dict[
         name: names[graph[name].inputs[0].op]
         for name in graph.ancestors([v.initializer for v in variables])
         if graph[name].kind == "ReadVariableOp"
+        # In a branch of a conditional a read waits for the branch.
         and not graph[name].control_inputs
         and graph[name].inputs[0].op in names
     }

@@ -38,6 +38,7 @@ def take(kind: Kind, parts: Parts, begin: int, end: int) -> Parts:
     if kind == "ragged":
         flat, splits = parts[-1], []
         for split in parts[:-1]:
+            # The splits of each level say which rows of the next one these are.
             own = split[begin : end + 1]
             begin, end = int(own[0]), int(own[-1])
             splits.append(own - own[0])
@@ -63,6 +64,7 @@ def join(kind: Kind, several: Sequence[Parts]) -> Parts:
         first[0] = before
         indices.append(own + first)
         before += int(shape[0])
+    # Parts may differ in the other dimensions; the largest has room for all.
     shape = np.max([shape for _, _, shape in several], axis=0)
     shape[0] = before
     return np.concatenate(indices), np.concatenate([values for _, values, _ in several]), shape
@@ -71,6 +73,7 @@ def join(kind: Kind, several: Sequence[Parts]) -> Parts:
 def _joined_splits(several: Sequence[np.ndarray]) -> np.ndarray:
     joined = [several[0]]
     for splits in several[1:]:
+        # They go on where those before ended; the first one is 0.
         joined.append(splits[1:] + joined[-1][-1])
     return np.concatenate(joined)
 

@@ -75,6 +75,7 @@ def value_of_workers(
         examples: the workers' numbers of examples; None if the rows are none, or it is unknown.
     """
     own = [tuple(map(np.asarray, of_worker)) for of_worker in zip(*parts, strict=True)]
+    # Rows of slices are about rows of a variable, not about examples.
     if kind == "slices" or examples is None:
         return [value_of(kind, each) for each in own]
     if [rows.number(kind, each) for each in own] == list(examples):
@@ -141,6 +142,7 @@ def parts_of(given: Any, value: Any) -> list[Any]:
         ]
     elif kind == "sparse" and isinstance(value, tf.SparseTensor):
         parts = [value.indices, value.values, value.dense_shape]
+    # `SparseTensorValue` is a named tuple.
     elif kind != "ragged" and isinstance(value, tuple | list):
         parts = value
     wanted = tensors_of(given)
@@ -211,6 +213,7 @@ def _packed(structure: Any, results: Iterator[Any]) -> Any:
         return next(results)
     if isinstance(structure, list | tuple):
         packed = [_packed(each, results) for each in structure]
+        # Named tuples take their fields one by one.
         return cls(*packed) if hasattr(structure, "_fields") else cls(packed)
     if isinstance(structure, Mapping):
         pairs = [(key, _packed(each, results)) for key, each in structure.items()]
@@ -223,6 +226,7 @@ def _packed(structure: Any, results: Iterator[Any]) -> Any:
 
 
 def _is_attrs(structure: Any) -> bool:
+    # Without importing attrs, which need not be installed.
     return hasattr(type(structure), "__attrs_attrs__")
 
 

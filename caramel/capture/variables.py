@@ -36,6 +36,7 @@ def variables_of(graph: tf.Graph, op_graph: OpGraph, step: Set[str]) -> Iterator
     keys = tf1.GraphKeys
     usual = (keys.GLOBAL_VARIABLES, keys.TRAINABLE_VARIABLES, keys.LOCAL_VARIABLES)
     others = [key for key in graph.get_all_collection_keys() if key not in usual]
+    # By identity: `==` of variables may compare their values.
     trainable = {id(v) for v in graph.get_collection(keys.TRAINABLE_VARIABLES)}
     saved = {
         id(v)
@@ -51,6 +52,7 @@ def variables_of(graph: tf.Graph, op_graph: OpGraph, step: Set[str]) -> Iterator
                 continue
             seen.add(id(variable))
             found = _variable(graph, variable, made)
+            # Another object of the same variable.
             if found.handle in made.described:
                 continue
             made.described.add(found.handle)
@@ -89,20 +91,21 @@ def _variable(graph: tf.Graph, variable: Any, made: _Made) -> Variable:
         )
     name = variable.name.partition(":")[0]
     part = description.save_slice_info_def
-    shape = variable.shape
     return Variable(
         name=name,
         handle=parse_tensor(description.variable_name).op,
         initializer=description.initializer_name,
         read=parse_tensor(description.snapshot_name).op,
-        spec=TensorSpec(
-            variable.dtype.base_dtype.name, None if shape.rank is None else tuple(shape.as_list())
-        ),
+        spec=_spec(variable.dtype.base_dtype, variable.shape),
         trainable=False,
         saved=False,
         full_name=part.full_name or name,
         slice_spec=_slice_spec(part) if part.full_name else "",
     )
+
+
+def _spec(dtype: tf.DType, shape: tf.TensorShape) -> TensorSpec:
+    return TensorSpec(dtype.name, None if shape.rank is None else tuple(shape.as_list()))
 
 
 def _slice_spec(part: Any) -> str:
@@ -127,6 +130,7 @@ class _Made:
         for op in graph:
             if op.kind == "AssignVariableOp":
                 self._assignments.setdefault(op.inputs[0].op, []).append(op)
+            # What waits for something may read a later value.
             elif op.kind == "ReadVariableOp" and not op.control_inputs:
                 self._reads.setdefault(op.inputs[0].op, op.name)
 
@@ -151,15 +155,12 @@ class _Made:
                 + "; create it with tf1.get_variable or tf.Variable"
             )
         op = graph.get_operation_by_name(handle)
-        shape = tf.TensorShape(op.get_attr("shape"))
         return Variable(
             name=handle,
             handle=handle,
             initializer=initializer,
             read=self._reads[handle],
-            spec=TensorSpec(
-                op.get_attr("dtype").name, None if shape.rank is None else tuple(shape.as_list())
-            ),
+            spec=_spec(op.get_attr("dtype"), tf.TensorShape(op.get_attr("shape"))),
             trainable=False,
             saved=False,
             full_name=handle,

@@ -1,17 +1,6 @@
 """Who computes: the workers of a job, where they listen, and how to find out.
 
-======================== ====================================================================
-`Cluster.embedded`       workers inside this process; their servers are started by the session
-`Cluster.local`          worker processes on this machine, which end with this one
-`Cluster.of`             workers that somebody else has started, by address
-`Cluster.from_environment` what `TF_CONFIG`, Slurm or an MPI launcher says
-======================== ====================================================================
-
-Worker i of Caramel is the i-th task in the order chief, worker. This file starts no TensorFlow
-server (`caramel.cluster.servers` does) and does not import TensorFlow.
-
-TensorFlow's servers listen on all interfaces of their machine, without authentication: keep them
-on a network you trust.
+This file starts no TensorFlow server (`servers` does) and does not import TensorFlow.
 """
 
 from __future__ import annotations
@@ -36,7 +25,9 @@ Kind = Literal["embedded", "local", "remote"]
 BASE_PORT = 12321
 """The port of the first worker on each machine where Slurm says which machines there are."""
 
+# Worker i of Caramel is the i-th task in this order of jobs.
 _JOBS = ("chief", "worker")
+# A host name, an IPv4 address, or an IPv6 one in brackets, perhaps with its interface (``%eth0``).
 _ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]):(?P<port>[0-9]+)")
 _MOST_DIGITS = 18  # of what may be a port
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
@@ -70,6 +61,9 @@ class Cluster:
 
     A context manager: leaving it ends the workers that `Cluster.local` started, and does nothing
     to others.
+
+    TensorFlow's servers listen on all interfaces of their machine, without authentication: keep
+    them on a network you trust.
 
     Attributes:
         kind: "embedded", "local" (this object started the workers) or "remote".
@@ -149,6 +143,8 @@ class Cluster:
         """
         count = _worker_count(n)
         deadline = time.monotonic() + start_timeout_s
+        # A port is free only at the moment of asking: somebody else may take it before the worker
+        # does.
         for races_left in reversed(range(_PORT_RACES)):
             cluster = cls._start(count)
             try:
@@ -266,6 +262,7 @@ class Cluster:
         process = ""
         if self._group is not None:
             process = f", pid {self._group.pid(number)}"
+            # A process that has just broken a connection may still be ending.
             code = self._group.exit_code(number, wait_s=wait_s)
             if code is not None:
                 process += f", {processes.describe_exit(code)}"
@@ -283,6 +280,7 @@ class Cluster:
         return tuple(
             task
             for number, (task, answer) in enumerate(zip(self.tasks, answers, strict=True))
+            # What answers in place of a process that has ended is another one on its port.
             if not answer or self._exit_code(number) is not None
         )
 
@@ -319,6 +317,7 @@ class Cluster:
             missing = self.unreachable(min(_PROBE_S, max(left_s, 0.1)))
             if not missing:
                 return
+            # No use to wait for these.
             lost = [task for task in missing if self._exit_code(self.tasks.index(task)) is not None]
             if lost:
                 raise WorkerStartError(f"{self._describe_all(lost)} ended before it was needed")
@@ -385,6 +384,7 @@ class _PortTakenError(WorkerStartError):
 
 
 def _worker_count(n: Any) -> int:
+    # True is a number to Python.
     if isinstance(n, bool) or not isinstance(n, numbers.Integral):
         raise ClusterError(f"the number of workers is {n!r}; expected a whole number of at least 1")
     if n < 1:
@@ -459,6 +459,7 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
     seen: dict[str, Task] = {}
     for task in tasks:
         assert task.address is not None
+        # Host names know no upper case.
         other = seen.setdefault(task.address.lower(), task)
         if other is not task:
             raise ClusterError(
@@ -475,6 +476,7 @@ def _answers(tasks: Sequence[Task], timeout_s: float, *, talk: bool = False) -> 
     Args:
         talk: whether it has to say something, too.
     """
+    # Embedded workers are in this process, and there.
     answers = [task.address is None for task in tasks]
     deadline = time.monotonic() + timeout_s
 
@@ -497,4 +499,5 @@ def _answers(tasks: Sequence[Task], timeout_s: float, *, talk: bool = False) -> 
         return [True] * len(tasks)
     for thread in threads:  # looking up a name has no time limit of its own
         thread.join(max(0.0, deadline - time.monotonic()))
+    # A copy: threads that are late may still write.
     return list(answers)

@@ -1,13 +1,4 @@
-"""A process is woken when a message is there, not for each packet of it.
-
-A tensor of 4 MB comes in some sixty pieces, and gRPC by default reads each of them as soon as it
-has come: a wake-up, a system call, a piece of memory, and a look whether it was the last. Where the
-processor that computes also receives, that is time taken from computation: a twentieth of a step of
-Inception v1 on two hosts of one core. gRPC can wait until as much has come as the message still
-lacks (its experiments "tcp_frame_size_tuning" and "tcp_rcv_lowat", the latter being the option
-SO_RCVLOWAT of the socket), but is told so only by a variable of the environment, which it reads
-when it is first used.
-"""
+"""A process is woken when a message is there, not for each packet of it."""
 
 from __future__ import annotations
 
@@ -17,7 +8,13 @@ from contextlib import contextmanager
 
 from caramel.native import check, library
 
+# gRPC is told only by this variable, which it reads when it is first used.
 _VARIABLE = "GRPC_EXPERIMENTS"
+# A tensor of 4 MB comes in some sixty pieces. By default gRPC reads each as soon as it has come: a
+# wake-up, a system call, a piece of memory, and a look whether it was the last. Where the processor
+# that computes also receives, that is time taken from computation: a twentieth of a step of
+# Inception v1 on two hosts of one core. With these, gRPC waits until as much has come as the
+# message still lacks (the second is the option SO_RCVLOWAT of the socket).
 _WHOLE_MESSAGES = ("tcp_frame_size_tuning", "tcp_rcv_lowat")
 
 

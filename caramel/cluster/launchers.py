@@ -47,6 +47,7 @@ def read_environment(environ: Mapping[str, str], base_port: int) -> Launch:
     """
     if environ.get("TF_CONFIG", "").strip():
         return _from_tf_config(environ["TF_CONFIG"])
+    # An ``mpirun`` inside a Slurm job is a task of Slurm's itself; its ranks are not.
     by_srun = "SLURM_PROCID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ
     if by_srun and _slurm_nodes(environ):
         return _from_slurm(environ, base_port)
@@ -74,7 +75,9 @@ def _from_tf_config(text: str) -> Launch:
         raise ClusterError(
             f"TF_CONFIG: 'task' is {_short(repr(task))}; expected a 'type' and an 'index'"
         )
+    # Some launchers write the index as a string.
     job, index = task.get("type"), str(task.get("index"))
+    # A client or an evaluator, which is none of the workers.
     if not isinstance(job, str) or job not in config["cluster"]:
         return Launch("TF_CONFIG", config["cluster"])
     own = _number(index, f"TF_CONFIG: the index of the task is {_short(index)}")
@@ -82,6 +85,7 @@ def _from_tf_config(text: str) -> Launch:
 
 
 def _slurm_nodes(environ: Mapping[str, str]) -> str:
+    # A step may run on some nodes of its job only.
     return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
 
 
@@ -97,6 +101,7 @@ def _from_slurm(environ: Mapping[str, str], base_port: int) -> Launch:
     if rank >= len(places):
         raise ClusterError(f"SLURM_PROCID is {rank}, but there are {len(places)} tasks")
     here = environ.get("SLURMD_NODENAME", places[rank][0])
+    # Ranks are taken to fill one node after the other.
     if here != places[rank][0]:
         raise ClusterError(
             f"Slurm runs task {rank} on {here}, where {places[rank][0]} was expected; Caramel "
@@ -169,6 +174,7 @@ def _expand_counts(text: str) -> list[int]:
 def _expand_nodes(node_list: str) -> list[str]:
     """The nodes of a Slurm node list: ``node[01-02],gpu5`` gives node01, node02 and gpu5."""
     nodes: list[str] = []
+    # Commas inside brackets separate ranges, those outside nodes.
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", node_list):
         pieces = re.split(r"\[([^\]]*)\]", part)  # text, ranges, text, ranges, ..., text
         choices = [
@@ -206,11 +212,7 @@ def _too_many(node_list: str) -> ClusterError:
 
 
 def _from_mpi(environ: Mapping[str, str]) -> Launch:
-    """The ranks' addresses, which they tell each other.
-
-    MPI is ended at once unless the program uses it itself: else a rank could not end before all
-    do, while the others wait for rank 0 to end.
-    """
+    """The ranks' addresses, which they tell each other."""
     used_by_program = "mpi4py.MPI" in sys.modules
     try:
         from mpi4py import MPI
@@ -231,8 +233,10 @@ def _from_mpi(environ: Mapping[str, str]) -> Launch:
         chosen.bind(("", 0))
         places = world.allgather((socket.gethostname(), chosen.getsockname()[1]))
     rank = world.Get_rank()
+    # Else a rank could not end before all do, while the others wait for rank 0 to end.
     if not used_by_program:
         MPI.Finalize()
+    # The machine's name need not be known to itself.
     one_machine = len({host for host, _ in places}) == 1
     addresses = [f"{'127.0.0.1' if one_machine else host}:{port}" for host, port in places]
     return Launch("MPI", addresses, ("worker", rank))

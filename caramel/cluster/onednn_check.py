@@ -1,9 +1,6 @@
 """Does TensorFlow compute with oneDNN on this machine?
 
-By itself TensorFlow uses oneDNN's kernels only on processors that have instructions made for neural
-networks, and Eigen's on all others. There oneDNN's are faster, too: on one that has AVX2, but none
-of those, training steps took 0.45 (AlexNet-v2) to 0.93 times (Inception v3) as long
-(``docs/decisions/onednn.md``). TensorFlow decides when it is loaded, so nobody can do so later.
+TensorFlow decides when it is loaded, so nobody can do so later.
 """
 
 from __future__ import annotations
@@ -15,6 +12,10 @@ from pathlib import Path
 SETTING = "TF_ENABLE_ONEDNN_OPTS"
 PROCESSOR = Path("/proc/cpuinfo")
 
+# By itself TensorFlow uses oneDNN's kernels only on processors with one of these, which are made
+# for neural networks, and Eigen's on all others. There oneDNN's are faster, too: on one that has
+# AVX2, training steps took 0.45 (AlexNet-v2) to 0.93 times (Inception v3) as long
+# (``docs/decisions/onednn.md``).
 _USED_FOR = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
 
 

@@ -1,12 +1,6 @@
 """A group of child processes that cannot outlive the process that started it.
 
-`Cluster.local` runs its workers in such a group. They end in any of these ways: `close`, the group
-being garbage-collected, the interpreter's exit, and the death of the parent itself, however it came
-about: each worker is told its parent's process id and watches it (`parent_has_gone`).
-
-Each child's output goes to files without a name, so that a child is never blocked by a full pipe
-and nothing is left behind. Children run in a session of their own: Ctrl-C in a terminal reaches the
-parent only, which can then still save what it has.
+`Cluster.local` runs its workers in such a group.
 """
 
 from __future__ import annotations
@@ -45,6 +39,7 @@ def worker_command(addresses: Sequence[str], task: int) -> list[str]:
 
 def parent_has_gone(parent_pid: int | None) -> bool:
     """Whether this process has lost the parent `parent_pid`; never so where that is None."""
+    # Who has lost his parent is given another one.
     return parent_pid is not None and os.getppid() != parent_pid
 
 
@@ -56,6 +51,7 @@ def free_ports(count: int) -> list[int]:
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
+            # All stay open until all are chosen, so that they differ.
             each.bind(("", 0))
         return [each.getsockname()[1] for each in sockets]
 
@@ -77,7 +73,12 @@ class _Child:
 
 
 class ProcessGroup:
-    """Child processes that are started together and end together, at the latest with this one."""
+    """Child processes that are started together and end together, at the latest with this one.
+
+    They end with `close`, when the group is garbage-collected, at the interpreter's exit, and when
+    the parent dies, however that came about: each worker is told its parent's process id and
+    watches it (`parent_has_gone`).
+    """
 
     def __init__(self, commands: Sequence[Sequence[str]], *, grace_s: float = 3.0) -> None:
         """Start one process per command.
@@ -127,6 +128,7 @@ class ProcessGroup:
 
 
 def _start(command: Sequence[str]) -> _Child:
+    # Files without a name: a child is never blocked by a full pipe, and nothing is left behind.
     # Opened for reading too; `_content` must leave alone the position, which the child shares.
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
     process = subprocess.Popen(
@@ -134,6 +136,7 @@ def _start(command: Sequence[str]) -> _Child:
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=errors,
+        # Ctrl-C in a terminal reaches the parent only, which can then still save what it has.
         start_new_session=True,
     )
     return _Child(process, output, errors)
@@ -168,5 +171,6 @@ def _end(children: list[_Child], owner_pid: int, grace_s: float) -> None:
 def processors() -> int:
     """How many processors this process may use."""
     if hasattr(os, "sched_getaffinity"):
+        # A container may use fewer than there are.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -28,8 +28,7 @@ def quiet_start() -> Iterator[Callable[[], None]]:
     """Import TensorFlow inside it, and its start-up messages do not appear on standard error.
 
     Does nothing where the user has set TF_CPP_MIN_LOG_LEVEL to 0, to see everything. Yields a
-    function that ends it early. A forked child does the filtering, so that what TensorFlow writes
-    while it crashes still gets through.
+    function that ends it early.
     """
     given = os.environ.get(_LOG_LEVEL)
     if given == "0":
@@ -38,6 +37,7 @@ def quiet_start() -> Iterator[Callable[[], None]]:
     os.environ[_LOG_LEVEL] = given or "3"
     read_end, write_end = os.pipe()
     sys.stderr.flush()
+    # A child, not a thread: what TensorFlow writes while it crashes still gets through.
     child = os.fork()
     if child == 0:
         os.close(write_end)
@@ -63,6 +63,7 @@ def quiet_start() -> Iterator[Callable[[], None]]:
 def _forward_errors(read_end: int) -> NoReturn:
     """Write every line that is no noise to standard error, until nobody writes any more."""
     try:
+        # Ctrl-C reaches the child, too, and the parent may still write.
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, signal.SIG_IGN)
         with open(read_end, "rb") as lines:
@@ -70,4 +71,5 @@ def _forward_errors(read_end: int) -> NoReturn:
                 if not _NOISE.match(line):
                     os.write(2, line)
     finally:
+        # Not `exit`, which would run what the parent has registered.
         os._exit(0)

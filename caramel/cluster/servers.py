@@ -1,12 +1,7 @@
 """TensorFlow's servers: those inside this process, and the one a worker process runs.
 
-Every process that starts one of them listens on all interfaces of its machine, whatever address the
-cluster names, without authentication or encryption: keep them on a network you trust. TensorFlow
-cannot stop a server, so one that was started lives, and is used again, until its process ends.
-With its first server a process begins to keep its memory and to wait for whole messages.
-
-A process that only serves does not import TensorFlow: the shared library is enough, with which it
-listens after a fifth of the time (``docs/decisions/worker-start.md``).
+Every process that starts one listens on all interfaces of its machine, whatever address the cluster
+names, without authentication or encryption: keep them on a network you trust.
 """
 
 from __future__ import annotations
@@ -38,6 +33,8 @@ LEAST_INTER_OP_THREADS = 2
 waits behind all computation (a step of ResNet-50 on two hosts of one core: 1.15 s, else 1.02 s)."""
 
 _PORT_RACES = 5  # how often `embedded_servers` tries again with other ports
+# TensorFlow cannot stop a server: one that was started lives, and is used again, until its process
+# ends.
 _started: dict[object, Servers] = {}
 _starting = threading.Lock()
 
@@ -129,7 +126,10 @@ def serve(
         ClusterError: there is no such task.
         WorkerStartError: the server cannot listen on its address.
     """
-    if library.has_plugins():  # then this worker may have devices and kernels of theirs
+    # A process that only serves does not import TensorFlow: the shared library is enough, with
+    # which it listens after a fifth of the time (``docs/decisions/worker-start.md``). With plugins
+    # this worker may have devices and kernels of theirs.
+    if library.has_plugins():
         os.environ.setdefault(*WITHOUT_KERAS)
         import tensorflow  # noqa: F401
     threads = thread_options(intra_op=intra_op_threads or 0, inter_op=inter_op_threads or 0)
@@ -199,11 +199,17 @@ def _start_embedded(n: int, options: bytes) -> Servers:
 def _start(cluster: Cluster, task: int, options: bytes) -> str:
     which = cluster.tasks[task]
     at_least = thread_options(inter_op=max(LEAST_INTER_OP_THREADS, processes.processors()))
+    # Before the first server of a process: gRPC reads its variable then, and threads that have
+    # begun have heaps of their own.
     malloc.keep_memory()
     try:
         with whole_messages():
             return start_server(
-                cluster.as_dict(), which.job, which.index, config=at_least + options
+                # Options behind others count: what the user has said holds.
+                cluster.as_dict(),
+                which.job,
+                which.index,
+                config=at_least + options,
             )
     except library.StatusError as error:
         assert which.address is not None
@@ -216,6 +222,7 @@ def _start(cluster: Cluster, task: int, options: bytes) -> str:
 def _why_not_bound(address: str) -> str | None:
     """The system's reason why the port of `address` cannot be used; TensorFlow does not say it."""
     with socket.socket() as attempt:
+        # As gRPC does; else connections that ended a moment ago would count.
         attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             attempt.bind(("", int(address.rpartition(":")[2])))
@@ -232,6 +239,7 @@ def _end_requested() -> Iterator[threading.Event]:
     def request_end(number: int, frame: FrameType | None) -> None:
         end.set()
 
+    # Only the main thread may handle signals.
     if threading.current_thread() is not threading.main_thread():
         yield end
         return

@@ -1,10 +1,4 @@
-"""Does this machine's TCP suit aggregation?
-
-BBR limits what is on its way to what the shortest delay that it has seen allows. To see it again it
-lets a connection that is always busy send next to nothing, four packets a round trip, for 200 ms of
-every ten seconds. In a ring of eight hosts each does so at its own time, and all wait: it took up
-to 1.07 times as long (``docs/decisions/congestion-control.md``).
-"""
+"""Does this machine's TCP suit aggregation?"""
 
 from __future__ import annotations
 
@@ -26,6 +20,10 @@ def advice(addresses: Iterable[str], setting: Path = SETTING) -> str | None:
         name = setting.read_text().strip()
     except OSError:  # no Linux, or a container that hides it
         return None
+    # BBR limits what is on its way to what the shortest delay that it has seen allows. To see it
+    # again it lets a connection that is always busy send next to nothing, four packets a round
+    # trip, for 200 ms of every ten seconds. In a ring of eight hosts each does so at its own time,
+    # and all wait: it took up to 1.07 times as long (``docs/decisions/congestion-control.md``).
     if name != "bbr" or all(map(_is_loopback, addresses)):
         return None
     return (

@@ -44,6 +44,7 @@ def _fits(kernel: Any, node: Any) -> bool:
     return all(
         node.attr[constraint.name].type in constraint.allowed_values.list.type
         for constraint in kernel.constraint
+        # Where a node does not say its dtype, any fits.
         if node.attr[constraint.name].type
     )
 

@@ -1,8 +1,7 @@
 """TensorFlow's shared library, by ctypes, without TensorFlow's Python.
 
 The functions are those of the stable part of ``tensorflow/c/c_api.h``, which is installed with
-TensorFlow. All ops and kernels are in the library but for those that call Python, and those of
-plugins, which ``import tensorflow`` loads (`has_plugins`).
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -87,6 +86,7 @@ def status() -> Iterator[int]:
 
 def has_plugins() -> bool:
     """Whether plugins are installed, of which the library learns by ``import tensorflow`` only."""
+    # All ops and kernels are in the library but for those that call Python, and those of plugins.
     folders = (Path(folder, _PLUGINS) for folder in sys.path)
     return bool(os.environ.get(_PLUGIN)) or any(folder.is_dir() for folder in folders)
 
@@ -99,6 +99,7 @@ def _status_functions() -> SimpleNamespace:
 @cache
 def _loaded() -> tuple[ctypes.CDLL, ctypes.PyDLL]:
     """The library: other threads of Python run during calls of the first one, not of the second."""
+    # `CDLL` releases Python's lock during a call, which takes longer than short functions do.
     try:
         others_run, alone = ctypes.CDLL(path()), ctypes.PyDLL(path())
     except OSError as error:

@@ -1,15 +1,8 @@
 """Memory that a step frees is kept for the next one.
 
 A step allocates what the step before it has freed: activations, gradients, and the messages that
-carry them. The allocator of the GNU C library maps fresh pages for each allocation of more than
-32 MB, gives what is free at the end of a heap back to the system, and has several heaps, of which
-the threads of TensorFlow and gRPC use any. So each step gets pages that the kernel must clear.
-Kept in one heap, they are there already. The price is that a process stays as large as it has once
-been.
-
-Heaps that are there already stay, and new threads use them, too. TensorFlow's first op starts a
-thread, which gets a heap of its own; so a program whose own process has a worker should ask before
-that.
+carry them. Kept in one heap, they are there already. The price is that a process stays as large as
+it has once been.
 """
 
 from __future__ import annotations
@@ -50,8 +43,13 @@ def keep_memory() -> bool:
     except (AttributeError, OSError, TypeError):  # TypeError: on Windows there is no such library
         return False
     options = (
+        # Else there are several heaps, of which the threads of TensorFlow and gRPC use any. Heaps
+        # that are there already stay, and TensorFlow's first op starts a thread with one.
         (_ARENA_MAX, 1),
+        # Else fresh pages, which the kernel must clear, are mapped for each allocation of more than
+        # 32 MB.
         (_MMAP_MAX, 0),
+        # Else what is free at the end of the heap is given back to the system.
         (_TRIM_THRESHOLD, _NEVER),
         (_TOP_PAD, _GROWTH_BYTES),
     )

@@ -45,6 +45,7 @@ def thread_options(*, intra_op: int = 0, inter_op: int = 0) -> bytes:
 
     What another one after it says holds: two of them in a row are one.
     """
+    # Of a ConfigProto: intra_op_parallelism_threads, inter_op_parallelism_threads.
     return _message((2, intra_op), (5, inter_op))
 
 
@@ -54,10 +55,8 @@ def _functions() -> SimpleNamespace:
 
 
 def _server_def(jobs: Mapping[str, Sequence[str]], job: str, index: int, config: bytes) -> bytes:
-    """A ServerDef, see ``tensorflow/core/protobuf/tensorflow_server.proto`` and ``cluster.proto``.
-
-    It is written by hand since its class in Python comes with all of TensorFlow only.
-    """
+    """A ServerDef, see ``tensorflow_server.proto`` in ``tensorflow/core/protobuf``."""
+    # By hand, since its class in Python comes with all of TensorFlow only.
     cluster = _message(*((1, _job_def(name, jobs[name])) for name in jobs))
     return _message((1, cluster), (2, job), (3, index), (4, config), (5, "grpc"))
 
@@ -80,6 +79,7 @@ def _message(*fields: tuple[int, int | str | bytes]) -> bytes:
             written += _varint(number << 3) + _varint(value)
         else:
             content = value.encode() if isinstance(value, str) else value
+            # Wire type 2: a length, and so many bytes. Numbers have type 0.
             written += _varint(number << 3 | 2) + _varint(len(content)) + content
     return bytes(written)
 

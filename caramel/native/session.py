@@ -1,8 +1,7 @@
 """Sessions by TensorFlow's C API, over graphs that no Python objects stand for.
 
-`tf.compat.v1.Session` runs a `tf.Graph`, which has a Python object for each op and each tensor. The
-graph of a large job has more than 10,000 ops for each worker: making these objects takes longer
-than rewriting the graph, and nobody looks at them.
+`tf.compat.v1.Session` runs a `tf.Graph`, which has a Python object for each op and each tensor.
+With more than 10,000 ops for each worker, making these takes longer than rewriting the graph.
 """
 
 from __future__ import annotations
@@ -184,8 +183,11 @@ class GraphCall:
                     metadata.ParseFromString(_bytes_of(told.contents.data, told.contents.length))
                 return [_value(tensor) for tensor in results if tensor]
             except Exception as error:
+                # The step is done: what is deferred must not be dropped, as after a call that
+                # failed.
                 raise UnreadError(str(error)) from error
         finally:
+            # Results are there also where a later part has failed.
             for tensor in (*inputs, *results):
                 if tensor:
                     tensorflow.TF_DeleteTensor(tensor)
@@ -234,6 +236,7 @@ class GraphSession:
             raise
         finally:
             tensorflow.TF_DeleteSessionOptions(options)
+        # Running it places all that was added to the graph.
         ready = {"name": READY, "op": "NoOp", "device": task or ""}
         self.extend(tf1.GraphDef(node=[ready]).SerializeToString())
 
@@ -346,6 +349,7 @@ class GraphSession:
         with self._change:
             if self._is_closed:
                 return
+            # First: whatever fails now, it is not closed twice.
             self._is_closed = True
         tensorflow = _library()
         try:
@@ -360,6 +364,7 @@ class GraphSession:
             tensorflow.TF_DeleteGraph(self._graph)
 
     def __del__(self) -> None:
+        # Then the library may be gone already.
         if not sys.is_finalizing():
             self.close()
 
@@ -433,9 +438,11 @@ def _tensor(value: Any, number: int) -> int:
 
 
 def _string_tensor(value: Any) -> int:
-    """A TF_Tensor of strings. From a proto TensorFlow makes one that frees them in the end."""
+    """A TF_Tensor of strings."""
     tensorflow = _library()
     content = _buffer(tf.make_tensor_proto(value, tf.string).SerializeToString())
+    # Any tensor will do: TensorFlow puts another one in its place, which frees the strings in the
+    # end.
     tensor: int = tensorflow.TF_AllocateTensor(tf.uint8.as_datatype_enum, None, 0, 1)
     try:
         with _status() as status:
@@ -468,8 +475,10 @@ def _value(tensor: int) -> Any:
     if dtype == tf.string:
         array.reshape(-1)[:] = [
             _bytes_of(tensorflow.TF_StringGetDataPointer(at), tensorflow.TF_StringGetSize(at))
+            # The library has no function for the size of a string's place.
             for at in range(data or 0, (data or 0) + STRING_BYTES * array.size, STRING_BYTES)
         ]
     elif array.nbytes:
         ctypes.memmove(array.ctypes.data, data, array.nbytes)
+    # As `Session.run` gives scalars.
     return array[()] if array.ndim == 0 else array

@@ -1,8 +1,6 @@
 """Measures what aggregations take on a real cluster (Caramel paper, section 4.2).
 
-Each measurement is a job of its own that computes nothing: its "gradient" is a variable, and its
-update stores the aggregated value in another. Beside them stand a job that sends nothing, whose
-step takes what every step takes, and sends from each worker to each other one.
+Each measurement is a job of its own that computes nothing.
 """
 
 from __future__ import annotations
@@ -93,6 +91,7 @@ def measure_network(
             stack.enter_context(session)
             return _Series(lambda: session.step(fetches=[]))
 
+        # A job that sends nothing: its step takes what every step takes.
         empty = series(_nothing(), patterns[0])
         aggregations = {
             (pattern, size): series(_aggregation(size), pattern)
@@ -100,6 +99,7 @@ def measure_network(
             for pattern in dict.fromkeys(patterns)
         }
         _take_turns([empty, *aggregations.values()], repeats, "aggregations", report)
+        # Together as large as the largest single one, in whole floats.
         each_bytes = max(4, max(wanted) // TOGETHER // 4 * 4)
         together = {
             pattern: series(_aggregation(each_bytes, TOGETHER), pattern)
@@ -167,6 +167,7 @@ class _Series:
 def _take_turns(series: Sequence[_Series], repeats: int, what: str, report: Progress) -> None:
     rounds = min(_ROUNDS, repeats)
     for number in range(rounds):
+        # So that the turns add up to `repeats`.
         timed = repeats * (number + 1) // rounds - repeats * number // rounds
         for position, each in enumerate(series):
             each.take_turn(timed)
@@ -179,6 +180,8 @@ def _take_turns(series: Sequence[_Series], repeats: int, what: str, report: Prog
 def _aggregation(size_bytes: int, tensors: int = 1) -> Context:
     """A job whose step stores the mean of a variable over the workers in another variable.
 
+    The first stands for a gradient, and storing it for an update.
+
     Args:
         size_bytes: of the variable.
         tensors: how many such variables there are.
@@ -186,6 +189,7 @@ def _aggregation(size_bytes: int, tensors: int = 1) -> Context:
     elements = size_bytes // 4
     pairs = []
     with tf.Graph().as_default() as graph:
+        # A batch that nobody has to feed.
         x = tf1.placeholder_with_default(tf.zeros([1]), [None], name="x")
         for number in range(tensors):
             weight = _variable(f"weight_{number}", elements)
@@ -248,7 +252,9 @@ def _measure_pairs(
         runner.run([], initializers, {}, "measuring the network")
         without = series(empty)
         measured = {
-            (source, target, size): series([op, *empty]) for source, target, size, op in sends
+            # An op on each worker, as in the empty step: else fewer of them take part.
+            (source, target, size): series([op, *empty])
+            for source, target, size, op in sends
         }
         _take_turns([without, *measured.values()], max(1, repeats // 4), "pairs", report)
     times = tuple(SendTimes(*key, tuple(each.seconds)) for key, each in measured.items())

@@ -1,8 +1,7 @@
 """Traces steps of the single-device job: how long does each op take (Caramel paper, section 4.1)?
 
 The job runs in a graph and a session of its own, on one worker's device, without anything that
-distribution adds. One op runs at a time, so that ops that could run side by side do not take the
-processor from each other: its wall time is its own.
+distribution adds.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def profile_steps(
     """Trace steps of a job and take the least time of each op.
 
     The user's graph and variables are untouched. A result is kept on disk
-    (`caramel.core.util.disk_cache`) for the same graph, feeds of the same shapes, TensorFlow
+    (`core.util.disk_cache`) for the same graph, feeds of the same shapes, TensorFlow
     version and machine.
 
     Args:
@@ -78,6 +77,7 @@ def profile_steps(
     job = _Job(context, _feeds(context, feed), pipeline_starters(context, initializers))
     job.check_fed()
     runs_on = machine(device)
+    # Whatever times may depend on.
     key = digest(
         _VERSION,
         graph_hash(context.graph_def),
@@ -223,10 +223,7 @@ def _traced(
     config: Any,
     progress: Callable[[int, int], None],
 ) -> TimingTable:
-    """The times of the ops in traced steps, and of as many steps that were not traced.
-
-    These take turns, so that a slow moment does not hit one kind alone.
-    """
+    """The times of the ops in traced steps, and of as many steps that were not traced."""
     graph = _imported(job.context.graph_def, device)
     traced: list[dict[str, float]] = []
     sizes: list[dict[str, int]] = []
@@ -242,6 +239,7 @@ def _traced(
                 traced.append(op_seconds(stats, job.context.op_graph))
                 sizes.append(factor_bytes(stats, job.context.op_graph) | job.fed_bytes(step))
                 begin_s = time.perf_counter()
+                # Right behind each traced step, so that a slow moment does not hit one kind alone.
                 _run_step(session, job, step, False)
                 untraced_s.append(time.perf_counter() - begin_s)
             progress(step + 1, WARM_UP_STEPS + steps)
@@ -262,6 +260,7 @@ def _check_labels(device: str | None, config: Any) -> None:
 def _initialise(session: Any, job: _Job) -> None:
     about = job.context.job
     portions = in_order(job.context.op_graph, about.variables)
+    # Initial values may look something up in tables.
     for ops in (about.table_initializers, *([v.initializer for v in p] for p in portions)):
         session.run(_operations(session, ops), job.fed_to(ops, 0))
     _start_pipelines(session, job, 0)
@@ -324,13 +323,18 @@ def _imported(graph_def: Any, device: str | None) -> tf.Graph:
 
 
 def _config(config: Any) -> Any:
-    """The user's options; one op at a time; and no graph optimizers, which would rename ops."""
+    """The user's options; one op at a time; and no graph optimizers."""
     own = tf1.ConfigProto()
     if config is not None:
         own.CopyFrom(config)
+    # Some ops have no kernel for an accelerator.
     own.allow_soft_placement = True
+    # Ops that could run side by side must not take the processor from each other: the wall time of
+    # each is its own.
     own.inter_op_parallelism_threads = 1
+    # Else the number of threads is that of the process's first session.
     own.use_per_session_threads = True
+    # They would rename ops, or make one of several.
     own.graph_options.rewrite_options.disable_meta_optimizer = True
     own.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
     return own

@@ -8,7 +8,7 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
 `drawing`          draws timelines: what every worker computes, adds up, sends and receives, over
                    milliseconds
 `layout`           where the spans of timelines go in a picture or a viewer
-`markup`           hTML elements from Python: text is escaped unless it is `Markup`, which only this
+`markup`           HTML elements from Python: text is escaped unless it is `Markup`, which only this
                    file makes
 `page`             an explanation as one HTML file that needs nothing else: no network, no other
                    file
@@ -22,7 +22,7 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
                    own
 `table`            an explanation as tables for the terminal
 `timeline_picture` the timeline picture of a page: what every worker does, predicted above measured,
-                   as inline SVG
+                   as SVG
 `units`            times, sizes and ratios as short text for people: three digits and a unit
 ================== =================================================================================
 """

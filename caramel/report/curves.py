@@ -29,6 +29,7 @@ def show_curves(points: Points, console: Console) -> None:
 
 def _curves(points: Points) -> Iterator[tuple[str, list[tuple[Setting, Scaled]]]]:
     """Settings that differ in the number of workers only, in the order in which they are given."""
+    # Workers change fastest in the order of the settings.
     found = groupby(points.items(), key=lambda item: (item[0].bits_per_s, item[0].latency_s))
     for (bits_per_s, latency_s), own in found:
         yield f"{_rate_text(bits_per_s)}, {_time_text(latency_s)}", list(own)
@@ -97,6 +98,7 @@ def draw_curves(points: Points, path: Path) -> None:
     for ax in (speedups, steps):
         ax.set(xscale="log", yscale="log", xlabel="workers")
         ax.set_xticks(counts, [str(count) for count in counts])
+        # Else a logarithmic axis has marks between the numbers of workers.
         ax.set_xticks([], minor=True)
         ax.grid(alpha=0.3)
     speedups.legend(fontsize=8)

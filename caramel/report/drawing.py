@@ -82,6 +82,7 @@ def timeline_svg(
     px_per_s = (width_px - _LABEL_PX - 8) / (until_s or 1.0)
     found = rows(whole, _MOST_LANES)
     thin_px = _LEAST_PX
+    # Doubled until the text is short enough.
     while True:
         found = tuple(row.joined(thin_px / px_per_s) for row in found)
         text = _svg(found, until_s, px_per_s, width_px, deferred)
@@ -197,6 +198,7 @@ def draw_timelines(
             be written.
     """
     check_drawable(path)
+    # Here, since matplotlib need not be installed.
     from matplotlib.figure import Figure
 
     wholes = {title: _joined_steps(steps) for title, steps in timelines.items()}
@@ -211,6 +213,7 @@ def draw_timelines(
     axes = figure.subplots(
         len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
     )[:, 0]
+    # Without timelines there is one empty picture.
     for ax, (title, own) in zip(axes, found.items(), strict=False):
         ax.set_title(title, fontsize=10, loc="left")
         _draw_rows(ax, own, deferred)
@@ -242,6 +245,7 @@ def _draw_rows(ax: Any, own: Sequence[Row], deferred: Collection[str]) -> None:
             )
     labels = [f"{row.resource} {row.worker}" for row in own]
     ax.set_yticks([place + 0.42 for place in range(len(own))], labels, fontsize=7)
+    # Upside down: worker 0 is at the top.
     ax.set_ylim(max(1, len(own)), -0.15)
     ax.margins(x=0.01)
     ax.grid(axis="x", alpha=0.3)

@@ -20,10 +20,8 @@ Steps: TypeAlias = Timeline | Sequence[Timeline]
 
 
 def in_sequence(steps: Steps) -> tuple[Timeline, ...]:
-    """Steps right behind each other, the first from 0 on; empty ones are left out.
-
-    What passes between traced steps is mostly the tracing itself, so pauses are not kept.
-    """
+    """Steps right behind each other, the first from 0 on; empty ones are left out."""
+    # What passes between traced steps is mostly the tracing itself.
     given = [steps] if isinstance(steps, Timeline) else steps
     until_s = 0.0
     placed = []
@@ -48,6 +46,7 @@ def lanes(spans: Iterable[Span]) -> tuple[tuple[Span, ...], ...]:
     """Spans in lanes in which none overlaps another; each is in the first lane that is free."""
     found: list[list[Span]] = []
     free: list[int] = []
+    # Two heaps: lanes that are free, the first one first, and those in use, by when they end.
     busy: list[tuple[float, int]] = []
     for span in sorted(spans, key=_order):
         while busy and busy[0][0] <= span.begin_s:
@@ -137,6 +136,7 @@ def rows(timeline: Timeline, most_lanes: int) -> tuple[Row, ...]:
 
 def _bars(spans: Iterable[Span], most_lanes: int) -> tuple[tuple[Bar, ...], ...]:
     separate = lanes(spans)
+    # In the last lane spans may overlap: they become one bar.
     first, others = separate[: most_lanes - 1], separate[most_lanes - 1 :]
     last = sorted((span for lane in others for span in lane), key=_order)
     found = [[Bar.of(span) for span in lane] for lane in (*first, last) if lane]

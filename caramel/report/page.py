@@ -1,7 +1,7 @@
 """An explanation as one HTML file that needs nothing else: no network, no other file.
 
 It works without JavaScript; with it, the table of groups can be sorted and filtered, and the
-timeline stretched and pointed at. The page's policy forbids it to load anything.
+timeline stretched and pointed at.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from caramel.report.table import MISSES_SHOWN, limited_text, off_text
 from caramel.report.timeline_picture import timeline_picture
 from caramel.report.units import bytes_text, percent_text, ratio_text, seconds_text, three_digits
 
+# The page may load nothing, and what is in it goes nowhere.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -45,6 +46,7 @@ def _head(explanation: Explanation) -> Markup:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{explanation.job} on {_workers(explanation)}: the step explained"),
+        # Else browsers ask for /favicon.ico.
         element("link", rel="icon", href="data:,"),
         raw("style", _file("page.css")),
     )

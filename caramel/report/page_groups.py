@@ -1,8 +1,4 @@
-"""The page's table of groups: size, window, pattern, depth, place and reason of each, and when.
-
-A small picture in each row covers two steps, the one in which the group gets ready and the next
-one: its window, and in it where it is transferred.
-"""
+"""The page's table of groups: size, window, pattern, depth, place and reason of each, and when."""
 
 from __future__ import annotations
 
@@ -135,12 +131,18 @@ def _number(label: str, text: str, value: float | None) -> Markup:
 
 
 def _picture(group: GroupExplanation, step_s: float) -> Markup:
+    """The group's window over two steps, and in it where the group is transferred.
+
+    They are the step in which it gets ready and the next one.
+    """
+    # Times count from the begin of the step in which the group is transferred.
     shift_s = step_s if group.deferred else 0.0
     needed_s = step_s + group.needed_s
     times = [group.predicted_end_s + shift_s, (group.measured_end_s or 0.0) + shift_s]
     axis_s = max(2 * step_s, needed_s, *times)
 
     def bar(kind: str, begin_s: float, end_s: float, y: int, height: int) -> Markup:
+        # So wide that it can be seen.
         width_s = max(end_s - begin_s, axis_s / 120)
         x, width = percent(begin_s, axis_s), percent(width_s, axis_s)
         return element("rect", x=x, width=width, y=y, height=height, class_=kind)

@@ -1,7 +1,6 @@
 """Timelines as JSON in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
-Each worker of each timeline is a process, each of its resources a thread, or several where spans
-overlap: viewers take what overlaps within a thread for calls inside of calls.
+Each worker of each timeline is a process, each of its resources a thread, or several.
 """
 
 from __future__ import annotations
@@ -55,6 +54,7 @@ def _marks(steps: Sequence[Timeline], process: int, thread: int) -> Iterator[Eve
 def _threads(own: Timeline, process: int, threads: Iterator[int]) -> Iterator[Event]:
     """What a worker does, a thread for each lane of each resource."""
     for resource in RESOURCES:
+        # Viewers take what overlaps within a thread for calls inside of calls.
         found = lanes(span for span in own.spans if span.resource == resource)
         for lane, spans in enumerate(found, 1):
             thread = next(threads)

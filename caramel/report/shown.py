@@ -27,6 +27,7 @@ class ShownExplanation(Explanation):
     @classmethod
     def of(cls, explanation: Explanation) -> ShownExplanation:
         """The same explanation."""
+        # Field by field: `asdict` would take apart what is in them, too.
         fields = dataclasses.fields(Explanation)
         return cls(**{field.name: getattr(explanation, field.name) for field in fields})
 

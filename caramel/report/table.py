@@ -72,6 +72,7 @@ def summary(explanation: Explanation) -> tuple[str, ...]:
     ]
     measured_s = explanation.measured_step_s
     if measured_s is not None:
+        # Behind the predicted one.
         lines.insert(2, f"Measured step {seconds_text(measured_s)} ({off_text(explanation)})")
     return tuple(lines)
 
@@ -89,6 +90,7 @@ def off_text(explanation: Explanation) -> str:
     if explanation.measured_step_s is None:
         return "not measured"
     share = explanation.measured_step_s / explanation.step_s - 1
+    # What would be shown as 0.0 %.
     if abs(share) < 0.0005:
         return "as predicted"
     return f"{abs(share) * 100:.1f} % {'longer' if share > 0 else 'shorter'} than predicted"

@@ -1,9 +1,4 @@
-"""The timeline picture of a page: what every worker does, predicted above measured, as inline SVG.
-
-Along the time axis all is in percent, so that the picture fills any width and can be stretched
-without distorting text. A timeline may have very many spans: what would be drawn narrower than a
-line is drawn together, coarser the more there is, so that a page stays small.
-"""
+"""The timeline picture of a page: what every worker does, predicted above measured, as SVG."""
 
 from __future__ import annotations
 
@@ -20,6 +15,8 @@ from caramel.report.units import MINUS, bytes_text, milliseconds, seconds_text
 WORKERS_SHOWN = 4
 """Pictures of more workers are folded up."""
 
+# A timeline may have very many spans: what would be drawn narrower than a line is drawn together,
+# coarser the more there is, so that a page stays small.
 _FINEST = 1 / 4000  # of the time axis: what is narrower is joined with what follows
 _COARSER = 1.5
 _MOST_BLOCKS: dict[bool, int] = {True: 12_000, False: 4_000}  # for transfers, for all else
@@ -152,6 +149,7 @@ def _finest_lanes(explanation: Explanation) -> Iterator[Lane]:
     for measured, timeline in enumerate((explanation.predicted, explanation.measured)):
         if timeline is None:
             continue
+        # Traced times count from another moment than predicted ones.
         origin_s = timeline.begin_s
         lanes: dict[tuple[int, Resource], list[Block]] = {}
         for span in timeline.spans:
@@ -168,6 +166,7 @@ def _block(
     begin_s, end_s, size_bytes = span.begin_s - origin_s, span.end_s - origin_s, span.bytes or 0
     if span.resource == "compute":
         return Block("compute", (span.name,), begin_s, end_s, size_bytes)
+    # A span is called after its group, or after an op or a tensor in it.
     names = (span.name, group_of(span.name) or "", span.name.partition("/")[0])
     number = next((numbers[name] for name in names if name in numbers), None)
     name = span.name if number is None else groups[number].name
@@ -296,6 +295,7 @@ def _lane_shapes(lane: Lane, top: int, axis_s: float) -> Iterator[Markup]:
                 "rect",
                 element("title", _label(block, axis_s)),
                 x=percent(block.begin_s, axis_s),
+                # What is too narrow to be seen or pointed at is drawn wider.
                 width=percent(max(block.end_s - block.begin_s, axis_s / 1000), axis_s),
                 y=_short(top + number * row_height),
                 height=_short(row_height),
@@ -321,6 +321,7 @@ def _grid(axis_s: float, bottom: int) -> Iterator[Markup]:
     for time_s in ticks(axis_s):
         x = percent(time_s, axis_s)
         yield element("line", x1=x, x2=x, y1=0, y2=bottom, class_="grid")
+        # Text at the ends of the axis would be cut off.
         place = "start" if time_s == 0 else "end" if time_s > 0.95 * axis_s else "middle"
         yield element(
             "text", _tick_text(time_s), x=x, y=bottom + 15, text_anchor=place, class_="tick"
@@ -337,6 +338,7 @@ def ticks(axis_s: float) -> list[float]:
     rough = axis_s / 10
     unit = 10 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    # Rounding must not lose the last one.
     return [number * step for number in range(math.floor(axis_s / step * (1 + 1e-9)) + 1)]
 
 
@@ -361,6 +363,7 @@ def _in_words(worker: int, explanation: Explanation) -> str:
 
 def percent(time_s: float, axis_s: float) -> str:
     """A place on the time axis, or a length along it."""
+    # Not in pixels: the picture fills any width, and is stretched without distorting text.
     return f"{_short(time_s / axis_s * 100)}%"
 
 

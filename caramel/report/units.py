@@ -17,6 +17,7 @@ def three_digits(value: float) -> str:
         return "\u221e" if value > 0 else f"{MINUS}\u221e"
     if value == 0:
         return "0"
+    # Rounding may add a digit: 999.6 is 1,000.
     rounded = float(f"{value:.3g}")
     decimals = max(0, 2 - math.floor(math.log10(abs(rounded))))
     return f"{rounded:,.{decimals}f}".replace("-", MINUS)
@@ -35,6 +36,7 @@ def bytes_text(size_bytes: int) -> str:
         return f"{size_bytes} B"
     units = ("KiB", "MiB", "GiB")
     power = 1
+    # What rounds to 1,000 of a unit is shown in the next one.
     while power < len(units) and size_bytes >= 999.5 * _KIB**power:
         power += 1
     return f"{three_digits(size_bytes / _KIB**power)} {units[power - 1]}"
