@@ -19,8 +19,7 @@ client waits for both parts of a step, so nothing else is left over from one to 
 `rounds`        in which rounds does an aggregation go over the links?
 `simulate`      the timeline of a step, predicted from a plan, what workers compute, and what they
                 can do
-`single_host`   the same simulation as `caramel.simulation.engine` of one host, which sends to
-                itself
+`single_host`   the same simulation as `engine` of one host, which sends to itself
 `tasks`         everything that happens in a step, and what waits for what
 `transfers`     the tasks in which a group gets from where its gradients are complete to where it is
                 aggregated

@@ -28,7 +28,7 @@ what two workers take to aggregate 64 bytes, without the client's call
 
 REQUEST_S = 0.036e-3
 """What asking for a message takes, if no faster host was measured: 0.45 of what a small message
-takes between two workers of one core each (`caramel.simulation.network_model.REQUEST_SHARE`)."""
+takes between two workers of one core each (`network_model.REQUEST_SHARE`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ def assumed_hardware(
     """
     transfer_s, excess, empty_s, request_s = TRANSFER_S, {}, 0.0, REQUEST_S
     if networks:
+        # What patterns take beyond their bytes shows best where many send.
         most = max(networks, key=lambda network: network.workers)
         measured = hardware_of(most, timing)
         transfer_s, empty_s = min(TRANSFER_S, *measured.latency_s.values()), most.empty_s
@@ -84,6 +85,7 @@ def assumed_hardware(
         processor_s_per_message=processor_s_per_message(timing),
         message_s=MESSAGE_S,
         step_s=empty_s,
+        # Where processors compute, messages keep them busy instead.
         request_s=request_s if timing.cores is None else 0.0,
     )
 

@@ -32,9 +32,6 @@ class Send:
 class Conditions:
     """Sizes, computation and hardware.
 
-    A search simulates thousands of plans that are made of the same groups, so loads and rounds of
-    groups are remembered.
-
     Attributes:
         sizes: of what is aggregated for each parameter, or part of its gradient.
         workload: what each worker computes.
@@ -47,6 +44,7 @@ class Conditions:
     workload: Workload
     hardware: Hardware
     sends: dict[tuple[object, ...], tuple[tuple[Send, ...], ...]] = field(default_factory=dict)
+    # A search simulates thousands of plans that are made of the same groups.
     _loads: dict[Group, Load] = field(default_factory=dict)
 
     def load(self, group: Group) -> Load:

@@ -1,15 +1,7 @@
 """When does each task of a step begin and end?
 
 A fluid simulation: between two events every transfer and every computation goes on at a constant
-rate. A host computes one task at a time, the most urgent one. From one host to another transfers go
-one after the other, in the order in which they begin, as gRPC sends them over one connection. Those
-that begin together may go in any order, and no plan should count on a good one: so the least urgent
-goes first. The connections of a host share what its link carries in equal parts. Where a host's
-processor both computes and transfers, every byte on the wire slows its computation down. Ties
-between computations go to the task that was added first, so the result is the same every time.
-
-What a connection gets depends on its two hosts only. So when one gets busy or idle, only those of
-its hosts are looked at, and every link and device keeps in mind up to when it has been followed.
+rate.
 """
 
 from __future__ import annotations
@@ -151,6 +143,8 @@ class _Waiting:
 class _Link:
     """The connection from one host to another.
 
+    Its transfers go one after the other, in the order in which they begin, as gRPC sends them.
+
     Attributes:
         number: of the resource.
         rate: what the link carries, besides what its hosts send and receive.
@@ -181,7 +175,7 @@ class _Link:
 
 @dataclass(slots=True)
 class _Device:
-    """What a host computes.
+    """What a host computes: one task at a time, the most urgent one.
 
     Attributes:
         number: of the resource.
@@ -227,6 +221,11 @@ def speed_beside(bytes_per_s: float, host: Host, hardware: Hardware) -> float:
 
 
 class _Run:
+    """The state at one moment.
+
+    Every link and device keeps in mind up to when it has been followed.
+    """
+
     def __init__(self, tasks: TaskGraph, hardware: Hardware) -> None:
         self._tasks, self._hardware = tasks, hardware
         self._clock_s = 0.0
@@ -247,7 +246,8 @@ class _Run:
         self._sent, self._received = [0.0] * len(hosts), [0.0] * len(hosts)  # bytes per second
         # What each link of a host would get if the other end allowed it.
         self._send_shares, self._receive_shares = [0.0] * len(hosts), [0.0] * len(hosts)
-        # Hosts at which a transfer has begun or ended now.
+        # Hosts at which a transfer has begun or ended now. What a connection gets depends on its
+        # two hosts only, so when one gets busy or idle, only those of its hosts are looked at.
         self._senders: dict[int, None] = {}
         self._receivers: dict[int, None] = {}
 
@@ -269,6 +269,7 @@ class _Run:
     def _start(self, numbers: Sequence[int]) -> None:
         """Start tasks that wait for nothing any more; those that take no time end at once."""
         tasks, clock_s = self._tasks, self._clock_s
+        # In place of recursion: many tasks that take no time follow each other.
         stack = list(reversed(numbers))
         while stack:
             number = stack.pop()
@@ -307,6 +308,7 @@ class _Run:
         heapq.heappush(device.waiting, (urgencies[number], number))
         running = device.running
         if running >= 0:
+            # Ties go to the task that was added first, so the result is the same every time.
             if device.waiting[0] > (urgencies[running], running):
                 return
             device.follow(self._clock_s)
@@ -339,6 +341,8 @@ class _Run:
             self._outgoing[source][target] = self._incoming[target][source] = link
         link.follow(clock_s)
         own = [_Waiting(number, clock_s, tasks.amounts[number] * tasks.worth[number])]
+        # Transfers that begin together may go in any order, and no plan should count on a good one:
+        # so the least urgent goes first.
         while link.waiting and link.waiting[-1].begin_s >= clock_s - NO_TIME_S:
             own.append(link.waiting.pop())
         end = link.waiting[-1].end if link.waiting else link.carried
@@ -359,6 +363,7 @@ class _Run:
         for number, link in self._concerned().items():
             end = link.waiting[0].end
             share = min(send_shares[link.source], receive_shares[link.target], link.rate)
+            # Nothing has changed for this link: what it waits for is due as before.
             if share == link.share and end == link.first:
                 continue
             link.carried += (clock_s - link.since_s) * link.share  # as `follow` does
@@ -395,6 +400,8 @@ class _Run:
     def _slow_down(self, host: int) -> None:
         """How fast a host computes while its processor transfers."""
         hardware, device = self._hardware, self._devices[host]
+        # Where a host's processor both computes and transfers, every byte on the wire slows its
+        # computation down.
         carried = max(self._sent[host], self._received[host])
         speed = speed_beside(carried, hardware.hosts[host], hardware)
         if abs(speed - device.speed) > _SAME_SPEED:
@@ -411,6 +418,7 @@ class _Run:
 
     def _next_s(self) -> float:
         due = self._due
+        # Entries of the heap that are out of date are dropped when they come up.
         while due and self._resources[due[0][1]].due_s != due[0][0]:
             heapq.heappop(due)
         first_s = due[0][0] if due else math.inf
@@ -432,12 +440,14 @@ class _Run:
                 self._compute_next(resource)
         while self._delays and self._delays[0][0] <= limit_s:
             finished.append(heapq.heappop(self._delays)[1])
+        # In a fixed order, whichever heap they came from.
         return sorted(finished)
 
     def _carried(self, link: _Link) -> list[int]:
         """The transfers of a link that end now; those that are still to arrive are put off."""
         link.follow(self._clock_s)
         link.due_s, link.first = math.inf, -1.0
+        # What is left by rounding only counts as carried.
         enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * NO_TIME_S * link.share)
         enough = max(enough, link.waiting[0].end)
         finished = []

@@ -1,7 +1,6 @@
 """A model of the network: fitted to measurements, or assumed from the rate of its links.
 
 What an aggregation takes is linear in its size (Caramel paper, section 4.2): ``f(x) = a + b x``.
-From this line follows the threshold below which latency dominates.
 """
 
 from __future__ import annotations
@@ -74,6 +73,7 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
     links = tuple(_links(measurements))
     busy = {name: cost.busy_s_per_byte for name, cost in costs.items() if cost.busy_s_per_byte}
     if busy:
+        # Several tensors at a time leave no link idle: the fastest pattern shows what links carry.
         bytes_per_s = max(_rate(each, name, measurements.workers) for name, each in busy.items())
     elif links:
         bytes_per_s = min(link.bytes_per_s for link in links)
@@ -103,6 +103,7 @@ def _request_s(
     times = max(small, key=lambda each: each.tensors)
     steps = schedule(times.pattern, workers).steps
     received = sum(not isinstance(step, Reduce) and step.chunk == 0 for step in steps) / workers
+    # The first tensor is in the latency.
     further_s = times.median_s - empty_s - costs[times.pattern].latency_s
     return max(0.0, REQUEST_SHARE * further_s / (times.tensors - 1) / received)
 
@@ -164,6 +165,7 @@ def _weighted_line(
     sizes: np.ndarray, times: np.ndarray, weights: np.ndarray, *, intercept: bool
 ) -> tuple[float, float]:
     """Slope and value at 0."""
+    # In units of the largest size: bytes and ones differ too much to be solved for together.
     unit, roots = float(sizes.max()), np.sqrt(weights)
     columns = [sizes / unit, np.ones_like(sizes)][: 1 + intercept]
     found = np.linalg.lstsq(np.column_stack(columns) * roots[:, None], times * roots, rcond=None)[0]
@@ -186,6 +188,7 @@ def threshold(cost: TransferCost, share: float = THRESHOLD_SHARE) -> int:
         return 1
     if cost.s_per_byte <= 0.0:
         return LARGEST_THRESHOLD
+    # In fractions, so that a bound that is a whole number is found to be one.
     exact_share = Fraction(str(share))
     factor = (2 * exact_share - 1) / (2 - 2 * exact_share)
     bound = factor * Fraction(cost.latency_s) / Fraction(cost.s_per_byte)
@@ -269,9 +272,8 @@ def wire_shares(pattern: Schedule) -> tuple[float, ...]:
     A transfer belongs to stage k if k others have to be over before it can begin, one after
     another. The busiest worker is the one that sends most, or the one that receives most.
     """
-    arrived: dict[tuple[int, int], int] = defaultdict(
-        int
-    )  # worker, chunk: stages until it is there
+    # By worker and chunk: stages until it is there.
+    arrived: dict[tuple[int, int], int] = defaultdict(int)
     kept_apart: dict[tuple[int, int, int], int] = {}
     moved: dict[int, dict[tuple[str, int], int]] = defaultdict(lambda: defaultdict(int))
     for step in pattern.steps:

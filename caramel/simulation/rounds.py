@@ -1,8 +1,7 @@
 """In which rounds does an aggregation go over the links?
 
-What a pattern (`caramel.core.patterns`) sends falls into rounds, each of which needs what the round
-before brought. In a round the chunks that one worker has for another go together. Where all workers
-are alike, so are their links, and it is enough to look at one of them.
+What a pattern (`core.patterns`) sends falls into rounds, each of which needs what the round before
+brought. In a round the chunks that one worker has for another go together.
 """
 
 from __future__ import annotations
@@ -97,6 +96,7 @@ def _by_round(plan: Schedule) -> Iterator[tuple[int, Step]]:
     for step in plan.steps:
         if isinstance(step, Reduce):
             worker, chunk = step.worker, step.chunk
+            # A sum is there one round after the last of its operands was sent.
             others = [arrived.pop((worker, w, chunk)) for w in step.order if w != worker]
             own = worker * chunks + chunk
             level[own] = max(level[own], *others)
@@ -112,7 +112,7 @@ def _by_round(plan: Schedule) -> Iterator[tuple[int, Step]]:
 
 @lru_cache(maxsize=64)
 def exchanges_of(pattern: str, workers: int, shift: int = 0) -> tuple[Exchange, ...]:
-    """The rounds of a pattern; the arguments are those of `caramel.core.patterns.schedule`."""
+    """The rounds of a pattern; the arguments are those of `core.patterns.schedule`."""
     rounds: list[_Parts] = []
     for number, step in _by_round(schedule(pattern, workers, shift=shift)):
         while len(rounds) <= number:
@@ -145,6 +145,7 @@ def rounds_of(pattern: str, workers: int, chunk_bytes: tuple[float, ...]) -> tup
     sizes = np.array(chunk_bytes)
     sent, chunks = counts.sent @ sizes / workers, counts.sent @ (sizes > 0) / workers
     added = counts.added @ sizes / workers * counts.most_added
+    # Rounded up.
     together = -(-len(sent) // MOST_ROUNDS)
     numbers = range(len(sent))
     found = []
@@ -192,6 +193,7 @@ def _counts(pattern: str, workers: int) -> _Counts:
     return _Counts(
         sent=_added_up(of_chunk, sends[0], sends[1]),
         added=_added_up(of_chunk, sums[0], sums[1], sums[3]),
+        # A link is as slow as the worse one of its ends.
         busiest=np.maximum(
             _most(_added_up(of_worker, sends[0], sends[2])),
             _most(_added_up(of_worker, sends[0], sends[3])),

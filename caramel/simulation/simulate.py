@@ -75,6 +75,7 @@ class Prediction:
         begin_s, end_s = self._begins_s[number], self._ends_s[number]
         kind, host, target = graph.kinds[number], graph.hosts[number], graph.targets[number]
         size = round(graph.amounts[number]) if kind is Kind.SEND else None
+        # What one host stands for happens on all workers alike.
         for worker in range(self._workers) if self._tasks.folded else (host,):
             if kind is not Kind.SEND:
                 # What is computed for a group, as products of factors are, belongs to it.
@@ -110,7 +111,7 @@ def simulate_groups(
     pending: bool = True,
     detailed: bool = True,
 ) -> Prediction:
-    """The same without the rest of a plan; see `caramel.simulation.tasks.tasks_of`."""
+    """The same without the rest of a plan; see `tasks.tasks_of`."""
     hardware = conditions.hardware
     tasks = tasks_of(groups, gates, conditions, pending=pending, detailed=detailed)
     if tasks.folded:
@@ -118,6 +119,7 @@ def simulate_groups(
         begins_s, ends_s = run_alone(tasks.graph, alone)
     else:
         begins_s, ends_s = run(tasks.graph, hardware)
+    # The client's call comes on top.
     step_s = max(ends_s, default=0.0) + hardware.step_s
     return Prediction(step_s, tasks, begins_s, ends_s, hardware.workers)
 

@@ -1,8 +1,7 @@
-"""The same simulation as `caramel.simulation.engine` of one host, which sends to itself.
+"""The same simulation as `engine` of one host, which sends to itself.
 
-A search spends most of its time here. With one link nothing is shared: a transfer ends when its
-bytes have gone behind those before it, so the end of each is known when it begins to wait, and a
-step takes a third of the time or less.
+A search spends most of its time here. With one link nothing is shared, and a step takes a third of
+the time or less.
 """
 
 from __future__ import annotations
@@ -47,7 +46,10 @@ class _Alone:
         host = hardware.hosts[0]
         rate = min(host.send_bytes_per_s, host.receive_bytes_per_s)
         self._s_per_byte = 1.0 / rate
+        # A transfer ends when its bytes have gone behind those before it, so its end is known when
+        # it begins to wait.
         self._link: deque[tuple[float, int, float]] = deque()
+        # While nothing is transferred, and while something is.
         self._speeds = 1.0 / host.slowdown, speed_beside(rate, host, hardware)
         self._speed = self._speeds[0]
         self._left_s = list(tasks.amounts)

@@ -1,11 +1,4 @@
-"""Everything that happens in a step, and what waits for what.
-
-On each host a chain of computation, which begins when everything that will be received has been
-asked for; for each group the laying side by side of its members, the transfers and additions of its
-pattern (`caramel.simulation.transfers`), and what waits for its arrival: gates, updates, and parts
-of the forward pass. Where a processor computes, what it copies and adds takes a core from that.
-Where all workers are alike, one host stands for all, and sends to itself.
-"""
+"""Everything that happens in a step, and what waits for what."""
 
 from __future__ import annotations
 
@@ -47,6 +40,9 @@ def tasks_of(
 ) -> StepTasks:
     """The tasks of one step.
 
+    For each group, its members are laid side by side and transferred (`transfers`), and gates,
+    updates, and parts of the forward pass wait for its arrival.
+
     Args:
         groups: what is aggregated together, and how.
         gates: which of them waits for which.
@@ -57,6 +53,7 @@ def tasks_of(
             and none is waited for.
     """
     loads = [conditions.load(group) for group in groups]
+    # Without groups, updates wait for the pieces that bring raw gradients: each has to be a task.
     writer = _Writer(loads, conditions, pending, detailed or not groups)
     writer.compute()
     for load in loads:
@@ -89,19 +86,22 @@ class _Writer:
                 self._part_bytes[part.parameter] = before + part.bytes
         self.found = StepTasks(folded=self._hardware.is_uniform)
         self._tasks = self.found.graph
+        # Where all workers are alike, one host stands for all, and sends to itself.
         self._hosts = range(1 if self.found.folded else self._hardware.workers)
         self._transfers = Transfers(self._tasks, conditions, detailed=detailed)
         self._after: dict[str, list[str]] = {}
         self._asked: list[list[int]] = []
-        self._chain_begins: list[
-            dict[int, int]
-        ] = []  # tasks of the chain by the first piece of each,
-        self._chain_ends: list[dict[int, int]] = []  # and by the last one
+        # Tasks of the chain by the first piece of each, and by the last one.
+        self._chain_begins: list[dict[int, int]] = []
+        self._chain_ends: list[dict[int, int]] = []
 
     # Computation
 
     def compute(self) -> None:
-        """The forward and the backward pass of every host."""
+        """The forward and the backward pass of every host, as a chain.
+
+        It begins when everything that will be received has been asked for.
+        """
         request_s = self._hardware.request_s
         asking_s = request_s * sum(map(self._transfers.messages, self._loads)) if request_s else 0.0
         seconds = self._workload.piece_seconds(self._hardware.op_s)
@@ -160,6 +160,7 @@ class _Writer:
             if moved and not self._pending:
                 continue
             seconds = each.seconds + op_s if each.seconds else 0.0
+            # Nobody waits for it, and it takes no time.
             if not (seconds or moved or detailed):
                 continue
             after = self._needed_by(gradients, moved, host, arrived)
@@ -249,7 +250,9 @@ class _Writer:
             if not group.deferred:
                 after += complete[host]
             copy_s = 0.0 if group.deferred else load.copy_s(self._hardware)
+            # A deferred group is there from the begin: it goes when asking is over.
             after = after or self._asked[host]
+            # One task less, in searches.
             at_once = not self._detailed and not copy_s and len(after) == 1
             starts.append(after[0] if at_once else self._transfers.work(host, copy_s, after))
         self.found.begins[group.name] = starts

@@ -1,7 +1,6 @@
 """The tasks in which a group gets from where its gradients are complete to where it is aggregated.
 
-Transfers go by the description of the group's pattern; what is added up, and computed again from
-factors, follows them. Where all workers are alike, one host stands for all, and sends to itself.
+Transfers go by the description of the group's pattern.
 """
 
 from __future__ import annotations
@@ -102,6 +101,7 @@ class Transfers:
         arrived: list[list[int]] = [[] for _ in starts]
         pairs, times = list(permutations(workers, 2)), 1
         if self._folded:
+            # The one host sends to itself what each of them sends to all others.
             pairs, times = [(0, 0)], others
         size = times * product.bytes
         for source, target in pairs:
@@ -112,6 +112,7 @@ class Transfers:
         again_s = others * product.seconds
         ends = []
         for host, own in enumerate(arrived):
+            # A worker's own factors are not sent, but have to be there.
             after, name = [*own, *complete[host]], load.group.name
             computed = self._tasks.add(
                 Kind.COMPUTE, host, again_s, after, name=name, urgency=URGENT
@@ -157,6 +158,7 @@ class Transfers:
                 if each.added:
                     last = self._add_up(load, 0, each.added, [last])
             ends.append(last)
+        # With several parts, one task that waits for all.
         if len(ends) == 1 and not self._detailed:
             return ends
         return [self._tasks.add(Kind.DELAY, 0, 0.0, ends)]
@@ -165,6 +167,7 @@ class Transfers:
         """What one host that stands for all sends, for each of the group's parts."""
         group, detailed = load.group, self._detailed
         size = load.elements, load.element_bytes, group.depth, group.smallest_chunk_bytes
+        # Searches ask for the same groups again and again.
         key = (group.pattern, detailed, *size)
         if key not in self._known_sends:
             self._known_sends[key] = tuple(self._new_sends(load))
@@ -200,6 +203,7 @@ class Transfers:
                 sent_bytes = dict(sent_by(exchange, chunks))
                 for message in exchange.messages:
                     size = sum(chunks[chunk] for chunk in message.chunks)
+                    # A group smaller than its chunks has empty ones.
                     if not size:
                         continue
                     after = values.of(message.source, message.chunks)
@@ -254,6 +258,7 @@ class Transfers:
     def _worth(self, pattern: str, size: float, chunks: float, bytes_per_s: float) -> float:
         """How many bytes each byte of some chunks takes the time of."""
         excess = self._hardware.excess.get(pattern, 1.0)
+        # What a message costs does not grow with it: told as bytes that would take as long.
         return excess + self._hardware.message_s * chunks * bytes_per_s / size if size else excess
 
     def _add_up(self, load: Load, host: int, added: float, after: Sequence[int]) -> int:
