@@ -1,7 +1,6 @@
 """Holds updates back until every worker has read its inputs.
 
-They get a control edge from the reads of all workers, over which nothing but the fact travels.
-Which updates these are is in the plan (`caramel.planning.held_updates`).
+Which updates these are is in the plan (`planning.held_updates`).
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ def await_inputs(graph_def: Any, plan: Plan) -> Any:
         controls = [in_replica(worker, read) for read in plan.consequences.input_reads]
         writer.add(inputs_read(worker), "NoOp", device=device, controls=controls)
     for worker, device in enumerate(plan.job.devices):
+        # Over these edges nothing but the fact travels.
         controls = [inputs_read(source) for source in range(plan.workers)]
         writer.add(all_inputs_read(worker), "NoOp", device=device, controls=controls)
         for update in plan.consequences.held:

@@ -2,13 +2,7 @@
 
 A worker's *share* is its number of examples times the number of workers, divided by the number of
 examples of all: 1 if parts are equal. Its gradient, the mean over its own part, counts that much in
-the mean over the workers, which is then the mean over the whole batch. Where the client splits the
-batch, it feeds the shares if they are not all 1; where input pipelines deliver parts of open size,
-the workers tell each other their numbers at the start of the step.
-
-Where a loss is divided by another count, such as the sum of a mask, that counts in place of the
-number of examples (`Weight`). The workers tell each other the sums from which it is computed, and
-each computes it again from the sums over all workers: the number by which one device would divide.
+the mean over the workers, which is then the mean over the whole batch.
 """
 
 from __future__ import annotations
@@ -88,7 +82,9 @@ def weigh(graph_def: Any, plan: Plan) -> Any:
 
 
 def _add_fed_share(writer: GraphWriter, worker: int, device: str) -> None:
+    """A share that the client feeds where it has split the batch into parts that are not equal."""
     flag = TensorSpec("bool", ())
+    # Equal parts, unless something else is fed.
     one = writer.constant(added(worker, "share/default"), np.array(1.0), device=device)
     even = writer.constant(added(worker, "uneven/default"), np.array(False), device=device)
     kind = "PlaceholderWithDefault"
@@ -147,6 +143,7 @@ def _add_count(
 def _add_counted_share(
     writer: GraphWriter, worker: int, device: str, counted: list[TensorRef]
 ) -> None:
+    """A share of what an input pipeline delivers, from the numbers of examples of all workers."""
     workers = len(counted)
     packed = writer.add(
         counts(worker).op,
@@ -206,6 +203,11 @@ def _add_counted_share(
 class _Shares:
     """The shares of all workers by a weight.
 
+    Where a loss is divided by another count, such as the sum of a mask, that counts in place of the
+    number of examples (`Weight`). The workers tell each other the sums from which it is computed,
+    and each computes it again from the sums over all workers: the number by which one device would
+    divide.
+
     Args:
         nodes: of the replicas, by name.
     """
@@ -228,6 +230,7 @@ class _Shares:
                 for number, (tensor, own) in enumerate(leaves.items())
             }
             self._add_share(worker, totals)
+        # For what is the same on every worker, which `count_once` divides by this.
         if self._weight in self._plan.balanced_weights:
             shares = [share(worker, self._weight) for worker in self._workers]
             for worker in self._workers:
@@ -335,6 +338,7 @@ class _Shares:
         for op in divisor.ops:
             node = self._nodes[in_replica(worker, op)]
             again = self._copy(worker, f"{name}/{op}", node, replaced)
+            # How many outputs an op has is not looked up: names of more do no harm.
             for index in range(_MOST_OUTPUTS):
                 replaced[TensorRef(node.name, index)] = TensorRef(again, index)
         tensor = replaced[tensor_in_replica(worker, divisor.tensor)]
@@ -352,6 +356,7 @@ class _Shares:
         inputs = [replaced.get(tensor, tensor) for tensor in reads if tensor is not None]
         self._op(worker, name, node.op, inputs, None, typed=False)
         for key, value in node.attr.items():
+            # Where the other one stands, and what its outputs were like.
             if key not in ("_class", "_output_shapes"):
                 self._writer.last.attr[key].CopyFrom(value)
         return str(self._writer.last.name)

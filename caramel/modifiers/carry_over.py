@@ -1,9 +1,4 @@
-"""Keeps tensors of one step for the next one, in variables of their worker.
-
-Assigning takes the tensor's buffer over and reading hands it out, so nothing is copied. A step
-assigns only when the moved ops of the step before have read what was kept. A plan that is not used
-any more can free its variables; the next assignment makes them anew.
-"""
+"""Keeps tensors of one step for the next one, in variables of their worker."""
 
 from __future__ import annotations
 
@@ -26,13 +21,16 @@ def keep(
     )
     writer.last.attr["shared_name"].s = kept.encode()
     writer.add(
+        # Assigning takes the tensor's buffer over and reading hands it out, so nothing is copied.
         assigned(kept),
         "AssignVariableOp",
         [handle, tensor],
         device=device,
+        # Only when the moved ops of the step before have read what was kept.
         controls=[token_taken(worker, ALL_KEPT)],
         dtype=spec.dtype,
     )
+    # For a plan that is not used any more; the next assignment makes the variable anew.
     writer.add(freed(kept), "DestroyResourceOp", [handle], device=device, ignore_lookup_error=True)
     return writer.add(
         read_back(kept), "ReadVariableOp", [handle], device=device, outputs=[spec], dtype=spec.dtype

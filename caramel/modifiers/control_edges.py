@@ -1,7 +1,4 @@
-"""Adds the plan's control edges to every replica. Caramel paper, section 4.1, stage 2.
-
-Also those that order what a step reads and writes of variables. The evaluation copy goes without.
-"""
+"""Adds the plan's control edges to every replica. Caramel paper, section 4.1, stage 2."""
 
 from __future__ import annotations
 
@@ -21,6 +18,8 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
     Raises:
         PlanError: an edge names an op that a replica does not have, or the edges close a cycle.
     """
+    # Also those that order what a step reads and writes of variables. The evaluation copy goes
+    # without.
     edges = [*plan.consequences.orders, *plan.decision.edges]
     if not edges:
         return graph_def
@@ -37,6 +36,7 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
                     )
             if control_string(before) not in nodes[after].input:
                 nodes[after].input.append(control_string(before))
+    # Replicas are alike.
     _check_acyclic([node for name, node in nodes.items() if is_in_replica(0, name)])
     return serialized
 

@@ -1,9 +1,7 @@
 """Lets what is the same on every worker count once in gradients that are no means.
 
 A weight decay in a loss that is a sum over the examples is added to the gradient of each worker's
-part. Only worker 0 adds it; the others add zeros in its place. Where workers count by counts of
-their own, which may not add up to that of the whole batch (none is less than 1, say), each divides
-it by how many times it would count.
+part.
 """
 
 from __future__ import annotations
@@ -12,17 +10,10 @@ from typing import Any
 
 from caramel.core.facts import SUM, Weight
 from caramel.core.graph import dtype_name
-from caramel.core.names import (
-    TensorRef,
-    added,
-    in_replica,
-    input_string,
-    parse_input,
-    tensor_in_replica,
-)
+from caramel.core.names import TensorRef, added, in_replica, tensor_in_replica
 from caramel.core.plan import Plan, SharedInput
 from caramel.modifiers.batch_weights import SHARE_DTYPE, counted
-from caramel.modifiers.graph_writer import GraphWriter, copy_of
+from caramel.modifiers.graph_writer import GraphWriter, copy_of, read_instead
 
 
 def count_once(graph_def: Any, plan: Plan) -> Any:
@@ -38,7 +29,7 @@ def count_once(graph_def: Any, plan: Plan) -> Any:
             if worker or weight != SUM:
                 node = nodes[in_replica(worker, each.op)]
                 after = once.in_place_of(each, weight, node.attr["T"].type)
-                _replace(node, tensor_in_replica(worker, each.tensor), after)
+                read_instead(node, {tensor_in_replica(worker, each.tensor): after})
     return changed
 
 
@@ -55,8 +46,11 @@ class _Once:
         if key not in self._made:
             own = tensor_in_replica(self._worker, shared.tensor)
             name = f"{shared.tensor.op}-{shared.tensor.index}-{len(self._made)}"
+            # Only worker 0 adds it; the others add zeros in its place.
             if weight == SUM:
                 self._made[key] = self._add("ZerosLike", [own], name, T=dtype_name(dtype))
+            # Counts of the workers' own may not add up to that of the whole batch (none is less
+            # than 1, say): each divides by how many times it would count.
             else:
                 self._made[key] = self._divided(own, weight, name, dtype_name(dtype))
         return self._made[key]
@@ -72,9 +66,3 @@ class _Once:
         full_name = added(self._worker, "counts_once", name)
         attribute: dict[str, Any] = dict(attributes)
         return self._writer.add(full_name, kind, inputs, device=self._device, **attribute)
-
-
-def _replace(node: Any, before: TensorRef, after: TensorRef) -> None:
-    for position, text in enumerate(node.input):
-        if parse_input(text) == before:
-            node.input[position] = input_string(after)

@@ -1,8 +1,4 @@
-"""What crosses between the tasks of a distributed graph.
-
-A large graph has hundreds of thousands of edges, few of which cross. So nodes are not read as ops
-(`caramel.core.graph.OpGraph`); only the outputs of those that send are.
-"""
+"""What crosses between the tasks of a distributed graph."""
 
 from __future__ import annotations
 
@@ -49,6 +45,8 @@ class Wiring:
         self._sources: dict[str, list[str]] = {}
         self._crossing: list[tuple[str, str]] = []  # inputs from another task, and who reads them
         self._outputs: dict[str, tuple[TensorSpec, ...]] = {}  # of ops that send
+        # A large graph has hundreds of thousands of edges, few of which cross. So nodes are not
+        # read as ops (`OpGraph`); only the outputs of those that send are.
         for name, node in self._nodes.items():
             self._read(name, node.input)
 

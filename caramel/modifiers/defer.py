@@ -2,11 +2,7 @@
 
 Moved ops stay where they are in the graph, but read what was kept in the step before in place of
 what their own step computes. So the graph falls into two parts that no edge connects: what a step
-runs, and what is moved. Both are run at the same time by two calls, the moved part of step t beside
-step t + 1. The ops of a step that have to wait for moved ones wait for a token in a queue on their
-worker (`tokens`): the moved part puts it, the step takes it. With nothing pending the tokens are
-already there. That gives three programs: *fresh* is the step alone, *steady* both parts, *flush*
-the moved part alone. An error in a step does not stop the updates of the step before it.
+runs, and what is moved.
 """
 
 from __future__ import annotations
@@ -58,7 +54,12 @@ def defer(graph_def: Any, plan: Plan) -> Any:
 
 
 def step_ops(plan: Plan) -> list[str]:
-    """What a step runs, of all that is in the replicas and the aggregation."""
+    """What a step runs, of all that is in the replicas and the aggregation.
+
+    With `moved_ops` that gives three programs: *fresh* is the step alone, *steady* both, *flush*
+    the moved part alone. Both parts are run at the same time by two calls, the moved part of step t
+    beside step t + 1, so that an error in a step does not stop the updates of the step before it.
+    """
     workers = range(plan.workers)
     marked = marked_parts(plan, moved=False)
     if not plan.consequences.deferral.moved:
@@ -127,6 +128,7 @@ class _Replica:
             own = tensor_in_replica(worker, kept.tensor)
             source = sums.get(kept.tensor, own) if kept.aggregated else own
             name = kept_in(worker, kept.tensor, aggregated=kept.aggregated)
+            # Where the tensor is, so that keeping it copies nothing.
             device = self._nodes[own.op].device
             replaced[source] = keep(self._writer, name, worker, source, kept.spec, device)
         for op in self._plan.consequences.deferral.moved:
@@ -147,6 +149,7 @@ class _Replica:
             tensor = parse_input(text)
             if tensor is not None:
                 inputs.append(input_string(replaced.get(tensor, tensor)))
+            # Control edges from ops that stay are of another step.
             elif without_prefix(control_source(text)) in self._moved:
                 inputs.append(text)
         del node.input[:]
@@ -171,7 +174,11 @@ class _Replica:
             node.input.extend([*kept, *(text for text in added_inputs if text not in kept)])
 
     def wait(self) -> None:
-        """Let ops of the next step wait for the tokens of moved ones."""
+        """Let ops of the next step wait for the tokens of moved ones.
+
+        A token is in a queue on their worker (`step_tokens`): the moved part puts it, the step
+        takes it. With nothing pending the tokens are already there.
+        """
         worker = self._worker
         reads = [read_back(kept) for kept in kept_by(self._plan, worker)]
         add_put(self._writer, worker, ALL_KEPT, self._host, reads)

@@ -1,9 +1,4 @@
-"""Gives the user's sums of three and more tensors a fixed order.
-
-``AddN`` begins with whichever operand's buffer it can take over, which differs from run to run and
-between workers, and with it the last bits of the sum. A chain of ``AddV2`` adds from left to right.
-Sums of variants (lists of tensors) stay as they are.
-"""
+"""Gives the user's sums of three and more tensors a fixed order."""
 
 from __future__ import annotations
 
@@ -19,7 +14,12 @@ _OUTPUT_BEFORE, _OUTPUT_AFTER = "sum", "z"  # what functions call the outputs of
 
 
 def order_sums(graph_def: Any, plan: Plan) -> Any:
-    """Replace every sum of three or more tensors, also in functions, by a chain of additions."""
+    """Replace every sum of three or more tensors, also in functions, by a chain of additions.
+
+    ``AddN`` begins with whichever operand's buffer it can take over, which differs from run to run
+    and between workers, and with it the last bits of the sum. A chain of ``AddV2`` adds from left
+    to right.
+    """
     if not any(_is_open_sum(node) for node in _all_nodes(graph_def)):
         return graph_def
     ordered = copy_of(graph_def)
@@ -44,6 +44,7 @@ def _all_nodes(graph_def: Any) -> Iterable[Any]:
 
 
 def _is_open_sum(node: Any) -> bool:
+    """Whether a sum has no fixed order yet; those of variants (lists of tensors) are left alone."""
     return (
         node.op == "AddN"
         and node.attr["N"].i > 2
@@ -68,6 +69,7 @@ def _order(nodes: Any, *, suffix: str) -> list[str]:
             partial.input.extend([total, operand])
             partial.attr["T"].CopyFrom(node.attr["T"])
             total = f"{partial.name}{suffix}"
+        # In place of the sum, under its name: whoever reads it reads the chain's end.
         node.op = "AddV2"
         del node.input[:]
         node.input.extend([total, operands[-1], *controls])

@@ -1,19 +1,15 @@
-"""Writes nodes into a GraphDef: the one place that fills in protos of Caramel's own ops.
-
-Every node gets a device and, where it is known, the shape of its outputs (``_output_shapes``),
-which TensorFlow compares with its own inference when the graph is imported.
-"""
+"""Writes nodes into a GraphDef: the one place that fills in protos of Caramel's own ops."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from caramel.core.graph import TensorSpec, dtype_number
-from caramel.core.names import TensorRef, control_string, input_string
+from caramel.core.names import TensorRef, control_string, input_string, parse_input
 
 SCALAR = tf.TensorShape([])
 AttributeValue: TypeAlias = bool | int | float | str | tf.TensorShape | np.ndarray | Sequence[int]
@@ -46,6 +42,7 @@ class GraphWriter:
         for key, value in attributes.items():
             set_attribute(node, key, value)
         for spec in outputs:
+            # TensorFlow compares them with its own inference when the graph is imported.
             node.attr["_output_shapes"].list.shape.append(static_shape(spec).as_proto())
         return TensorRef(name)
 
@@ -70,6 +67,7 @@ class GraphWriter:
 def set_attribute(node: Any, key: str, value: AttributeValue) -> None:
     """Set one attribute of a NodeDef; a string is the name of a dtype."""
     attribute = node.attr[key]
+    # First, since a bool is an int, too.
     if isinstance(value, bool):
         attribute.b = value
     elif isinstance(value, int):
@@ -84,6 +82,14 @@ def set_attribute(node: Any, key: str, value: AttributeValue) -> None:
         attribute.tensor.CopyFrom(tf.make_tensor_proto(value))
     else:
         attribute.list.i.extend(value)
+
+
+def read_instead(node: Any, replaced: Mapping[TensorRef, TensorRef]) -> None:
+    """Let a node read other tensors in place of some."""
+    for position, text in enumerate(node.input):
+        tensor = parse_input(text)
+        if tensor is not None and tensor in replaced:
+            node.input[position] = input_string(replaced[tensor])
 
 
 def static_shape(spec: TensorSpec) -> tf.TensorShape:

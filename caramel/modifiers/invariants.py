@@ -19,7 +19,7 @@ def check_graph(graph_def: Any, plan: Plan) -> None:
     1. No two nodes have the same name.
     2. Every input, control input and colocation group names a node of the graph.
     3. There is no cycle but those of loops, also where ops that TensorFlow may compute as one
-       (`caramel.analyzers.fusions`) are taken for one.
+       (`analyzers.fusions`) are taken for one.
     4. Every node is placed on a task, and it is that of the worker it belongs to.
     5. No edge crosses the border of a loop's frame but through ``Enter`` and ``Exit``.
     6. Loops of different workers have frames of different names.
@@ -47,6 +47,7 @@ def _check_names(graph_def: Any) -> None:
 
 
 def _check_fusions(graph_def: Any, graph: OpGraph) -> None:
+    # Without definitions of ops, the graph knows no dtypes of outputs.
     dtypes = {node.name: node.attr["T"].type for node in graph_def.node if "T" in node.attr}
     found = matches(graph, graph.ops, lambda op: dtype_name(dtypes.get(op.name, 0)))
     cycle = find_cycle(graph, found)

@@ -27,12 +27,14 @@ Modifier = Callable[[Any, Plan], Any]
 Check = Callable[[Any, Plan], None]
 
 MODIFIERS: tuple[Modifier, ...] = (
+    # First: all others work on the copies.
     replicate,
     count_once,
     serialize,
     order_sums,
     shard,
     await_inputs,
+    # Before `aggregate`, which reads shares and lets gates wait for tokens.
     weigh,
     add_tokens,
     aggregate,
@@ -83,6 +85,7 @@ def rewrite(
             check(changed, plan)
     except Exception:
         if check is not None:
+            # A check takes as long as all modifiers, so usually there is only the one at the end.
             _check_each(check, graph_def, plan, modifiers[: len(seconds)])
         raise
     return Rewritten(changed, tuple(seconds))

@@ -1,9 +1,7 @@
 """Leaves marks by which the client can tell how far a running step has come.
 
 For each group, each worker counts how often its raw gradients were complete there, and how often it
-has arrived there aggregated. A mark is one op that adds 1 to an entry of a variable on the worker's
-processor, behind a control edge: it crosses no link, and nothing waits for it but the step's end.
-The variables are no user's: they are neither saved nor broadcast.
+has arrived there aggregated.
 """
 
 from __future__ import annotations
@@ -51,13 +49,14 @@ def mark(graph_def: Any, plan: Plan) -> Any:
 
 def marked_parts(plan: Plan, *, moved: bool) -> list[str]:
     """What makes all marks of a step, or of its moved part; an op for each worker."""
+    # Only deferred groups arrive in the moved part.
     if not any(group.deferred or not moved for group in plan.marked_groups):
         return []
     return [marks_made(worker, moved=moved) for worker in range(plan.workers)]
 
 
 class _Board:
-    """The marks of one worker."""
+    """The marks of one worker, in variables that are no user's: neither saved nor broadcast."""
 
     def __init__(self, writer: GraphWriter, worker: int, host: str, groups: int) -> None:
         self._writer, self._worker, self._host = writer, worker, host
@@ -93,6 +92,8 @@ class _Board:
         name = mark_of(group.name, self._worker, kind)
         self._writer.add(
             name,
+            # Behind a control edge, on the worker's own processor: it crosses no link, and nothing
+            # waits for it but the step's end.
             "ResourceScatterAdd",
             [self._handles[kind], index, self._one],
             device=self._host,

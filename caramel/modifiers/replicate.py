@@ -1,11 +1,7 @@
 """Puts one copy of the user's graph on every worker.
 
 Each copy has its own prefix, its worker's device, its own state (variables, iterators, tables) and
-its own random seeds. If the plan asks for it, one more copy stands on worker 0 for evaluation: it
-reads worker 0's variables, except local ones, of which it has its own, and keeps the user's seeds.
-
-Bodies of functions are shared by all copies, so their nodes name no task: TensorFlow runs them
-where their caller is.
+its own random seeds.
 """
 
 from __future__ import annotations
@@ -64,7 +60,9 @@ class _Original:
             own.add(_SEED)
         bare = tf.compat.v1.NodeDef()
         bare.CopyFrom(node)
+        # What differs between copies is filled in for each; the rest is read once.
         del bare.input[:]
+        # TensorFlow infers them anyway, and they would take room in every copy.
         bare.attr.pop("_output_shapes", None)
         return cls(bare, node.name, node.device, tuple(node.input), frozenset(own))
 
@@ -80,6 +78,7 @@ def replicate(graph_def: Any, plan: Plan) -> Any:
     copied.library.CopyFrom(graph_def.library)
     for function in copied.library.function:
         for node in function.node_def:
+            # Functions are shared by all copies: TensorFlow runs their nodes where their caller is.
             node.device = without_task(node.device)
     seeded = _seeded_functions(copied.library)
     originals = [_Original.of(node) for node in graph_def.node]
@@ -106,6 +105,8 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
         is_source = worker == 0 and not plan.consequences.evaluation
         dropped = idle if is_source else idle | initial
         yield _Copy(prefix, device, worker, {}, frozenset(dropped))
+    # One more copy on worker 0: it reads worker 0's variables, except local ones, of which it has
+    # its own, and keeps the user's seeds.
     if plan.consequences.evaluation:
         home = names.replica_prefix(0)
         shared = {v.handle: home for v in plan.job.variables if v.name not in plan.job.local}
@@ -160,11 +161,9 @@ def _rename_colocation(node: Any, copy: _Copy) -> None:
 
 
 def _keep_conditionals_home(graph_def: Any) -> None:
-    """Let conditionals read a copy of what is fed.
-
-    TensorFlow moves a ``Switch`` to where its value comes from, and what is fed comes from the
-    client's task, whatever the device of the placeholder.
-    """
+    """Let conditionals read a copy of what is fed."""
+    # TensorFlow moves a ``Switch`` to where its value comes from, and what is fed comes from the
+    # client's task, whatever the device of the placeholder.
     fed = {node.name: node for node in graph_def.node if node.op in op_types.PLACEHOLDERS}
     conditionals = [node for node in graph_def.node if node.op in _CONDITIONALS]
     writer, copies = GraphWriter(graph_def), {}
@@ -215,6 +214,7 @@ def _seeded_functions(library: Any) -> dict[str, Any]:
 
 def _copy_functions(library: Any, seeded: dict[str, Any], copy: _Copy) -> dict[str, str]:
     """Add the copy's own versions of functions with seeds; returns their names by the old ones."""
+    # Worker 0 draws what one device would.
     if not copy.seed_offset:
         return {}
     renamed = {name: names.function_in_replica(copy.prefix, name) for name in seeded}
@@ -226,6 +226,7 @@ def _copy_functions(library: Any, seeded: dict[str, Any], copy: _Copy) -> dict[s
             if node.op in op_types.SEEDED_RANDOM:
                 offset_seed(node, copy.seed_offset)
             _rename_functions(node, renamed)
+    # Where a function was copied, so must be the gradient that is registered for it.
     own_gradients = [
         (renamed[g.function_name], renamed.get(g.gradient_func, g.gradient_func))
         for g in library.gradient

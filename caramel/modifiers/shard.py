@@ -1,8 +1,4 @@
-"""Gives each worker its own shard of every input pipeline of the step.
-
-All workers have to see the same elements in the same order where the shard is taken: what comes
-before is made deterministic. What comes after may be cached in a file: each worker gets its own.
-"""
+"""Gives each worker its own shard of every input pipeline of the step."""
 
 from __future__ import annotations
 
@@ -22,7 +18,7 @@ from caramel.core.names import (
     without_prefix,
 )
 from caramel.core.plan import Plan
-from caramel.modifiers.graph_writer import GraphWriter, copy_of
+from caramel.modifiers.graph_writer import GraphWriter, copy_of, read_instead
 
 _CACHES = frozenset({"CacheDataset", "CacheDatasetV2"})
 
@@ -40,7 +36,8 @@ def shard(graph_def: Any, plan: Plan) -> Any:
             whole = tensor_in_replica(worker, TensorRef(pipeline.op))
             part = _add_shard(writer, plan, worker, number, source)
             for consumer in pipeline.consumers:
-                _redirect(nodes[in_replica(worker, consumer)], whole, part)
+                read_instead(nodes[in_replica(worker, consumer)], {whole: part})
+            # All workers have to see the same elements in the same order where the shard is taken.
             _keep_order(nodes, source)
         _separate_caches(writer, nodes, worker, plan)
     return sharded
@@ -89,6 +86,7 @@ def _separate_caches(writer: GraphWriter, nodes: dict[str, Any], worker: int, pl
             continue
         file = parse_input(cache.input[1])
         values = nodes[file.op].attr["value"].tensor.string_val if file is not None else []
+        # Without a name the cache is in memory, which no two workers share.
         if values and values[0]:
             own = writer.add(
                 added(worker, "cache", without_prefix(name)),
@@ -104,14 +102,8 @@ def _separate_caches(writer: GraphWriter, nodes: dict[str, Any], worker: int, pl
 def _with_attributes(writer: GraphWriter, shard_op: TensorRef, source: Any) -> TensorRef:
     """Give the shard the element types and shapes of the dataset it is taken from."""
     node = writer.last
+    # Sources from tensors call them otherwise.
     types = "output_types" if "output_types" in source.attr else "Toutput_types"
     node.attr["output_types"].CopyFrom(source.attr[types])
     node.attr["output_shapes"].CopyFrom(source.attr["output_shapes"])
     return shard_op
-
-
-def _redirect(node: Any, before: TensorRef, after: TensorRef) -> None:
-    """Let a node read `after` wherever it reads `before`."""
-    for position, text in enumerate(node.input):
-        if parse_input(text) == before:
-            node.input[position] = input_string(after)

@@ -1,10 +1,7 @@
 """Makes the graph of another plan for a job ready to stand beside the first one, on the same state.
 
 Variables, slots, iterators, tables and whatever else has a ``shared_name`` are those of the first
-plan: `replicate` names them after their worker and the user's node, whatever the plan. A plan's own
-are the variables in which it keeps tensors of a step, and the queues of its tokens. Random ops that
-draw from a seed in their attributes have their state in their kernels: they get other seeds, so as
-not to draw once more what the first plan's have drawn. (Those in bodies of functions keep theirs.)
+plan: `replicate` names them after their worker and the user's node, whatever the plan.
 """
 
 from __future__ import annotations
@@ -26,10 +23,14 @@ def stand_beside(graph_def: Any, plan: Plan, number: int) -> Any:
     del beside.node[:]
     beside.node.extend(n for n in graph_def.node if not names.is_in_evaluation(n.name))
     for node in beside.node:
+        # A plan's own are the variables in which it keeps tensors of a step, and the queues of its
+        # tokens.
         if "shared_name" in node.attr and names.is_added(node.name):
             _prefix(node, "shared_name", number)
         if "frame_name" in node.attr:
             _prefix(node, "frame_name", number)
+        # These have their state in their kernels: with the same seed they would draw once more what
+        # the first plan's have drawn. (Those in bodies of functions keep theirs.)
         if node.op in op_types.SEEDED_RANDOM:
             offset_seed(node, number * plan.workers)
     return beside

@@ -1,8 +1,7 @@
 """Tokens by which ops of a step wait for moved ops of the step before, across two calls.
 
-For each variable that both touch, for everything that is kept, and for each deferred group that
-transfers of the step wait for, a worker has a queue with at most one token. The moved part puts it
-when the moved ops are done, the step takes it before its own ops run. `defer` writes what puts it.
+The moved part puts a token when its ops are done (`defer` writes that), the step takes it before
+its own ops run.
 """
 
 from __future__ import annotations
@@ -45,7 +44,11 @@ def add_tokens(graph_def: Any, plan: Plan) -> Any:
 
 
 def token_variables(plan: Plan) -> list[str]:
-    """The names that tokens stand for."""
+    """The names that tokens stand for.
+
+    Each variable that both parts touch, everything that is kept, and each deferred group that
+    transfers of the step wait for. For each a worker has a queue with at most one token.
+    """
     if not plan.consequences.deferral.moved:
         return []
     groups = dict.fromkeys(arrived(gate.after) for gate in plan.gates_between_steps)

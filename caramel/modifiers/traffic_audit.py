@@ -1,9 +1,4 @@
-"""The traffic audit: what crosses between tasks, from the graph's edges and from the plan.
-
-A tensor that several ops of one task read is sent there once, as TensorFlow does it. Sizes that
-are known only at run time (rows of sparse gradients, factors of batches of any size) are counted as
-transfers of open size.
-"""
+"""The traffic audit: what crosses between tasks, from the graph's edges and from the plan."""
 
 from __future__ import annotations
 
@@ -49,6 +44,7 @@ def planned_traffic(plan: Plan) -> Traffic:
     tasks = [task_of(device) or device for device in plan.job.devices]
     sent: set[tuple[Hashable, str]] = set()
     for value, source, target, size in _planned_transfers(plan):
+        # A tensor that several ops of one task read is sent there once, as TensorFlow does it.
         if tasks[source] != tasks[target] and (value, tasks[target]) not in sent:
             sent.add((value, tasks[target]))
             traffic.add((tasks[source], tasks[target]), size)
@@ -98,6 +94,7 @@ def _share_transfers(plan: Plan) -> Iterator[_Transfer]:
 def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
     first = plan.gradient(group.members[0])
     if group.pattern == ALL_GATHER:
+        # How many rows there are is known only at run time.
         for part, source, target in product(
             ("values", "indices"), range(plan.workers), range(plan.workers)
         ):
@@ -122,6 +119,7 @@ def _pattern_transfers(
     sizes = chunk_sizes(
         elements, steps.chunks, element_bytes, smallest_bytes=group.smallest_chunk_bytes
     )
+    # A chunk is another value after each addition, and is sent once more.
     version: Counter[tuple[int, int]] = Counter()  # of each worker's value of each chunk
     for step in steps.steps:
         if isinstance(step, Reduce):
@@ -140,6 +138,7 @@ def _is_planned(crossing: Crossing) -> bool:
     source, consumer = crossing.source, crossing.consumer
     if crossing.tensor is not None:
         return is_added(source) and is_added(consumer)
+    # Of control edges, only those that hold updates back may cross.
     sender, receiver = worker_of(source), worker_of(consumer)
     if sender is None or receiver is None:
         return False

@@ -1,9 +1,6 @@
 """Copies of variables, which are taken before a step that may be given up, and put back after it.
 
-What is equal on all workers is copied on its source, from where it is broadcast; what differs
-between them on each. Nothing is copied that is not written meanwhile: a copy shares its variable's
-buffer until then. These nodes are a part of the graph of their own, which a session adds when it
-needs them; what copies it is as far from training as reading a checkpoint.
+What copies variables is as far from training as reading a checkpoint.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ def differs(variable: Variable, plan: Plan) -> bool:
 def copies(plan: Plan) -> Iterator[tuple[int, Variable]]:
     """What is copied: variables, each with the worker whose it is."""
     for variable in plan.job.variables:
+        # What is equal on all workers is copied on its source, from where it is broadcast.
         for worker in range(plan.workers if differs(variable, plan) else 1):
             yield worker, variable
 
@@ -41,6 +39,8 @@ def ops_of(plan: Plan, what: Copy) -> list[str]:
 
 def remember(plan: Plan, handles: Mapping[str, Any], variant: int) -> Any:
     """A GraphDef of what takes copies, puts them back, and lets go of them.
+
+    It is a part of the graph of its own, which a session adds when it needs it.
 
     Args:
         plan: says which variables there are.
@@ -83,6 +83,8 @@ class _Copy:
             shape=static_shape(spec),
         )
         self._writer.last.attr["shared_name"].s = shared.encode()
+        # Nothing is copied that is not written meanwhile: a copy shares its variable's buffer until
+        # then.
         self._assign("take", copy, self._host, self._read("taken_value", handle, self._device))
         back = self._read("value_put_back", copy, self._host)
         self._assign("put_back", handle, self._device, back)

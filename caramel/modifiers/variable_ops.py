@@ -1,11 +1,7 @@
 """Ops beside the training step that read, broadcast, merge and restore variables.
 
 The *source* of a variable is the copy in which it is initialised and restored: the evaluation copy
-if there is one, else worker 0's (they share all but local variables). From there it is broadcast to
-all workers along a tree: whoever has received it sends it on to two others at most, so that no link
-carries it once for each worker, and no sender holds as many copies. Local variables go the other
-way: what those of all workers are together, their sum or mean, is what is saved and evaluated.
-Where it is a sum, worker 0 gets all of a value that is broadcast, and the others begin at zero.
+if there is one, else worker 0's (they share all but local variables).
 """
 
 from __future__ import annotations
@@ -18,11 +14,14 @@ import tensorflow as tf
 
 from caramel.core import names
 from caramel.core.facts import Variable
+from caramel.core.graph import is_differentiable
 from caramel.core.names import TensorRef, added
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, copy_of, static_shape
 
-BRANCHES = 2  # of the tree along which a variable is broadcast
+# Of the tree along which a variable is broadcast: whoever has received it sends it on to so many
+# others at most. So no link carries it once for each worker, and no sender holds as many copies.
+BRANCHES = 2
 
 
 def source_prefix(plan: Plan) -> str:
@@ -72,7 +71,7 @@ def restored_value(variable: Variable) -> TensorRef:
 
 def is_merged(variable: Variable, plan: Plan) -> bool:
     """Whether a variable is a sum or a mean over the workers; there is no mean of integers."""
-    is_float = variable.spec.dtype.startswith(("float", "bfloat", "complex"))
+    is_float = is_differentiable(variable.spec.dtype)
     has_one = variable.name in plan.job.summed or (variable.name in plan.job.local and is_float)
     return has_one and plan.workers > 1
 
@@ -142,6 +141,7 @@ class _VariableOps:
         for worker in broadcast_targets(self._variable, self._plan):
             if worker:
                 value = received[(worker - 1) // BRANCHES]
+                # Only who has somebody to send it on to.
                 if BRANCHES * worker + 1 < self._plan.workers:
                     value = self._relay(worker, value)
                 received.append(value)
@@ -160,11 +160,9 @@ class _VariableOps:
         )
 
     def _write_broadcast(self, worker: int, value: TensorRef) -> None:
-        """A generator's state gets the worker's number added to its key: it draws differently.
-
-        A sum is whole on worker 0, so the others get zeros.
-        """
+        """Assign on a worker what came from the source."""
         variable, device = self._variable, self._device(worker)
+        # A sum is whole on worker 0, so the others begin at zero.
         if variable.name in self._plan.job.summed and worker:
             value = self._writer.add(
                 added(worker, "broadcast_zeros", variable.name),
@@ -174,6 +172,7 @@ class _VariableOps:
                 outputs=[variable.spec],
                 T=variable.spec.dtype,
             )
+        # A generator's state gets the worker's number added to its key: it draws differently.
         if variable.name in self._plan.job.generators and variable.spec.shape:
             offset = np.zeros(variable.spec.elements or 0, np.int64)
             offset[-1] = worker
@@ -196,6 +195,7 @@ class _VariableOps:
         return self._devices[names.in_replica(worker, self._variable.handle)]
 
     def _write_merged(self) -> None:
+        """What the local variables of all workers are together: that is saved and evaluated."""
         variable, plan = self._variable, self._plan
         spec, device = variable.spec, self._home
         adds = variable.name in plan.job.summed

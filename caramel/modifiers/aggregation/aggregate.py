@@ -1,7 +1,6 @@
 """Aggregates the raw gradients between the workers, by ordinary ops.
 
-What post-processes a gradient in the user's graph then reads the aggregated one. How a group is
-aggregated is in `dense`, `sparse` and `factors`, how a gradient is split in `split`.
+What post-processes a gradient in the user's graph then reads the aggregated one.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from caramel.core.names import TensorRef, in_replica, input_string, parse_input, tensor_in_replica
+from caramel.core.names import TensorRef, in_replica, tensor_in_replica
 from caramel.core.plan import ALL_GATHER, FACTORS, AggregatedGradient, Group, Plan
 from caramel.modifiers.aggregation.dense import DenseSum
 from caramel.modifiers.aggregation.factors import FactorSum, add_checksums
 from caramel.modifiers.aggregation.sparse import SparseRows
 from caramel.modifiers.aggregation.split import SplitGradients, comes_in_chunks
 from caramel.modifiers.aggregation.worker_writer import Desk
-from caramel.modifiers.graph_writer import GraphWriter, copy_of
+from caramel.modifiers.graph_writer import GraphWriter, copy_of, read_instead
 
 
 def aggregate(graph_def: Any, plan: Plan) -> Any:
@@ -52,11 +51,7 @@ def _rewire(
         tensor_in_replica(worker, before): after for before, after in zip(raw, tensors, strict=True)
     }
     for consumer in gradient.consumers:
-        node = nodes[in_replica(worker, consumer)]
-        for position, text in enumerate(node.input):
-            tensor = parse_input(text)
-            if tensor in replaced:
-                node.input[position] = input_string(replaced[tensor])
+        read_instead(nodes[in_replica(worker, consumer)], replaced)
 
 
 def _aggregate_group(

@@ -1,22 +1,12 @@
-"""The aggregation of dense tensors: laid side by side, split, summed by a pattern, taken apart.
-
-Every worker lays the members of a group side by side in one flat tensor, splits it into chunks,
-carries out the steps of the group's pattern (`caramel.core.patterns`), and when all chunks are
-there takes the members out of them. Slices that begin and end aligned share their buffer. Copied
-are the last chunk where the group does not end aligned; then members that are no multiple of 64
-bytes (the others are laid down first, so that they all begin and end aligned) and those that lie in
-more than one chunk, which are joined. A part of a gradient that is a group of its own is left in
-chunks, for `split` to join all parts at once.
-"""
+"""The aggregation of dense tensors: laid side by side, split, summed by a pattern, taken apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from caramel.core.facts import SUM
 from caramel.core.graph import TensorSpec, dtype_bytes
-from caramel.core.names import TensorRef, in_group, is_added, kept_flat
+from caramel.core.names import TensorRef, is_added, kept_flat
 from caramel.core.patterns import (
     Gather,
     Reduce,
@@ -27,14 +17,18 @@ from caramel.core.patterns import (
     schedule,
 )
 from caramel.core.plan import Group, Plan
-from caramel.modifiers.aggregation.worker_writer import Desk
+from caramel.modifiers.aggregation.worker_writer import Desk, InGroup
 
 # Sums of these overflow or lose digits, so every worker's part is scaled before it is added.
 SMALL_FLOATS = frozenset({"float16", "bfloat16"})
 
 
-class DenseSum:
+class DenseSum(InGroup):
     """The aggregation of dense tensors of one dtype over all workers.
+
+    Every worker lays the members of a group side by side in one flat tensor, splits it into chunks,
+    carries out the steps of the group's pattern (`core.patterns`), and when all chunks are there
+    takes the members out of them.
 
     Args:
         scope: part of the names of all nodes, to keep several sums of one group apart.
@@ -50,7 +44,8 @@ class DenseSum:
         scope: tuple[str, ...] = (),
         scaled: bool = True,
     ) -> None:
-        self._desk, self._plan, self._group, self._scope = desk, plan, group, scope
+        super().__init__(desk, group, scope)
+        self._plan = plan
         self._weight = plan.weight(plan.gradient(group.members[0]))
         self._averages = scaled and self._weight != SUM
         self._schedule: Schedule = schedule(
@@ -64,6 +59,8 @@ class DenseSum:
         """The aggregated tensors on each worker, from the tensors of each worker."""
         if not any(spec.elements for spec in specs):
             return [list(tensors) for tensors in parts]
+        # Slices that begin and end aligned share their buffer. So members that are no multiple of
+        # 64 bytes, which are copied, come last.
         order = _aligned_first(specs)
         laid = [specs[number] for number in order]
         values, sizes = self._summed([[own[n] for n in order] for own in parts], laid)
@@ -72,7 +69,11 @@ class DenseSum:
         ]
 
     def chunks_of(self, tensors: Sequence[TensorRef], spec: TensorSpec) -> list[list[TensorRef]]:
-        """The aggregated chunks on each worker of one vector, from the vector of each worker."""
+        """The aggregated chunks on each worker of one vector, from the vector of each worker.
+
+        So a part of a gradient that is a group of its own is left in chunks, for `split` to join
+        all parts at once.
+        """
         values, sizes = self._summed([[tensor] for tensor in tensors], [spec])
         specs = [TensorSpec(spec.dtype, (size,)) for size in sizes if size]
         return [
@@ -203,14 +204,12 @@ class DenseSum:
         *,
         finishes: bool,
     ) -> TensorRef:
-        """The operands added from left to right.
-
-        Two at a time: `AddN` begins with whichever operand's memory it can take over, which differs
-        from step to step, and adds more than eight in another order.
-        """
+        """The operands added from left to right."""
         total = _present(operands[0])
         for position, operand in enumerate(operands[1:], start=1):
             is_last = position == len(operands) - 1
+            # Two at a time: `AddN` begins with whichever operand's memory it can take over, which
+            # differs from step to step, and adds more than eight in another order.
             parts = ("sum", str(number)) if is_last else ("partial", str(number), str(position))
             total = self._add(
                 worker, parts, "AddV2", [total, _present(operand)], [spec], T=spec.dtype
@@ -247,27 +246,11 @@ class DenseSum:
         for number, spec in enumerate(specs):
             vector = TensorSpec(dtype, (spec.elements,))
             name = self._name(worker, "joined", str(number))
+            # Members that lie in more than one chunk are copied.
             flat = desk.concatenated(name, worker, pieces[number], vector)
             name = self._name(worker, "aggregated", str(number))
             members.append(desk.reshaped(name, worker, flat, spec))
         return members
-
-    # Nodes
-
-    def _add(
-        self,
-        worker: int,
-        parts: tuple[str, ...],
-        kind: str,
-        inputs: Sequence[TensorRef],
-        outputs: Sequence[TensorSpec],
-        **attributes: Any,
-    ) -> TensorRef:
-        name = self._name(worker, *parts)
-        return self._desk.add(name, worker, kind, inputs, outputs, **attributes)
-
-    def _name(self, worker: int, *parts: str) -> str:
-        return in_group(self._group.name, worker, *self._scope, *parts)
 
 
 def _aligned_first(specs: Sequence[TensorSpec]) -> list[int]:

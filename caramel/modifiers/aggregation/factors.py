@@ -1,16 +1,7 @@
 """The aggregation of a gradient that every worker computes from the factors of all workers.
 
-Where a gradient is the product of much smaller tensors (`caramel.analyzers.factors`), these are
-sent in its place: each worker gets the factors of all, computes the gradient of each worker by the
-very ops of the single-device graph, and adds them up in worker order (sufficient factor
-broadcasting, Xie et al., UAI 2016). So the sum has the bits that it has where `shuffle` adds up
-gradients. Where a worker's part of the batch counts more or less than those of others, so does its
-gradient, wherever it is computed: its share of the mean is sent, too.
-
-The products that wait to be added take memory. So from the third on, one begins when those before
-the one before it are added.
-
-Only processors that compute alike give the same bits everywhere. `add_checksums` lets a step tell.
+Where a gradient is the product of much smaller tensors (`analyzers.factors`), these are sent in its
+place (sufficient factor broadcasting, Xie et al., UAI 2016).
 """
 
 from __future__ import annotations
@@ -30,18 +21,22 @@ from caramel.core.names import (
 )
 from caramel.core.plan import AggregatedGradient, Group, Plan
 from caramel.modifiers.aggregation.dense import SMALL_FLOATS
-from caramel.modifiers.aggregation.worker_writer import Desk
+from caramel.modifiers.aggregation.worker_writer import Desk, InGroup
 
 
-class FactorSum:
+class FactorSum(InGroup):
     """The aggregation of one gradient by its factors.
+
+    Only processors that compute alike give the same bits everywhere; `add_checksums` lets a step
+    tell.
 
     Args:
         nodes: of the graph, by name.
     """
 
     def __init__(self, desk: Desk, plan: Plan, group: Group, nodes: Mapping[str, Any]) -> None:
-        self._desk, self._plan, self._group, self._nodes = desk, plan, group, nodes
+        super().__init__(desk, group)
+        self._plan, self._nodes = plan, nodes
         self._weight = plan.weight(plan.gradient(group.members[0]))
         self._averages = self._weight != SUM
 
@@ -59,7 +54,7 @@ class FactorSum:
         sent = []
         for number, (tensor, spec) in enumerate(zip(factors.tensors, factors.specs, strict=True)):
             own = tensor_in_replica(worker, tensor)
-            self._add(worker, ("factor", str(number)), "Identity", [own], spec, T=spec.dtype)
+            self._add(worker, ("factor", str(number)), "Identity", [own], [spec], T=spec.dtype)
             sent.append(self._desk.gated(gates))
         return sent
 
@@ -68,19 +63,26 @@ class FactorSum:
     ) -> TensorRef:
         """The gradients of all workers, added from left to right, on one worker."""
         spec, totals = gradient.spec, list[TensorRef]()
+        # In the order of the workers: the sum has the bits that it has where `shuffle` adds up
+        # gradients.
         for source, tensors in enumerate(sent):
             own = tensor_in_replica(worker, gradient.values)
             if source != worker:
+                # Products that wait to be added take memory. So from the third on, one begins when
+                # those before the one before it are added.
                 own = self._product(worker, source, tensors, gradient.factors, totals[-2:-1])
+            # The share of a worker is sent, too: its gradient counts the same wherever it is
+            # computed.
             own = self._weighed(worker, source, own, spec)
             if totals:
                 operands = [totals[-1], own]
-                own = self._add(worker, ("sum", str(source)), "AddV2", operands, spec, T=spec.dtype)
+                name = ("sum", str(source))
+                own = self._add(worker, name, "AddV2", operands, [spec], T=spec.dtype)
             totals.append(own)
         total = totals[-1]
         if self._averages and spec.dtype not in SMALL_FLOATS:
             total = self._desk.divided(self._name(worker, "mean"), worker, total, spec)
-        return self._add(worker, ("aggregated", "0"), "Identity", [total], spec, T=spec.dtype)
+        return self._add(worker, ("aggregated", "0"), "Identity", [total], [spec], T=spec.dtype)
 
     def _weighed(self, worker: int, source: int, own: TensorRef, spec: TensorSpec) -> TensorRef:
         """The gradient of one worker as it is to be added."""
@@ -113,30 +115,17 @@ class FactorSum:
             reads = [parse_input(text) for text in node.input]
             inputs = [replaced.get(tensor, tensor) for tensor in reads if tensor is not None]
             name = self._name(worker, "product", str(source), str(number))
+            # By the very ops of the single-device graph, so that the bits are those of the worker's
+            # own.
             result = self._desk.again(name, worker, node, inputs, waits if number == 0 else ())
             replaced = {TensorRef(node.name): result}
         return result
-
-    def _add(
-        self,
-        worker: int,
-        parts: tuple[str, ...],
-        kind: str,
-        inputs: Sequence[TensorRef],
-        spec: TensorSpec,
-        **attributes: Any,
-    ) -> TensorRef:
-        name = self._name(worker, *parts)
-        return self._desk.add(name, worker, kind, inputs, [spec], **attributes)
-
-    def _name(self, worker: int, *parts: str) -> str:
-        return in_group(self._group.name, worker, *parts)
 
 
 def add_checksums(desk: Desk, plan: Plan) -> None:
     """Add what sums up the bits of all gradients that are computed from factors.
 
-    Nothing of it runs unless it is fetched (`caramel.core.names.factor_checksums`).
+    Nothing of it runs unless it is fetched (`core.names.factor_checksums`).
     """
     for worker in range(plan.workers) if plan.factored else ():
         sums = [_checksum(desk, plan, group, worker) for group in plan.factored]

@@ -40,6 +40,7 @@ def arrival_of(plan: Plan, group: Group, worker: int) -> str:
     first = plan.gradient(group.members[0])
     if first.indices is not None:
         return _rows(first, group, worker)[0][1].op
+    # All members get there together, the first one as well as any.
     return in_group(group.name, worker, "aggregated", "0")
 
 
@@ -48,6 +49,7 @@ def _of_group(plan: Plan, group: Group, worker: int) -> list[tuple[TensorRef, Te
     first = plan.gradient(group.members[0])
     if first.indices is not None:
         return _rows(first, group, worker)
+    # What has no elements is the same on all workers.
     if not plan.elements(group):
         return []
     return [

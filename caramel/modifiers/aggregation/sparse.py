@@ -1,9 +1,4 @@
-"""The aggregation of a sparse gradient: rows gathered, or whole matrices added up.
-
-``gather`` brings the rows of all workers to each, in worker order. ``add_up`` adds up whole
-matrices, and beside them how many times each row occurs, so that afterwards exactly the rows that
-any worker touched are updated.
-"""
+"""The aggregation of a sparse gradient: rows gathered, or whole matrices added up."""
 
 from __future__ import annotations
 
@@ -32,6 +27,7 @@ class SparseRows:
         for worker in range(self._plan.workers):
             values, indices = self._local(worker, gradient)
             if gradient.merge_duplicates:
+                # Fewer rows are sent.
                 values, indices = self._merged(worker, values, indices, gradient)
             values = self._weighed(worker, values, row)
             index = TensorSpec(gradient.index_dtype, (None,))
@@ -62,7 +58,11 @@ class SparseRows:
         return gathered
 
     def add_up(self, gradient: AggregatedGradient) -> list[tuple[TensorRef, TensorRef]]:
-        """Aggregated rows that any worker touched, with their numbers."""
+        """Aggregated rows that any worker touched, with their numbers.
+
+        Whole matrices are added up, and beside them how many times each row occurs, so that exactly
+        the rows that any worker touched are updated.
+        """
         dense, touched = [], []
         for worker in range(self._plan.workers):
             values, indices = self._local(worker, gradient)
@@ -149,6 +149,7 @@ class SparseRows:
             kept = kept_flat(self._group.name, worker, name)
             tensor = self._desk.keep(kept, worker, tensor, spec)
         gates = self._desk.gates(self._group, worker)
+        # Only what Caramel's own ops put out may be sent.
         if is_added(tensor.op) and not gates:
             return tensor
         self._add(worker, f"sent_{name}", "Identity", [tensor], [], T=spec.dtype)

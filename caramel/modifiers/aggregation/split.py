@@ -1,13 +1,4 @@
-"""Gradients that are split into parts: taken apart, and joined when all parts are aggregated.
-
-A worker flattens its raw gradient and cuts it into the parts. These are slices of it that begin and
-end aligned, all but perhaps the last one, so no other is copied. What was aggregated of a part
-comes in *pieces*, and the pieces of all parts are joined at once: to join those of each part first
-would copy everything twice.
-
-The update of a gradient moves into the next step if any of its parts is deferred. Then the pieces
-of the other parts, which were aggregated in their step, are kept for it.
-"""
+"""Gradients that are split into parts: taken apart, and joined when all parts are aggregated."""
 
 from __future__ import annotations
 
@@ -87,6 +78,7 @@ class SplitGradients:
         flat = self._desk.reshaped(flattened(worker, name), worker, flat, vector)
         members = self._parts(gradient)
         sizes = [self._plan.spec(member).elements or 0 for member in members]
+        # All begin and end aligned but perhaps the last one, so no other is copied.
         slices = self._desk.slices(split(worker, name), worker, flat, sizes, dtype)
         self._raw.update(((worker, m), s) for m, s in zip(members, slices, strict=True))
 
@@ -100,6 +92,8 @@ class SplitGradients:
     def arrive(self, worker: int, group: Group, number: int, pieces: Sequence[TensorRef]) -> None:
         """Take what was aggregated of a part, a member of a group; keep it if the update moves."""
         member = group.members[number]
+        # The update moves into the next step if any of the parts is deferred; then what was
+        # aggregated in this step is kept for it.
         if _is_kept(self._plan, group, member, self._deferred):
             dtype = self._plan.spec(member).dtype
             sizes = _piece_sizes(self._plan, group, member)
@@ -117,6 +111,8 @@ class SplitGradients:
     def join(self, worker: int, gradient: AggregatedGradient) -> TensorRef:
         """The aggregated gradient, when all its parts have arrived."""
         name = gradient.parameter
+        # The pieces of all parts at once: to join those of each part first would copy everything
+        # twice.
         pieces = [p for member in self._parts(gradient) for p in self._pieces[worker, member]]
         vector = TensorSpec(gradient.spec.dtype, (gradient.elements,))
         flat = self._desk.concatenated(joined(worker, name), worker, pieces, vector)

@@ -17,6 +17,7 @@ from caramel.core.names import (
     arrived,
     control_string,
     in_dtype,
+    in_group,
     sliced,
     token_taken,
 )
@@ -26,6 +27,32 @@ from caramel.modifiers.aggregation.results import arrival
 from caramel.modifiers.batch_weights import SHARE_DTYPE, multiplication, share, uneven
 from caramel.modifiers.carry_over import keep
 from caramel.modifiers.graph_writer import GraphWriter
+
+
+class InGroup:
+    """Writes the nodes of the aggregation of one group.
+
+    Args:
+        scope: part of the names of all nodes, to keep several sums of one group apart.
+    """
+
+    def __init__(self, desk: Desk, group: Group, scope: tuple[str, ...] = ()) -> None:
+        self._desk, self._group, self._scope = desk, group, scope
+
+    def _add(
+        self,
+        worker: int,
+        parts: tuple[str, ...],
+        kind: str,
+        inputs: Sequence[TensorRef],
+        outputs: Sequence[TensorSpec],
+        **attributes: Any,
+    ) -> TensorRef:
+        name = self._name(worker, *parts)
+        return self._desk.add(name, worker, kind, inputs, outputs, **attributes)
+
+    def _name(self, worker: int, *parts: str) -> str:
+        return in_group(self._group.name, worker, *self._scope, *parts)
 
 
 class Desk:
@@ -107,13 +134,13 @@ class Desk:
         """A vector cut into pieces of the given lengths.
 
         A piece that begins and ends aligned shares the vector's memory; any other is copied.
-        `SplitV` copies all pieces if one of them has to be copied, so those behind the last border
-        that is aligned are cut off one by one.
         """
         if len(sizes) == 1:
             return [flat]
         unit = aligned_elements(dtype_bytes(dtype) or 1)
         ends = list(itertools.accumulate(sizes))
+        # `SplitV` copies all pieces if one of them has to be copied, so those behind the last
+        # border that is aligned are cut off one by one.
         count = next((n for n, end in enumerate(ends) if end % unit), len(sizes))
         if count == len(sizes):
             return self._split(name, worker, flat, sizes, dtype)
@@ -210,6 +237,7 @@ class Desk:
         whose = worker if source is None else source
         choice, product, merged = names
         inputs = [tensor, uneven(whose, weight)]
+        # With equal parts, which is the usual case, the gradient is not even copied.
         even = self.add(choice, worker, "Switch", inputs, [spec, spec], T=spec.dtype)
         factors = [TensorRef(even.op, 1), self.share(whose, spec.dtype, weight)]
         weighed = self.add(product, worker, multiplication(weight), factors, [spec], T=spec.dtype)
