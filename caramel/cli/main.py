@@ -1,7 +1,4 @@
-"""The command ``caramel``. Start a worker with ``caramel worker``; see ``caramel --help``.
-
-Importing this file is fast: TensorFlow is imported by the commands that need it.
-"""
+"""The command ``caramel``. Start a worker with ``caramel worker``; see ``caramel --help``."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+# Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.cluster import onednn_check, tcp_check
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.processes import LISTENING
@@ -164,6 +162,7 @@ def profile(
     cluster = None if workers is None else _parse_cluster(workers, "--workers")
     wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
     threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
+    # Before anything is measured, which may take minutes.
     _check_directory(out)
     if cluster is not None:
         cluster.wait_until_reachable(_WORKERS_START_S)
@@ -237,6 +236,7 @@ def plan(
 
     model = ARModel(
         load_job(module).context,
+        # Nothing is run: any addresses will do.
         [f"worker-{number}:1" for number in range(workers)],
         serialization=serialization,
         batching=batching,
@@ -402,6 +402,7 @@ def _cluster_to_trace(text: str | None) -> Cluster:
     if text is not None and text.strip().isdigit():
         return Cluster.local(int(text))
     cluster = Cluster.from_environment() if text is None else _parse_cluster(text)
+    # A process that is a worker itself starts its own server first.
     if cluster.task is None:
         cluster.wait_until_reachable(_WORKERS_START_S)
     return cluster
@@ -427,6 +428,7 @@ def _hints(workers: Cluster, number: int) -> Iterator[str]:
     """What to change on the machine of this worker, said by the first that is on it."""
     addresses = [each.address or "" for each in workers.tasks]
     hosts = [each.rpartition(":")[0] for each in addresses]
+    # One of several on a machine is enough.
     if hosts.index(hosts[number]) == number:
         yield from filter(None, (tcp_check.advice(addresses), onednn_check.advice()))
 

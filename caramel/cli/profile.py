@@ -100,6 +100,7 @@ def _progress() -> Iterator[Callable[[str], Callable[[int, int], None]]]:
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bars:
 
         def add(what: str) -> Callable[[int, int], None]:
+            # A part that has nothing to do is never shown.
             bar = bars.add_task(what, total=None, visible=False)
 
             def move(done: int, total: int) -> None:

@@ -112,6 +112,7 @@ def simulated_curves(
         for each in settings
     }
     _check_cost(hardware)
+    # It sends nothing, so its rates do not matter.
     alone = Host(1.0, 1.0, timing.slowdown)
     points = sweep(outline, hardware, alone=alone, patterns=patterns, progress=progress)
     return Curves(len(outline.gradients), outline.free.computation_s, points)
@@ -259,6 +260,7 @@ def read_hosts(path: Path) -> tuple[HostEntry, ...]:
 
 def _check_entry(entry: HostEntry, where: str) -> None:
     try:
+        # Any rate: only what the entry itself says is looked at.
         _host(entry, 1.0)
     except CaramelError as error:
         raise PlanError(f"{where}: {error}") from None
@@ -273,6 +275,7 @@ def progress_bar() -> Iterator[Callable[[int, int], None]]:
         bar = bars.add_task("settings", total=None)
 
         def move(done: int, total: int) -> None:
+            # Mistakes in options are told before, without a bar above them.
             if not bars.live.is_started:
                 stack.enter_context(bars)
             bars.update(bar, completed=done, total=total)

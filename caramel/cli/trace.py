@@ -95,6 +95,7 @@ def trace_job(
         for _ in range(WARM_UP_STEPS):
             run.step(session.step)
         traced: list[Timeline] = []
+        # One at a time: only afterwards is it known whether a step was a usual one.
         while len(found := _usual(traced)) < steps and len(traced) < _MOST_TRACED * steps + 1:
             traced += run.step(lambda feed: session.trace(1, feed))
     return Traced((found or tuple(traced))[-steps:], model.plan, _predicted(model))
@@ -106,6 +107,7 @@ def _initial_feeds(job: UserJob) -> dict[str, Any]:
     initial = graph.ancestors(
         [*about.table_initializers, *(v.initializer for v in about.variables)]
     )
+    # A feed that is a function need not be asked then.
     if not any(graph[name].kind in PLACEHOLDERS for name in initial):
         return {}
     given = job.feed(0) if callable(job.feed) else job.feed or {}
@@ -208,6 +210,7 @@ class _Run:
         kind = kind_of(key)
         if kind is None:
             return np.concatenate([value] * self._workers) if np.ndim(value) else value
+        # Rows of a variable: the same for all workers.
         if kind == "slices":
             return value
         parts = tuple(np.asarray(part) for part in parts_of(key, value))

@@ -78,6 +78,7 @@ def _describe(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
+        # What stands in installed packages is not the user's.
         if not frame.filename.startswith((own, "<frozen", sys.prefix, sys.base_prefix))
     ]
     where = (

@@ -166,11 +166,3 @@ def _end(children: list[_Child], owner_pid: int, grace_s: float) -> None:
             child.process.wait()
             child.output.close()
             child.errors.close()
-
-
-def processors() -> int:
-    """How many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        # A container may use fewer than there are.
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -22,6 +22,7 @@ from caramel.cluster.cluster import Cluster
 from caramel.cluster.grpc_tuning import whole_messages
 from caramel.cluster.quiet_start import WITHOUT_KERAS
 from caramel.core.errors import ClusterError, WorkerStartError
+from caramel.core.util.fingerprint import processors
 from caramel.native import library, malloc
 from caramel.native.server import start_server, thread_options
 
@@ -198,7 +199,7 @@ def _start_embedded(n: int, options: bytes) -> Servers:
 
 def _start(cluster: Cluster, task: int, options: bytes) -> str:
     which = cluster.tasks[task]
-    at_least = thread_options(inter_op=max(LEAST_INTER_OP_THREADS, processes.processors()))
+    at_least = thread_options(inter_op=max(LEAST_INTER_OP_THREADS, processors()))
     # Before the first server of a process: gRPC reads its variable then, and threads that have
     # begun have heaps of their own.
     malloc.keep_memory()

@@ -119,6 +119,7 @@ def replica_devices(tasks: Sequence[str], wanted: Sequence[str] | None) -> tuple
     devices = []
     for name in wanted:
         device = Device.parse(name)
+        # With one task there is no doubt which is meant.
         if device.task is None and len(known) == 1:
             device = Device(known[0].job, known[0].task, device.kind, device.index)
         if Device(device.job, device.task) not in known:

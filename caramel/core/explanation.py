@@ -1,7 +1,6 @@
 """An explanation: what a plan makes of a step, what bounds it, and what would help, as pure data.
 
-Planners and simulators fill it in; reports show it (`caramel.report`). It is saved and loaded as
-JSON. Figures of the step as a whole are those of the Caramel paper, section 3.1.
+Figures of the step as a whole are those of the Caramel paper, section 3.1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dataflow graph as plain data: ops, what they read, and what they put out.
 
-An `OpGraph` is derived from a GraphDef and never edited. It needs no TensorFlow: the GraphDef and
-the op definitions it is built from are only read through their fields.
+It needs no TensorFlow: the GraphDef and the op definitions it is built from are only read through
+their fields.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ class OpGraph:
             return _read_node(
                 node,
                 op_definitions.get(node.op),
+                # Few kinds call functions: the attributes of others are not gone through.
                 may_call=node.op in calling or node.op not in op_definitions,
             )
 
@@ -211,6 +212,7 @@ class OpGraph:
         """The graph in which the second op of each pair waits for the first one, too."""
         added: dict[str, list[str]] = {}
         for before, after in edges:
+            # An edge that is there already would make another graph of the same one.
             if before not in self.ops[after].control_inputs:
                 added.setdefault(after, []).append(before)
         if not added:
@@ -296,6 +298,7 @@ class OpGraph:
         consumers = self.consumers
         waits = dict.fromkeys(self.ops, 0)
         for op in self:
+            # The edges that close a loop.
             if op.kind != "NextIteration":
                 for consumer in consumers[op.name]:
                     waits[consumer] += 1
@@ -324,14 +327,16 @@ class OpGraph:
             path[name] = None
             name = next(source for source in self.ops[name].sources if source not in done)
         names = list(path)
+        # The path leads from ops to what they wait for.
         return [name, *reversed(names[names.index(name) :])]
 
 
 ARGUMENT = "_Arg"
 """The kind of op that stands for an argument in the body of a function."""
 
-_FEW = 64
+_FEW = 64  # elements of a constant that is kept: shapes, axes, sizes
 _FORMATS = {1: "f", 2: "d", 3: "i", 9: "q"}  # of `struct`, by DataType
+# Attributes that say which axes an op works on.
 _SLICES = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 _BATCHES = ("adj_x", "adj_y")
 _AXES: Mapping[str, tuple[str, ...]] = {
@@ -462,7 +467,9 @@ def _few_elements(tensor: Any) -> tuple[float, ...] | None:
     if tensor.tensor_content:
         return tuple(number for (number,) in struct.iter_unpack(f"<{form}", tensor.tensor_content))
     given = tensor.int_val or tensor.int64_val or tensor.float_val or tensor.double_val
+    # And all of it where it is 0.
     values = tuple(given) or (0,)
+    # A TensorProto leaves out what repeats the last value.
     return (values + (values[-1],) * (size - len(values)))[:size]
 
 
@@ -486,6 +493,7 @@ def _single_integer(node: Any) -> int | None:
 
 def called_functions(node: Any) -> Iterator[str]:
     """Names of the library functions that a NodeDef's attributes refer to, in their keys' order."""
+    # Maps of protos have no order of their own, which must not decide that of branches.
     kinds = [(key, value.WhichOneof("value")) for key, value in node.attr.items()]
     for key, kind in sorted(each for each in kinds if each[1] in ("func", "list")):
         value = node.attr[key]
@@ -509,6 +517,7 @@ def _read_body(
         firsts[node.name] = _first_outputs(node, op_definitions.get(node.op))
 
     def tensor(text: str) -> TensorRef:
+        # In functions tensors are called ``node:output:index``, or like the argument that they are.
         name, _, rest = text.partition(":")
         output, _, index = rest.partition(":")
         first = firsts.get(name, {}).get(output, 0) if index else 0

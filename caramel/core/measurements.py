@@ -11,7 +11,7 @@ class AggregationTimes:
     """Steps that did nothing but aggregate one tensor, or some at the same time.
 
     Attributes:
-        pattern: one of `caramel.core.patterns.PATTERNS`.
+        pattern: one of `patterns.PATTERNS`.
         size_bytes: of all tensors together.
         seconds: of each step, with what an empty step takes.
         tensors: how many, all of the same size.

@@ -1,16 +1,4 @@
-"""Names of nodes and tensors: the only place that builds or parses them.
-
-In the distributed graph every node of the user's graph keeps its name under the prefix of its
-replica (``worker_3/dense/kernel``); a second, unsharded copy on worker 0 may stand under
-``evaluation/``. What Caramel adds stands under ``caramel/`` and names the worker it runs on, as in
-``caramel/group_7/worker_3/reduced_0``. No name of the user can collide with either. Where the graph
-holds several plans for one job (variants), all that belongs to the second and later ones stands
-below one more prefix, as in ``caramel_variant_1/worker_3/dense/kernel``; `without_variant` takes it
-off, and all other functions are about names without it.
-
-References follow TensorFlow's forms: ``op:1`` for a tensor (``op`` means ``op:0`` in a GraphDef's
-inputs), ``^op`` for a control input.
-"""
+"""Names of nodes and tensors: the only place that builds or parses them."""
 
 from __future__ import annotations
 
@@ -24,6 +12,7 @@ READY = f"{_CARAMEL}/ready"
 JOINED_STEP = "caramel_joined_step"
 """In a single-device graph: an op that waits for a train op and for what is fetched with it."""
 _VARIANT = "caramel_variant_"
+# TensorFlow calls what it feeds and receives ``_recv_`` and the name.
 _IN_VARIANT = re.compile(rf"^(_recv_)?{_VARIANT}\d+/")
 
 
@@ -38,6 +27,9 @@ class TensorRef(NamedTuple):
 
 
 # References -------------------------------------------------------------------------------------
+#
+# They follow TensorFlow's forms: ``op:1`` for a tensor (``op`` means ``op:0`` in a GraphDef's
+# inputs), ``^op`` for a control input.
 
 
 def parse_input(text: str) -> TensorRef | None:
@@ -103,6 +95,10 @@ def colocated_op(group: str) -> str | None:
 
 
 # Replicas ---------------------------------------------------------------------------------------
+#
+# In the distributed graph every node of the user's graph keeps its name under the prefix of its
+# replica (``worker_3/dense/kernel``); a second, unsharded copy on worker 0 may stand under
+# ``evaluation/``.
 
 
 def replica_prefix(worker: int) -> str:
@@ -157,6 +153,10 @@ def is_in_evaluation(op: str) -> bool:
 
 
 # Variants ---------------------------------------------------------------------------------------
+#
+# Where the graph holds several plans for one job, all that belongs to the second and later ones
+# stands below one more prefix, as in ``caramel_variant_1/worker_3/dense/kernel``. All functions but
+# these are about names without it.
 
 
 def variant_prefix(number: int) -> str:
@@ -180,6 +180,10 @@ def without_variant(op: str) -> str:
 
 
 # What Caramel adds ------------------------------------------------------------------------------
+#
+# It stands under ``caramel/`` and names the worker it runs on, as in
+# ``caramel/group_7/worker_3/reduced_0``. No name of the user can collide with it, since all of them
+# are under the prefix of a replica.
 
 
 def added(worker: int, *parts: str) -> str:
@@ -375,6 +379,7 @@ def is_added(op: str) -> bool:
 
 def worker_of(op: str) -> int | None:
     """The worker that a node of the distributed graph belongs to, told from its name."""
+    # Only the beginning is looked at: names of parameters may have many parts.
     first, *rest = op.split("/", 3)
     owners = rest[:2] if first == _CARAMEL else [first]
     if owners == [EVALUATION]:

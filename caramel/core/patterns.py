@@ -1,22 +1,8 @@
 """Aggregation patterns as data: who sends which chunk to whom, and who adds what in which order.
 
-A tensor is split into chunks, and every worker starts with its own partial value of each chunk.
-A `Schedule` lists what happens to the chunks, in an order in which it could be carried out:
-
-* `Send(source, target, chunk)`: the source's current value of the chunk travels to the target,
-  which keeps it apart from its own.
-* `Reduce(worker, chunk, order)`: the worker's value becomes the sum of the values it has from the
-  workers named in `order`, added from left to right; its own number stands for its own value.
-* `Gather(source, target, chunk)`: the source's value, which is finished, replaces the target's.
-
-The graph builder, the cost model and the simulator all read this one description. A chunk is
-finished on one worker and copied from there, or added up by each in the same order: so all workers
-end with the same bits.
-
-`shuffle` follows Dean & Ghemawat (2008), `ring` the bucket algorithm (Barnett et al., 1994) and
-`halving_doubling` Thakur & Gropp (2003), the three patterns of the Caramel paper (section 2). With
-`exchange` everyone sends everything to everyone: between two workers these are no more bytes than
-with the others, in one round in place of two. Any number of workers works with each.
+A tensor is split into chunks, and every worker starts with its own partial value of each chunk. The
+graph builder, the cost model and the simulator all read this one description. Any number of workers
+works with each pattern.
 """
 
 from __future__ import annotations
@@ -35,7 +21,10 @@ CHUNK_ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """The source's value of a chunk travels to the target, to be added there."""
+    """The source's current value of a chunk travels to the target, to be added there.
+
+    The target keeps it apart from its own.
+    """
 
     source: int
     target: int
@@ -44,7 +33,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """A worker adds the values of a chunk that it has from the workers in `order`."""
+    """A worker's value of a chunk becomes the sum of those that it has from the workers in `order`.
+
+    They are added from left to right; its own number stands for its own value.
+    """
 
     worker: int
     chunk: int
@@ -54,6 +46,9 @@ class Reduce:
 @dataclass(frozen=True, slots=True)
 class Gather:
     """The finished value of a chunk is copied from the source to the target."""
+
+    # A chunk is finished on one worker and copied from there, or added up by each in the same
+    # order: so all workers end with the same bits.
 
     source: int
     target: int
@@ -65,7 +60,10 @@ Step = Send | Reduce | Gather
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All steps of one aggregation over `workers` workers and `chunks` chunks."""
+    """All steps of one aggregation over `workers` workers and `chunks` chunks.
+
+    They are in an order in which they could be carried out.
+    """
 
     pattern: str
     workers: int
@@ -94,7 +92,11 @@ class Schedule:
 
 
 def _shuffle(workers: int) -> Iterator[Step]:
-    """Chunk c is sent by everyone to worker c, added there in worker order, and sent back."""
+    """Chunk c is sent by everyone to worker c, added there in worker order, and sent back.
+
+    After Dean & Ghemawat (2008); with the next two, one of the patterns of the Caramel paper
+    (section 2).
+    """
     everyone = tuple(range(workers))
     for owner in everyone:
         yield from (Send(source, owner, owner) for source in everyone if source != owner)
@@ -104,7 +106,10 @@ def _shuffle(workers: int) -> Iterator[Step]:
 
 
 def _ring(workers: int) -> Iterator[Step]:
-    """Chunk c starts at worker c + 1 and collects one value at each hop until worker c has all."""
+    """Chunk c starts at worker c + 1 and collects one value at each hop until worker c has all.
+
+    The bucket algorithm (Barnett et al., 1994).
+    """
     for hop in range(workers - 1):
         for chunk in range(workers):
             source = (chunk + 1 + hop) % workers
@@ -120,6 +125,7 @@ def _ring(workers: int) -> Iterator[Step]:
 def _halving_doubling(workers: int) -> Iterator[Step]:
     """Recursive vector halving with distance doubling, then the same way back.
 
+    After Thakur & Gropp (2003).
     With P = 2^k <= workers < 2P, the last workers - P workers first send everything to a partner
     and get the result from it in the end (Thakur & Gropp 2003, section on non-powers of two).
     """
@@ -142,7 +148,10 @@ def _halving_doubling(workers: int) -> Iterator[Step]:
 
 
 def _exchange(workers: int) -> Iterator[Step]:
-    """The one chunk is sent by everyone to everyone, and added in worker order by each."""
+    """The one chunk is sent by everyone to everyone, and added in worker order by each.
+
+    Between two workers these are no more bytes than with the others, in one round in place of two.
+    """
     everyone = tuple(range(workers))
     for source in everyone:
         yield from (Send(source, target, 0) for target in everyone if target != source)
@@ -160,6 +169,7 @@ def _halve(power: int, distance: int) -> Iterator[Step]:
     yield from (Send(worker ^ distance, worker, chunk) for worker, chunk in pairs)
     for worker, chunk in pairs:
         partner = worker ^ distance
+        # In the order of their numbers, so that both partners add alike.
         yield Reduce(worker, chunk, (min(worker, partner), max(worker, partner)))
 
 
@@ -241,6 +251,7 @@ def _moved(step: Step, workers: int, shift: int, offset: int) -> Step:
             return Gather(move(source), move(target), chunk + offset)
         case Reduce(worker, chunk, order):
             moved = tuple(move(member) for member in order)
+            # A sum over all workers keeps its order whatever the shift, and with it its bits.
             in_worker_order = len(order) == workers
             return Reduce(
                 move(worker), chunk + offset, tuple(sorted(moved)) if in_worker_order else moved
@@ -262,6 +273,7 @@ def chunk_sizes(
     for those.
     """
     unit = aligned_elements(element_bytes)
+    # Rounded up.
     units = -(-elements // unit)
     filled = max(1, min(chunks, elements * element_bytes // smallest_bytes))
     bounds = [min(elements, unit * -(-units * chunk // filled)) for chunk in range(filled + 1)]

@@ -32,10 +32,11 @@ class Profile:
     Attributes:
         tensorflow: the version it was measured with.
         machine: what it was measured on; for the network, what the client ran on.
-        graph: hash of the job's graph (`caramel.core.util.fingerprint.graph_hash`) that `timing` is
-        of. timing: of the ops; None if only the network was measured. job: what a step computes and
-        aggregates, for simulating it without the graph. networks: at most one for each number of
-        workers. measurements: what `networks` were fitted to.
+        graph: hash of the job's graph (`util.fingerprint.graph_hash`) that `timing` is of.
+        timing: of the ops; None if only the network was measured.
+        job: what a step computes and aggregates, for simulating it without the graph.
+        networks: at most one for each number of workers.
+        measurements: what `networks` were fitted to.
     """
 
     tensorflow: str
@@ -117,6 +118,7 @@ class Profile:
             )
         networks = {model.workers: model for model in (*self.networks, *newer.networks)}
         measured = {each.workers: each for each in (*self.measurements, *newer.measurements)}
+        # Graph, timing and outline belong together.
         timed = self if newer.timing is None else newer
         return replace(
             newer,

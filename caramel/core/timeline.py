@@ -1,7 +1,6 @@
 """A timeline: what each worker did when, as a simulator predicts it or a trace shows it.
 
-What it says of a step as a whole are the figures of the Caramel paper, section 3.1: computation C,
-communication N, their ratio rho, the overlap coefficient alpha, and the utilisation U.
+Figures of a step as a whole are those of the Caramel paper, section 3.1.
 """
 
 from __future__ import annotations
@@ -169,6 +168,7 @@ def _covered_s(intervals: Iterable[tuple[float, float]]) -> float:
     """The length of the union of intervals."""
     total_s, until_s = 0.0, -math.inf
     for begin_s, end_s in sorted(intervals):
+        # Only what no interval before it covers.
         total_s += max(0.0, end_s - max(begin_s, until_s))
         until_s = max(until_s, end_s)
     return total_s

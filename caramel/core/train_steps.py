@@ -63,6 +63,7 @@ def chosen(step: StepName | None, steps: Iterable[StepName]) -> StepName:
             f"the job has the steps {told(known)}: say which one is meant, by step={known[0]!r}"
         )
     for name in known:
+        # The step 0 of a list is not one that is called "0".
         if name == step and isinstance(name, str) == isinstance(step, str):
             return name
     raise FeedError(f"the job has no step {step!r}; its steps are {told(known)}")

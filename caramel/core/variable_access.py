@@ -1,8 +1,4 @@
-"""Which variables does each op read and write?
-
-Handles are traced back through the ops that pass them on unchanged, into loop frames and branches,
-and forward into the functions that an op calls.
-"""
+"""Which variables does each op read and write?"""
 
 from __future__ import annotations
 
@@ -29,6 +25,7 @@ def state_access(graph: OpGraph, job: TrainingJob) -> StateAccess:
             continue
         read, written = set(), set()
         for position, tensor in enumerate(op.inputs):
+            # Handles go through loop frames and branches, and into the functions that an op calls.
             variable = names.get(handle_of(graph, tensor))
             if variable is None:
                 continue
@@ -88,6 +85,7 @@ def _effect(op: Op, position: int, functions: _FunctionEffects) -> tuple[bool, b
 def _effect_of_kind(kind: str) -> tuple[bool, bool]:
     if kind in op_types.NO_VALUE_OF_VARIABLES:
         return False, False
+    # What is not known is taken to do both.
     return kind not in op_types.ONLY_WRITE_VARIABLES, kind not in op_types.ONLY_READ_VARIABLES
 
 
@@ -119,6 +117,7 @@ class _FunctionEffects:
     def _look(self, name: str, argument: int) -> tuple[bool, bool]:
         function = self._functions.get(name)
         if function is None or not 0 <= argument < len(function.arguments):
+            # An argument that the function does not have is not touched.
             return function is None, function is None
         reads = writes = False
         for node, position in _uses(function, function.arguments[argument]):

@@ -17,10 +17,12 @@ def write_whole(path: Path, text: str) -> None:
     Raises:
         FileError: it cannot be written.
     """
+    # In the same directory: only within one file system is a file replaced at once.
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         with temporary.open("x") as file:
             file.write(text)
+        # Else a crash may leave the new name with nothing in it.
         sync(temporary)
         os.replace(temporary, path)
     except OSError as error:
@@ -39,6 +41,7 @@ def sync(path: Path) -> None:
     Raises:
         OSError: they cannot be written.
     """
+    # Read only, since a directory cannot be opened for writing.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,8 +1,7 @@
 """Measured timings, and plans that proved the fastest, on disk for jobs that start again.
 
 One file for each key in ``$CARAMEL_CACHE``, else ``$XDG_CACHE_HOME/caramel``, else
-``~/.cache/caramel``. Whatever is wrong with a file or the directory, nothing fails: it is as if
-nothing had been kept.
+``~/.cache/caramel``.
 """
 
 from __future__ import annotations
@@ -63,6 +62,7 @@ def drop_plan(key: str) -> None:
 def _kept(name: str, read: Callable[[str], T]) -> T | None:
     try:
         return read((cache_directory() / f"{name}.json").read_text())
+    # Whatever is wrong with a file or the directory, it is as if nothing had been kept.
     except (OSError, TypeError, ValueError, RuntimeError, CaramelError):
         return None
 

@@ -35,9 +35,14 @@ class Machine:
 
 def this_machine(device: str = "CPU") -> Machine:
     """The machine that this process runs on, with the given device."""
-    can_tell = hasattr(os, "sched_getaffinity")  # not on macOS
-    cores = len(os.sched_getaffinity(0)) if can_tell else os.cpu_count() or 1
-    return Machine(_processor(), cores, device)
+    return Machine(_processor(), processors(), device)
+
+
+def processors() -> int:
+    """How many processors this process may use; a container may have fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
@@ -65,6 +70,7 @@ def digest(*parts: str | bytes) -> str:
     found = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
+        # Else "ab", "c" would be "a", "bc".
         found.update(len(data).to_bytes(8, "little"))
         found.update(data)
     return found.hexdigest()
@@ -78,6 +84,7 @@ def _parts(graph_def: Any) -> Iterator[bytes]:
     names = _CountedNames(functions)
     for node in graph_def.node:
         yield names.part(node, node.name)
+    # Functions that are called by their numbers come in the order in which they are mentioned.
     found = sorted(name for name in functions if not _is_counted(name))
     for name in itertools.chain(found, names.mentioned):  # a function may mention others
         for about in (functions.get(name), gradients.get(name)):
@@ -99,6 +106,7 @@ class _CountedNames:
     def __init__(self, functions: Iterable[str]) -> None:
         self.mentioned: list[str] = []
         self._instead: dict[str, str] = {}
+        # A name may be the beginning of another one.
         longest_first = sorted(filter(_is_counted, functions), key=len, reverse=True)
         counted = [re.escape(name) for name in longest_first]
         # By a type such as "PartitionedCall-12" the gradient of a call is found.

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """No collection begins inside it, if it would by itself; also a decorator.
-
-    While hundreds of thousands of objects are made that all stay, the collector would look through
-    them again and again: a tenth of the time it takes to build a large graph.
-    """
+    """No collection begins inside it, if it would by itself; also a decorator."""
+    # While hundreds of thousands of objects are made that all stay, the collector would look
+    # through them again and again: a tenth of the time it takes to build a large graph.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

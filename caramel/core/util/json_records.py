@@ -27,6 +27,7 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [to_json_value(item) for item in value]
     if isinstance(value, frozenset | set):
+        # So that equal records give equal text.
         return sorted(to_json_value(item) for item in value)
     return value
 
@@ -60,6 +61,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if hasattr(kind, "_fields"):
         return _read_named_tuple(kind, value, where)
     if kind is float:
+        # JSON writes 1.0 as 1 where others wrote it.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return float(_expect(is_number, value, "a number", where))
     return _expect(type(value) is kind, value, f"a {kind.__name__}", where)
