@@ -27,7 +27,8 @@ def differs(variable: Variable, plan: Plan) -> bool:
 def copies(plan: Plan) -> Iterator[tuple[int, Variable]]:
     """What is copied: variables, each with the worker whose it is."""
     for variable in plan.job.variables:
-        # What is equal on all workers is copied on its source, from where it is broadcast.
+        # What is equal on all workers is copied on its source, from where it is broadcast; what
+        # differs between them, on each.
         for worker in range(plan.workers if differs(variable, plan) else 1):
             yield worker, variable
 

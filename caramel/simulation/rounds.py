@@ -136,6 +136,8 @@ def exchanges_of(pattern: str, workers: int, shift: int = 0) -> tuple[Exchange, 
 def rounds_of(pattern: str, workers: int, chunk_bytes: tuple[float, ...]) -> tuple[Round, ...]:
     """The rounds of an aggregation, or of one of its parts, at most `MOST_ROUNDS`.
 
+    Where all workers are alike, so are their links, and it is enough to look at one of them.
+
     Args:
         chunk_bytes: size of each chunk, as many as the pattern has.
     """

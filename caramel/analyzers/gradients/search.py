@@ -209,7 +209,10 @@ class Search:
     # Acceptance
 
     def _check(self, cut: TensorRef) -> None:
-        """Raise unless everything between differentiation and the cut is linear."""
+        """Raise unless everything between differentiation and the cut is linear.
+
+        Only then is the gradient of the whole batch the mean, or the sum, of the workers'.
+        """
         self._check_no_scaled_gradient(cut)
         waiting, seen = [cut.op], set()
         while waiting:

@@ -158,6 +158,7 @@ class DenseSum(InGroup):
     ) -> list[TensorRef | None]:
         """The chunks of a flat tensor; None for empty ones."""
         filled = [size for size in sizes if size]
+        # The last one is copied where the group does not end aligned.
         tensors = self._desk.slices(self._name(worker, "chunks"), worker, flat, filled, dtype)
         remaining = iter(tensors)
         return [next(remaining) if size else None for size in sizes]
