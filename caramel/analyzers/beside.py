@@ -71,8 +71,8 @@ class Beside:
                 writing[name] = extra
         if writing and self._pipelines.iterators:  # a step whose pipeline has ended writes nothing
             return tuple(writing)
-        # Safe by itself is what writes local state, or the same on all workers, if nothing else of
-        # the step touches the variable.
+        # A fetch may run beside the step if it writes local variables only, or if all workers write
+        # the same and nothing else in the step touches the variable.
         others = {name: extra for name, extra in writing.items() if not self._is_local(extra)}
         if not others or self._are_alike(set().union(*others.values())):
             return ()
@@ -126,7 +126,7 @@ class Beside:
         writes = self._access.writes
         if not any(variable in writes.get(op, _NOTHING) for op in ops):
             return False
-        # Nothing orders a fetch with the step that is beside it.
+        # A fetch that runs beside the step is in no order with the step's own ops.
         if any(op in self._step for op in ops):
             return True
         before = {op: self._graph.ancestors([op], stop=self._step) for op in ops}

@@ -145,7 +145,7 @@ class Deferrals:
             )
         for name in moved:
             op = self._graph[name]
-            # There is no next step for a part of a loop.
+            # An op inside a loop or a branch cannot be moved out of it.
             if self._frames.frame.get(name, "") or op.kind in op_types.PASS_THROUGH - {"Identity"}:
                 raise PlanError(
                     f"gradients of {named} cannot be deferred: '{name}', which depends on them, is "
@@ -166,7 +166,7 @@ class Deferrals:
                         f"gradients of {named} cannot be deferred: '{name}' reads '{tensor}', "
                         "which cannot be kept for the next step"
                     )
-            # What did not run in the step before cannot be waited for or kept.
+            # It may not have run in the step before: nothing can wait for it then.
             skippable = [s for s in op.sources if s in self._skippable and s not in moved]
             if skippable:
                 raise PlanError(
@@ -197,7 +197,7 @@ class Deferrals:
                     continue
                 parameter = self._raw.get(tensor)
                 aggregated = parameter is not None and name in self._gradients[parameter].consumers
-                # What is deferred itself: the aggregation keeps it.
+                # A deferred gradient itself is kept by its aggregation.
                 if aggregated and parameter in parameters:
                     continue
                 kept = Kept(tensor, self._graph.spec(tensor), aggregated)

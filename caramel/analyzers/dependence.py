@@ -86,7 +86,7 @@ def spread(
         for consumer in graph.consumers[op.name]:
             if _reads(graph, graph[consumer], op, is_cut):
                 reach(consumer, op.name)
-        # Through stacks, tables and variables no edge leads.
+        # No edge connects a push to a stack with its pop; the same holds for tables and variables.
         if op.kind == op_types.STACK_PUSH:
             for pop in pops.get(handle_of(graph, op.inputs[0]), ()):
                 reach(pop, op.name)

@@ -67,7 +67,7 @@ class Scales:
             return found
         given = MEAN if self._job.reduction == "mean" else SUM
         doubt = "" if found.weight in (None, given) else _told(loss, found.weight, given)
-        # The shared part was found for another scale.
+        # The shared parts were found for another reduction than the user says.
         if given == MEAN and found.weight != MEAN:
             return LossScale(given, (), doubt=doubt)
         return LossScale(given, found.shared, doubt=doubt)
@@ -162,7 +162,7 @@ class Scales:
         """The weight of a sum of certain powers; None if a count cannot be read."""
         powers = dict(course.powers)
         examples = -powers.pop(EXAMPLES, 0)
-        # Multiplied by a count: workers' values cannot be weighed by their parts of it.
+        # A loss that is multiplied by a count is no weighted sum of its parts.
         if examples < 0 or any(power > 0 for power in powers.values()):
             return None
         divisors: list[Divisor] = []

@@ -89,8 +89,8 @@ class _Gathering:
         self.adds = {name: self._are_added(name, ops) for name, ops in gathering.items()}
         for name in [name for name, adds in self.adds.items() if adds]:
             adds_sums = self._adds_sums(name, gathering[name])
-            # Not known, or the size of a batch is fixed, so that one number of examples is as good
-            # as another: a mean is what is divided by a count that is the same on all workers.
+            # It cannot be told, or the batch size is fixed, so that means look like sums: then it
+            # is a mean if it is divided by a count that is the same on all workers.
             if adds_sums is None:
                 adds_sums = not self._is_counted_by_steps(name)
             self.adds[name] = adds_sums

@@ -64,8 +64,7 @@ def over_steps(
     name = next(iter(jobs))
     whole = analysis_of(name, every, ())
     access = whole.get(StateAccess)
-    # Variables that gather something do so over all steps; gradients that any step aggregates are
-    # equal.
+    # The cuts of all steps: what any of them aggregates is the same on all workers.
     cuts = [
         cut
         for name, job in jobs.items()
@@ -77,8 +76,8 @@ def over_steps(
     serves = served_parameters(whole.get(OpGraph), every, whole.get(StateAccess))
     jobs = {name: dataclasses.replace(job, serves=serves) for name, job in jobs.items()}
     differing: frozenset[str] = frozenset()
-    # What one step makes differ between workers, such as a moving average, differs for all: none
-    # may let it reach a parameter. That may make more differ, so until nothing is added.
+    # What one step makes differ between workers, such as a moving average, differs for all steps:
+    # none may let it reach a parameter. Each round may find more, so repeat until nothing changes.
     while True:
         jobs = {n: dataclasses.replace(job, differing=differing) for n, job in jobs.items()}
         analyses = {name: analysis_of(name, job, common) for name, job in jobs.items()}

@@ -194,7 +194,7 @@ def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
         return [dataset.name]
     if dataset.kind in _BY_POSITION | _ANY_NUMBER:
         differing = _differs(graph, dataset)
-        # Before it, positions and numbers of elements would be those of one shard.
+        # If shards were taken before it, it would count elements within one shard.
         if differing is None:
             return [dataset.name]
         if dataset.kind in _BY_POSITION:
@@ -203,7 +203,7 @@ def _split_points(graph: OpGraph, dataset: Op) -> list[str]:
                 "gives them in another order on every worker, so shards would overlap; give "
                 f"'{differing}' a seed, or move it behind '{dataset.name}'"
             )
-        # Elements differ between workers here anyway: shards are taken before.
+        # Workers see different elements here (a shuffle without a seed): shards are taken before.
         if dataset.kind == _CHOOSES_BETWEEN_DATASETS:
             # The selector is no source of elements; every worker has all of it.
             inputs = inputs[1:]

@@ -41,7 +41,7 @@ def racing(
     if not reads and beside.isdisjoint(access.writes):
         return Racing()
     order = order_of(graph, job, access, frames, inputs, [*roots, *fetched])
-    # What the step writes behind a gradient is read before that anyway: the gradient takes its
+    # What the step writes behind a gradient is read before that in practice: the gradient takes its
     # time. A counter is written early.
     late = _behind(graph, (op for cut in frontier.cuts for op in cut.consumers), step)
     writing, reading = set[str](), set[str]()

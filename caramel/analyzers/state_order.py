@@ -212,8 +212,7 @@ class _Ordering:
             what = f"nothing can wait for '{first}'" if not ends else f"'{second}' cannot be held"
             obstacle = f"{what}, which is part of a loop or calls a function"
             return UnorderedPair(variable, first, second, (), obstacle)
-        # An end or a begin that was moved out of a loop may be later or earlier than the pair
-        # itself.
+        # Where an end of the edge was moved out of a loop, it may run later than the op itself.
         follows = all(self._position[end] < self._position[begin] for end in ends)
         # Looked for only where it can be: the search goes through the whole step.
         if not (follows and self._follows) and self._waits(ends, begin):
@@ -241,12 +240,11 @@ class _Ordering:
 
     def _ends(self, name: str, second: str) -> Iterator[str]:
         """What an op that runs where `second` does can wait for so that `name` has run."""
-        # A call whose function is put in its place is gone when the graph runs: nothing can wait
-        # for it by control, so the edge begins at what reads its outputs.
+        # TensorFlow inlines such calls, so nothing can wait for them by control: the edge begins at
+        # ops that read their outputs.
         if self._graph[name].kind in _INLINED:
             starts: Iterable[str] = self._readers_of_outputs(name)
-        # An edge may begin in no loop and no branch that its end is not inside: it begins at what
-        # closes that.
+        # An edge must not lead out of a loop or a branch: it begins at what comes out of that.
         elif self._loop(name) not in (ROOT, self._loop(second)):
             starts = self._exits(name)
         else:

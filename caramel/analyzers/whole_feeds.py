@@ -193,7 +193,7 @@ class _Course:
         inputs = tuple(_course(courses, tensor) for tensor in op.inputs)
         at = At(self.graph, op, inputs, None, lambda tensor: self.graph.spec(tensor).shape)
         rows = [n for n, course in enumerate(inputs) if course.kind is Kind.ROWS]
-        # Lost sight of.
+        # It cannot be followed any further.
         if any(inputs[n].axis in (None, OF_ARRAY) for n in rows) or (rows and op.functions):
             self.is_open = True
             return [SHARED]
@@ -205,7 +205,7 @@ class _Course:
                 tensor.op in self._behind_others and n not in rows
                 for n, tensor in enumerate(op.inputs)
             )
-        # Behind these its dimension is gone.
+        # After these ops its dimension is gone.
         if op.kind in _GATHERS and 0 in rows and 1 not in rows:
             return [SHARED]
         if rows and _is_contracted(at, rows[0]):
@@ -265,8 +265,8 @@ class _Course:
             if size is not None and not self._is_size_of_batch(size):
                 self.against.append(against)
             return
-        # Where batches are open, what is made of them is open in its first dimension and fixed in
-        # the others: a batch is met, or surely none.
+        # Batches have an unknown first dimension, and known ones behind it. So what is met is a
+        # batch, or surely none.
         if self._are_others_open and (size is None) == (axis == 0):
             if size is None:
                 self.is_open = True

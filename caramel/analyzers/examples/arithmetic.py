@@ -51,7 +51,7 @@ def added(operands: Sequence[Operand], where: str) -> Course:
         where: names the op, for people.
     """
     given = [o for o in operands if o.course.kind is not Kind.NOTHING]
-    # A zero changes nothing, whatever it stands for.
+    # Adding zeros changes nothing.
     operands = [o for o in given if not o.course.zero] or given[:1]
     courses = [o.course for o in operands]
     if not courses:
@@ -59,7 +59,7 @@ def added(operands: Sequence[Operand], where: str) -> Course:
     trained = any(o.course.trained for o in given)
     if (worst := _worst(courses)) is not None:
         return worst
-    # Zeros count here: rows of zeros plus a number are rows.
+    # Zeros count here for their shape: rows of zeros plus a number are rows.
     rows = _rows_of([o.course for o in given], where)
     if rows is not None:
         return _added_rows(rows, courses, where) if rows.kind is Kind.ROWS else rows
@@ -79,7 +79,7 @@ def _added_rows(rows: Course, courses: Sequence[Course], where: str) -> Course:
     marks = set()
     powers = {c.powers for c in courses if c.kind in (Kind.ROWS, Kind.SHARED)}
     if len(powers) > 1:
-        # No power of a count is true of what is added then.
+        # The terms scale differently with the examples, so their sum has no power of a count.
         marks.add(BY_COUNT)
     others = [c for c in courses if c.kind in (Kind.SUM, Kind.LOCAL)]
     if others:
@@ -93,8 +93,8 @@ def _added_sums(
     courses: Sequence[Course], trained: bool, leaves: frozenset[Leaf] | None, where: str
 ) -> Course:
     """The sum of sums, and of numbers that are the same on every worker."""
-    # What is shared is its own mean: beside means it needs no mention, while in a sum it counts
-    # once and not once for each worker.
+    # A number that is the same everywhere is its own mean, so a mean plus this number is still a
+    # mean. In a sum it must count once, and not once for each worker.
     shared = any(c.kind is Kind.SHARED and not c.powers for c in courses)
     sums = [as_sum(c) for c in courses if c.kind is not Kind.SHARED or c.powers]
     powers = {c.powers for c in sums}
@@ -135,7 +135,7 @@ def multiplied(first: Operand, second: Operand, where: str) -> Course:
         return Course(Kind.SHARED, powers=powers, trained=trained)
     if a.kind is Kind.SHARED or b.kind is Kind.SHARED:
         shared, other = (a, b) if a.kind is Kind.SHARED else (b, a)
-        # A shared part of a sum would not be multiplied as the sum itself.
+        # Not where the sum has a shared part, such as a weight decay: that would scale differently.
         if other.kind is Kind.SUM and not (other.affine and shared.powers):
             leaves = None if shared.powers else other.leaves
             return replace(other, powers=powers, trained=trained, leaves=leaves)
@@ -149,8 +149,8 @@ def _scaled_rows(rows: Course, powers: Powers, factor: Operand | None, where: st
     if factor is None or factor.course.kind is Kind.SHARED:
         return replace(rows, powers=powers)
     count = count_of(factor)
-    # A factor that workers can be told of the whole batch, such as the sum of a mask, is a count
-    # like the number of examples.
+    # The value of this factor on the whole batch can be computed (the sum of a mask, say). So it is
+    # a count, like the number of examples.
     if count is not None and ROOT not in factor.course.marks:
         return replace(rows, powers=multiplied_powers(rows.powers, ((count, 1),)), uniform=False)
     return _marked(replace(rows, powers=powers), {SCALE, *factor.course.marks}, where)
@@ -158,7 +158,7 @@ def _scaled_rows(rows: Course, powers: Powers, factor: Operand | None, where: st
 
 def count_of(operand: Operand) -> Count | None:
     """A scalar as a count, if it can be computed again on every worker and is not trained."""
-    # Differentiation goes through what is trained: the gradient is no product with it.
+    # If it depends on a parameter, gradients have a term for it, too.
     if operand.course.trained or not operand.leaves:
         return None
     return Count("value", operand.tensor, operand.leaves)
@@ -195,7 +195,7 @@ def not_linear(
     if rows is not None:
         if rows.kind is not Kind.ROWS:
             return rows
-        # Counts differ between a part and the whole batch, and there is no power to tell by.
+        # A function of a count, such as its logarithm, does not scale by any power of it.
         marks = {BY_COUNT} if any(c.powers for c in courses) else set()
         others = [c for c in courses if c.kind in (Kind.SUM, Kind.LOCAL)]
         marks |= {SHIFT} if others else set()
@@ -226,7 +226,7 @@ def joined(courses: Sequence[Course], where: str) -> Course:
         powers = {c.powers for c in distinct if c.kind is Kind.ROWS}
         others = {m for c in distinct if c.kind in (Kind.SUM, Kind.LOCAL) for m in c.marks}
         rows = replace(rows, powers=powers.pop() if len(powers) == 1 else (), trained=trained)
-        # A single power was taken out of the set; what is left in it are several.
+        # `pop` has emptied the set if there was one common power. Otherwise there were several.
         return _marked(rows, {*others, *({BY_COUNT} if powers else ())}, where)
     if any(c.kind is Kind.LOCAL for c in distinct):
         return replace(next(c for c in distinct if c.kind is Kind.LOCAL), trained=trained)

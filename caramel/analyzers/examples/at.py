@@ -126,7 +126,7 @@ def _fold_pairs(
     kind: str, first: tuple[float, ...], second: tuple[float, ...]
 ) -> tuple[float, ...] | None:
     size = max(len(first), len(second))
-    # Neither of equal lengths nor a scalar: no broadcast of vectors.
+    # Vectors of different lengths do not broadcast.
     if {len(first), len(second)} - {1, size}:
         return None
     pairs = zip(first * (size // len(first)), second * (size // len(second)), strict=True)

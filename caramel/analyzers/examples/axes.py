@@ -22,7 +22,7 @@ def transpose(at: At) -> Course:
         return course
     if order is None:
         if rank == 2:
-            # An order of two axes that is computed is taken to swap them.
+            # The order is computed, not constant: take it to swap the two axes.
             return replace(course, axis=1 - course.axis)
         if at.graph[at.op.inputs[1].op].kind == "Sub" and rank is not None:  # all reversed
             return replace(course, axis=rank - 1 - course.axis)
@@ -66,7 +66,7 @@ def reshape(at: At) -> Course:
     if course.kind is not Kind.ROWS:
         return course if _keeps_elements(at) else replace(course, elements=None)
     axis, number = example_axis(at, 1)
-    # The new shape itself says where the number of examples stands.
+    # The new shape is computed from the number of examples, which shows the axis.
     if axis is not None and number is not None and number.kind is Kind.SHARED:
         return replace(course, axis=axis)
     found = _reshaped_axis(at, course)
@@ -88,7 +88,7 @@ def _reshaped_axis(at: At, course: Course) -> int | None:
         after = tuple(None if size == -1 else size for size in target)
     if after is None:
         return 0 if course.axis in (0, None) else None
-    # A scalar of one example.
+    # Reshaped to a scalar: there is one example.
     if not after:
         return 0
     open_axes = [axis for axis, size in enumerate(after) if size is None]
@@ -96,12 +96,12 @@ def _reshaped_axis(at: At, course: Course) -> int | None:
     if axis is None:
         return open_axes[0] if open_axes else None
     if axis == 0 or (before is not None and all(size == 1 for size in before[:axis])):
-        # Elements keep their order: examples that came first of all still do.
+        # A reshape keeps the order of elements: if the examples' axis came first, it still does.
         first = next((n for n, size in enumerate(after) if size != 1), 0)
         size, batch = after[first], None if before is None else before[axis]
         if size is None or (at.batch and size % at.batch == 0) or size == batch:
             return first
-        # The one open dimension can only be the batch's.
+        # The only unknown dimension must be the batch's.
         return open_axes[0] if len(open_axes) == 1 and batch is None and first == 0 else None
     if before is not None and None not in before[axis + 1 :]:
         return _axis_by_what_follows([size or 1 for size in before[axis + 1 :]], after)
@@ -124,7 +124,7 @@ def along_axis(at: At) -> Course:
     course = at.inputs[0]
     given, rank = at.integers(1), at.rank(0)
     if course.kind is Kind.ROWS and course.axis is not None:
-        # It may be the examples' axis.
+        # It may work along the examples' axis.
         if given is None or rank is None:
             return unknown(at.where)
         if course.axis in {axis % rank for axis in given}:
@@ -161,7 +161,7 @@ def one_hot(at: At) -> Course:
 def row_by_row(at: At, course: Course) -> Course:
     if course.kind is Kind.ROWS:
         return not_linear([Operand(at.op.inputs[0], course, False)], at.where)
-    # Not linear in a sum, which is no sum any more then.
+    # The softmax of a sum is no sum.
     if course.kind is Kind.SUM:
         return not_linear([Operand(at.op.inputs[0], course, False)], at.where)
     return replace(course, elements=None, leaves=None)

@@ -28,7 +28,7 @@ def where(at: At) -> Course:
     if course.kind is not Kind.ROWS:
         return replace(course, trained=False, elements=None)
     length = Count("rows", TensorRef(at.op.name))
-    # Another number of rows on every worker: a count of its own.
+    # Each worker finds another number of positions.
     return Course(Kind.ROWS, axis=0, length=length, index="selected")
 
 
@@ -52,8 +52,8 @@ def gather(at: At) -> Course:
     if values.kind is Kind.ROWS:
         return _gathered_columns(at, values, axis)
     if indices.kind is Kind.ROWS:
-        # As for any op that is not linear in the numbers, such as an embedding; powers and what the
-        # numbers mean are dealt with below.
+        # A lookup, such as that of an embedding: a row for each number. It is not linear in the
+        # numbers; powers, and what the numbers mean, are handled below.
         found = not_linear(
             [
                 Operand(at.op.inputs[0], replace(values, powers=()), False),
@@ -65,7 +65,7 @@ def gather(at: At) -> Course:
         moved = None if found.axis is None else found.axis + max(0, shift)
         if found.kind is not Kind.ROWS:
             return found
-        # What is looked up for rows lies in them as the numbers did.
+        # Rows that were looked up lie in the order of the numbers.
         kept = indices.index if indices.index in ("beside", "unique") else ""
         return replace(
             found,
@@ -86,12 +86,12 @@ def _gathered_rows(at: At, values: Course, indices: Course, axis: int, batch_dim
     """Rows by the numbers of rows, or in each row by the row's own numbers."""
     if batch_dims > 0 and values.axis is not None and values.axis < batch_dims:
         return replace(values, index="", uniform=False)
-    # Examples are picked by numbers of examples.
+    # Rows of the batch, picked by row numbers that are computed from the batch.
     if values.axis in (axis, None):
         moved = None if indices.axis is None else indices.axis + axis
         of_unique = values.index == "unique"
-        # Rows that were looked up once for each value, spread over all that have it again: none is
-        # left out.
+        # `tf.unique`, a lookup, and this gather: every row has its value again, and none is left
+        # out.
         marks = values.marks - {BY_COUNT} if of_unique else values.marks
         length = indices.length
         return replace(values, axis=moved, length=length, index="", uniform=False, marks=marks)
@@ -105,7 +105,7 @@ def _gathered_columns(at: At, values: Course, axis: int) -> Course:
     if values.axis == axis:
         return local(f"{at.where} takes examples by their position", trained=values.trained)
     if axis < values.axis:
-        # How many axes the numbers bring is not known.
+        # The rank of the indices decides how many axes the result gains.
         if rank is None:
             return unknown(at.where)
         return replace(values, axis=values.axis + rank - 1, index="")
@@ -158,7 +158,7 @@ def unique(at: At) -> list[Course]:
     length = Count("rows", TensorRef(at.op.name))
     why = f"{at.where} leaves out what occurs again"
     marks = course.marks | {BY_COUNT}
-    # A value that two workers have is there once on each of them, so that sums differ.
+    # A value that two workers have is there once on each of them, but once in all on one device.
     once = Course(Kind.ROWS, axis=0, length=length, index="unique", marks=marks, why=why)
     return [once, replace(course, uniform=False, index=""), *[once] * (number - 2)]
 
@@ -177,7 +177,7 @@ def segment_sum(at: At) -> Course:
         return _as(Kind.ROWS, values, axis=0, length=length)
     if values.kind is Kind.ROWS and values.axis in (0, None) and is_plain(last):
         return _as(Kind.SUM, values)
-    # The same is added once for each example.
+    # A shared value is added once for each example.
     if values.kind is Kind.SHARED:
         return Course(Kind.SUM, powers=values.powers, trained=values.trained)
     return local(f"{at.where} adds up by segments", trained=values.trained)
@@ -192,7 +192,7 @@ def _are_rows(graph: OpGraph, tensor: TensorRef) -> bool:
     if op.kind == "Sub":
         while op.kind in behind or op.kind == "Sub":
             op = graph[op.inputs[0].op]
-        # Row splits, less the last one.
+        # A ragged value has one row split more than rows.
         source = graph[op.inputs[0].op] if op.kind == "Shape" else op
         return _is_fed(source, rank=1)
     while op.kind in behind:

@@ -27,7 +27,7 @@ class Kind(Enum):
     SUM = "sum"
     # None of these: a norm, a maximum over the batch, a comparison of examples.
     LOCAL = "local"
-    # An op is before it of which nobody knows what it does.
+    # Computed by an op of which nobody knows what it does.
     UNKNOWN = "unknown"
 
 
@@ -109,7 +109,7 @@ NOTHING = Course(Kind.NOTHING)
 SHARED = Course(Kind.SHARED)
 PARAMETER = Course(Kind.SHARED, trained=True)
 ZERO = Course(Kind.SHARED, zero=True)
-# The number of examples: shared, since every worker is told the sum of all.
+# The number of examples: 1, which is the same everywhere, times the number of examples.
 NUMBER = Course(Kind.SHARED, powers=((EXAMPLES, 1),))
 
 
@@ -149,7 +149,7 @@ def leaves_of(tensor: TensorRef, course: Course, *, is_scalar: bool) -> frozense
     # Only scalars are sent between the workers to be added up.
     if not is_scalar or course.marks or course.kind is Kind.ROWS:
         return None
-    # It is no sum, but may be made of some: the larger one of a count and 1, say.
+    # It is no sum itself, but may be computed from sums: `maximum(count, 1)`, say.
     if course.kind is Kind.LOCAL or course.affine:
         return course.leaves
     powers = as_sum(course).powers

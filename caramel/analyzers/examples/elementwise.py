@@ -106,7 +106,7 @@ def square(at: At) -> Course:
 def homogeneous(at: At) -> Course:
     """Relu and the like: a positive factor may be taken out."""
     operand = at.operand(0)
-    # Counts are positive.
+    # `relu(count * x)` is `count * relu(x)`, since counts are positive.
     if operand.course.kind is Kind.ROWS:
         return operand.course
     return not_linear([operand], at.where)
@@ -115,13 +115,13 @@ def homogeneous(at: At) -> Course:
 def select(at: At) -> Course:
     """One of two tensors, element by element."""
     condition, first, second = at.operands()
-    # What is masked by zeros goes with the examples as it did without.
+    # Zeros in one branch are a mask, which does not change how the other branch scales.
     branches = [o for o in (first, second) if not o.course.zero] or [first]
     if condition.course.kind is Kind.ROWS or any(o.course.kind is Kind.ROWS for o in branches):
         course = added(branches, at.where)
         if condition.course.kind is not Kind.ROWS:
             return replace(course, index="")
-        # A condition only chooses: the counts in it multiply nothing.
+        # The condition only chooses: counts in it do not scale the result.
         bare = replace(condition, course=replace(condition.course, powers=course.powers))
         chosen = added([bare, *branches], at.where)
         return replace(chosen, index="", trained=course.trained, powers=course.powers)
@@ -129,8 +129,8 @@ def select(at: At) -> Course:
     if condition.course.kind is Kind.SHARED and not condition.course.powers:
         return joined([first.course, second.course], at.where)
     sums = [o for o in branches if o.course.kind is Kind.SUM]
-    # A mean, or zero where there is nothing to take it of, as `tf.losses` divide: a worker that has
-    # nothing counts by nothing.
+    # A mean, or zero where there is nothing to average, as `tf.losses` compute it. A worker with
+    # nothing to average has no weight either.
     if len(branches) == 1 or (sums and all(o.course.powers for o in sums)):
         return joined([o.course for o in branches], at.where)
     leaves = joined_leaves(o.leaves for o in (condition, first, second))

@@ -53,8 +53,8 @@ class Examples:
     ) -> None:
         self._graph, self._job, self._sources = graph, job, inputs
         rows = {name for name in inputs.reasons if graph[name].kind in op_types.PLACEHOLDERS}
-        # The same op may be fed a batch or a scalar: it counts as a batch here, and as a scalar in
-        # `with_scalars`.
+        # Placeholders of unknown rank may be fed either; here they count as batches, in
+        # `with_scalars` as scalars.
         rows |= inputs.scalar_only - scalars
         self.batch = _static_batch(graph, job, inputs)
         trained = {v.handle: PARAMETER for v in job.variables if v.trainable}
@@ -131,7 +131,7 @@ class _Evaluation:
         order = list(_order(self._graph, name, self._known, self._pushed))
         loops = any(self._graph[each].kind == "NextIteration" for each in order)
         changed: list[str] = []
-        # In a loop values depend on those of the round before: gone through until nothing changes.
+        # In a loop values depend on those of the round before: repeat until nothing changes.
         for _ in range(_PASSES if loops else 1):
             changed = []
             for each in order:
@@ -143,7 +143,7 @@ class _Evaluation:
                 return
         if loops:
             for each in changed:
-                # What comes out of a loop must not depend on how often it went round.
+                # It still changes after so many rounds: give up.
                 where = f"'{each}' ({self._graph[each].kind})"
                 self._known[each] = [
                     unknown(f"{where} changes from one round of a loop to the next")
@@ -166,20 +166,19 @@ class _Evaluation:
         if op.name in self._given:
             given = self._given[op.name]
             default = self._read(op.inputs[0]) if op.inputs else SHARED
-            # Nobody has to feed it: unless its default is a batch it is taken for an option, such
-            # as a rate.
+            # A placeholder whose default value is no batch is taken for an option, such as a rate.
             if given.axis is None and default.kind is not Kind.ROWS and op.inputs:
                 return [default]  # a placeholder of unknown rank with a default value
             return [given]
         inputs = tuple(self._read(tensor) for tensor in op.inputs)
         if op.kind == "Const":
             numbers = self._graph.numbers.get(op.name)
-            # Zeros are told apart, since whatever they are added to stays what it is.
+            # Zeros are noted, since adding them changes nothing.
             return [ZERO if numbers and not any(numbers) else SHARED]
         at = At(self._graph, op, inputs, self._batch, self.shape)
         if _begins_gradient_array(self._graph, op):
             return [NOTHING]
-        # Forward values come back from stacks, which no edge shows.
+        # v1 loops keep forward values on stacks; no edge connects a push with its pop.
         if op.name in self._pushed:
             return [joined([self._read(each) for each in self._pushed[op.name]], at.where)]
         if op.kind == "Merge" and (bad := self._passed_on(op, inputs, at.where)) is not None:
@@ -195,7 +194,8 @@ class _Evaluation:
         """What is wrong with a loop that passes a value on from one example to the next."""
         for tensor, course in zip(op.inputs, inputs, strict=True):
             source = self._graph[tensor.op]
-            # A loop over examples may carry arrays on, but no value that is made of one example.
+            # A loop over the examples may carry arrays from one round to the next, but no value
+            # that is computed from single examples.
             is_carried = source.kind == "NextIteration" and course.axis == OF_ARRAY
             written = self._graph[source.inputs[0].op].kind if is_carried else ""
             if is_carried and not written.startswith("TensorArray"):
@@ -230,7 +230,8 @@ class _Evaluation:
         for _ in range(_PASSES):
             after = [
                 local(f"{at.where} goes from one example to the next")
-                # A recurrence over examples; variants are lists, which it may go on writing.
+                # A recurrence over the batch. Variants are lists, into which the loop may go on
+                # writing.
                 if course.axis == OF_ARRAY and spec.dtype != "variant"
                 else course
                 for course, spec in zip(
@@ -305,8 +306,8 @@ def _begins_gradient_array(graph: OpGraph, op: Op) -> bool:
     waiting, seen = [op.inputs[0].op], {op.name}
     while waiting:
         before = graph[waiting.pop()]
-        # The flow orders accesses of both arrays; it is the forward array's values that do not
-        # count.
+        # The array of gradients takes over the flow tensor of the forward array, but none of its
+        # values.
         if before.kind in ("TensorArrayWriteV3", "TensorArrayScatterV3"):
             return graph[handle_of(graph, before.inputs[0])].kind == "TensorArrayV3"
         if before.kind in op_types.PASS_THROUGH and before.name not in seen:

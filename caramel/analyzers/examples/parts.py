@@ -87,12 +87,12 @@ def _laid_behind(at: At, parts: Sequence[Course], course: Course) -> Course:
     """Rows behind rows, or behind something that has no rows."""
     if any(c.kind is not Kind.ROWS for c in parts):
         length = Count("rows", TensorRef(at.op.name))
-        # Whatever is divided by its number of rows counts what was laid beside, too.
+        # A mean over its rows would also count what is not of the batch.
         marks, why = course.marks | {BY_COUNT}, f"{at.where} lays something beside the examples"
         return replace(course, length=length, index="beside", marks=marks, why=why)
     lengths = {c.length for c in parts}
-    # Two batches behind each other, as in siamese networks: as many rows as in one, but for a
-    # factor.
+    # Two batches of equal length, as in siamese networks: the number of rows is in proportion to
+    # that of each.
     length = lengths.pop() if len(lengths) == 1 else Count("rows", TensorRef(at.op.name))
     return replace(course, length=length, index="", blocks=sum(c.blocks for c in parts))
 
@@ -113,7 +113,7 @@ def split(at: At) -> list[Course]:
         return [unknown(at.where)] * number
     if given[0] % rank != course.axis:
         return [course] * number
-    # Equal parts of batches that lie behind each other are such batches again.
+    # Cutting two joined batches in half gives the batches back.
     if first and number > 1 and course.blocks % number == 0:
         return [replace(course, index="", blocks=course.blocks // number)] * number
     return [local(f"{at.where} tells examples apart by their position")] * number
@@ -172,7 +172,7 @@ def _sliced_rows(
     strides: Sequence[int] | None,
 ) -> Course:
     """Follow the example axis through the entries of a slice."""
-    # Of bounds that are computed only the number of entries is known.
+    # The bounds are computed: only how many there are is known.
     static = at.shape(2) or at.shape(1)
     entries = len(begin or end or strides or ()) or (static[0] if static else None)
     rank, axis = at.rank(0), course.axis or 0
@@ -222,7 +222,7 @@ def _cut_rows(
     if keeps and starts and ends:
         return replace(course, axis=result)
     low, high = at.inputs[1].elements, at.inputs[2].elements
-    # Up to the number of examples of another tensor: the first of two batches.
+    # Cut at a number of examples: the first of two joined batches.
     if keeps and starts and high is not None and is_number(high[entry]):
         return replace(_first_rows(course), axis=result)
     if keeps and ends and low is not None and is_number(low[entry]):
@@ -264,7 +264,7 @@ def slice_(at: At) -> Course:
     at_begin = begin is not None and begin[course.axis] == 0
     to_end = sizes is not None and sizes[course.axis] in (-1, size)
     first = ends is not None and is_number(ends[course.axis])
-    # The gradient of a join: what was joined is cut out again.
+    # The gradient of a concatenation: each part is cut out again.
     if first and at.graph[at.op.inputs[1].op].kind == "ConcatOffset":
         return _first_rows(course)
     if at_begin and (to_end or (first and course.length != EXAMPLES and not course.marks)):
@@ -285,7 +285,7 @@ def _first_rows(course: Course) -> Course:
 
 def _last_rows(at: At, course: Course) -> Course:
     """What lies behind the first batch."""
-    # What was laid behind the examples was shared.
+    # Behind the examples stands what was joined to them, and is the same on all workers.
     if course.index == "beside":
         return PARAMETER if course.trained else SHARED
     if course.blocks > 1:

@@ -85,7 +85,7 @@ def _contracted(at: At, labels: Sequence[str], out: str) -> Course:
     at_examples = {own[c.axis or 0] for c, own in rows if (c.axis or 0) < len(own)}
     if any(c.axis == OF_ARRAY for c, _ in rows):
         return _of_elements(at, operands, out, rows)
-    # Two different axes have the examples: each is multiplied by each other.
+    # The batch is in two different axes: every example is multiplied by every other one.
     if len(at_examples) != 1:
         return local(
             f"{at.where} compares examples with each other", trained=first.trained or second.trained
@@ -101,7 +101,7 @@ def _contracted(at: At, labels: Sequence[str], out: str) -> Course:
         return product
     if label in out:
         return replace(product, axis=out.index(label), index="")
-    # What is not rows has an axis as long as the batch: weights by position.
+    # The other operand has an entry for each position in the batch.
     if len(rows) == 1 and any(
         label in labels[n] for n, c in enumerate(at.inputs) if c.kind is not Kind.ROWS
     ):

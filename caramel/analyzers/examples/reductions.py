@@ -43,7 +43,7 @@ def reduce_(at: At) -> Course:
             "are among them"
         )
     keeps = bool(at.attribute("keep_dims"))
-    # Axes that go move those behind them to the front.
+    # Axes that are removed before it shift it to the front.
     before = 0 if keeps else sum(axis < course.axis for axis in axes)
     left = replace(course, axis=course.axis - before, index="")
     if at.op.kind in _LINEAR_REDUCTIONS:

@@ -123,8 +123,7 @@ def of_kind(at: At) -> Sequence[Course]:
         # The losses have the batch first, the gradients have time first.
         return [first, replace(first, axis=1)]
     if kind in _BATCH_NORMS and inputs[0].kind is Kind.ROWS:
-        # The output is rows, as if statistics were given; that these are the batch's own is in the
-        # root of the other outputs.
+        # The normalised batch counts as rows; its statistics, which are the worker's own, as local.
         row = not_linear([Operand(at.op.inputs[0], inputs[0], False)], at.where)
         rest = local(f"{at.where} normalises the worker's own batch", root=True, trained=True)
         return [row, *[rest] * (number - 1)]
@@ -170,8 +169,8 @@ def _linear(at: At, position: int) -> Course:
     operands = [
         Operand(
             tensor,
-            # Powers of the linear input are put back behind; of the others only what kind they are
-            # matters.
+            # The op is linear in this input, so its powers pass through. Of the others only the
+            # kind matters.
             replace(other, powers=()) if n == position else replace(other, axis=None),
             at.is_scalar(n),
         )
@@ -193,7 +192,7 @@ def by_rows(at: At) -> Sequence[Course]:
         return [replace(SHARED, trained=trained)] * number
     rows = max(
         (c for c in inputs if c.kind is Kind.ROWS),
-        # A length of its own is more particular than the number of examples.
+        # Rows with a count of their own decide over those that are as many as the examples.
         key=lambda course: course.length != EXAMPLES,
         default=None,
     )

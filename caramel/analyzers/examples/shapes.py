@@ -20,7 +20,7 @@ def _shape_of(at: At, position: int) -> Course:
     if course.kind is not Kind.ROWS or course.axis == OF_ARRAY:
         return SHARED
     if rank is None or course.axis is None or course.axis >= rank:
-        # Of unknown rank: it has no elements to follow, so the whole is marked as a shape.
+        # The rank is not known, so the elements cannot be listed: the vector is marked as a shape.
         return Course(Kind.SHARED, index="shape", axis=course.axis, length=course.length)
     elements = [SHARED] * rank
     elements[course.axis] = number_of(course)
@@ -54,7 +54,7 @@ def _laid_out(at: At, value: Course, axis: int | None, number: Course) -> Course
             zero=value.zero,
             trained=value.trained,
         )
-    # A value of the worker's own batch in every row: as if it were added to rows.
+    # Every row holds a value that was computed from the worker's own batch.
     row = Course(Kind.ROWS, axis=axis, length=length)
     tensor = at.op.inputs[0]
     return not_linear([Operand(tensor, row, False), Operand(tensor, value, False)], at.where)

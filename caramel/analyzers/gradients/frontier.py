@@ -140,7 +140,7 @@ def _cuts(
     graph: OpGraph, regions: Regions, examples: Examples, gradients: list[RawGradient]
 ) -> list[Cut]:
     """Each gradient with the ops that read it outside differentiation."""
-    # Differentiation goes on from some gradients to others: there the worker's own value is wanted.
+    # Some gradients are used to compute others: there the worker's own value must stay.
     inside = graph.data_ancestors([t.op for gradient in gradients for t in gradient.tensors])
     cuts = []
     for gradient in gradients:
@@ -180,7 +180,7 @@ def _shared_inputs(
         if op.kind in op_types.SUMS:
             alike = dict.fromkeys(t for t in values if t not in differing)
             yield from ((op.name, t) for t in alike)
-        # Behind anything else a shared part is no longer one summand.
+        # Behind an op of another kind the shared part is no summand any more.
         if op.kind in op_types.LINEAR and op.name in regions.tail:
             new = [t.op for t in differing if t.op not in seen]
             seen.update(new)

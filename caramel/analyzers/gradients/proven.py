@@ -42,7 +42,8 @@ class ProvenSearch(WiderSearch):
 
     def _accepts(self, tensor: TensorRef, role: str) -> bool:
         course = self._examples.of(tensor)
-        # Whatever was done with values of the worker's own batch, the whole batch has others.
+        # It was combined with values of the worker's own batch; one device has those of the whole
+        # batch.
         if course.marks or tensor.op in self._choosing:
             return False
         if role == ROWS:
@@ -80,7 +81,7 @@ def _wanted_powers(job: TrainingJob, examples: Examples) -> set[Powers]:
     if job.reduction is not None:
         return {PER_EXAMPLE if job.reduction == "mean" else ()}
     of_losses = {as_sum(examples.of(loss)).powers for loss in job.losses}
-    # With a fixed size of a batch a division by it cannot be told from one by any constant.
+    # With a fixed batch size, a division by it looks like one by any constant.
     if job.loss_weight is not None or examples.batch is not None:
         return of_losses
     return {PER_EXAMPLE, (), *of_losses}
@@ -114,7 +115,7 @@ def _conditions(graph: OpGraph, op: Op) -> list[TensorRef]:
     if op.kind not in _CHOICES:
         return []
     condition = op.inputs[_CHOICES[op.kind]]
-    # The `Switch` of a loop chooses by what was compared to go on.
+    # In a loop the condition is computed from comparisons: these decide.
     if graph[condition.op].kind != "LoopCond":
         return [condition]
     compared, waiting = [], [condition]
@@ -159,6 +160,5 @@ def _ending_at_readers(graph: OpGraph, regions: Regions) -> Regions:
         if any(t.op in regions.forward and t.op in regions.differing for t in graph[name].inputs)
         or not any(t.op in between for t in graph[name].inputs)
     )
-    # Everything is tail but those: what is proven to be a sum may be cut anywhere behind a forward
-    # value.
+    # All other ops may be cut: behind a forward value, a proven sum may be aggregated anywhere.
     return replace(regions, core=readers, tail=between - readers)

@@ -107,7 +107,7 @@ class Search:
                 # In a conditional: better cut behind it, where the value is there in every step.
                 cost += _UNCERTAIN if self._predicates[tensor.op] else 0
                 self._cost[tensor] = min(cost, self._cost.get(tensor, cost))
-            # Into the core no further: the cut is to be behind all forward values.
+            # Do not go on into the core: the cut must be behind all forward values.
             if tensor.op in self._regions.tail:
                 waiting += self._behind(tensor.op, role)
 
@@ -230,7 +230,7 @@ class Search:
         if all(is_integer(spec.dtype) for spec in op.outputs):
             return
         values = [t for t in op.inputs if not is_integer(graph.spec(t).dtype)]
-        # A number of entries, as means are divided by, differs between workers but not by value.
+        # Divisors such as the number of entries differ between workers, but depend on shapes only.
         differing = [t for t in values if t.op in self._regions.by_value]
         linear = op.kind in op_types.LINEAR or (
             op.kind in op_types.BILINEAR
