@@ -121,7 +121,7 @@ class Context:
         given = _gradients_by_step(names, gradients or (), variables, pairs)
         parameters = {each.parameter for own in given.values() for each in own}
         variables = tuple(
-            # Whose gradient is given is trained, however it was declared.
+            # A variable whose gradient is given is trained, however it was declared.
             dataclasses.replace(v, trainable=v.trainable or v.name in parameters)
             for v in variables
         )
@@ -204,7 +204,7 @@ class Context:
         controls = [control_string(op) for op in ops]
         other.graph_def.node.add(name=name, op="NoOp", input=controls)
         node = Op(name, "NoOp", "", (), tuple(ops))
-        # One op more: the rest is not read again.
+        # Only one op is new, so the rest need not be read again.
         other.op_graph = dataclasses.replace(self.op_graph, ops={**self.op_graph.ops, name: node})
         return other
 
@@ -332,7 +332,7 @@ def _definitions_in_functions(
     """The OpDefs of kinds that occur in functions only."""
     functions = {function.signature.name for function in graph_def.library.function}
     kinds_inside = {n.op for function in graph_def.library.function for n in function.node_def}
-    # Where the kind is the name of a function, the function is called.
+    # A kind that is the name of a library function is a call of it, and has no OpDef.
     return {kind: graph.op_def_for_type(kind) for kind in kinds_inside - functions - set(known)}
 
 

@@ -73,7 +73,7 @@ def join(kind: Kind, several: Sequence[Parts]) -> Parts:
 def _joined_splits(several: Sequence[np.ndarray]) -> np.ndarray:
     joined = [several[0]]
     for splits in several[1:]:
-        # They go on where those before ended; the first one is 0.
+        # Row splits go on where those before ended; the first one, which is 0, is left out.
         joined.append(splits[1:] + joined[-1][-1])
     return np.concatenate(joined)
 

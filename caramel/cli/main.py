@@ -402,7 +402,7 @@ def _cluster_to_trace(text: str | None) -> Cluster:
     if text is not None and text.strip().isdigit():
         return Cluster.local(int(text))
     cluster = Cluster.from_environment() if text is None else _parse_cluster(text)
-    # A process that is a worker itself starts its own server first.
+    # If this process is a worker itself, its server has not been started yet.
     if cluster.task is None:
         cluster.wait_until_reachable(_WORKERS_START_S)
     return cluster
@@ -428,7 +428,7 @@ def _hints(workers: Cluster, number: int) -> Iterator[str]:
     """What to change on the machine of this worker, said by the first that is on it."""
     addresses = [each.address or "" for each in workers.tasks]
     hosts = [each.rpartition(":")[0] for each in addresses]
-    # One of several on a machine is enough.
+    # One hint for each machine is enough.
     if hosts.index(hosts[number]) == number:
         yield from filter(None, (tcp_check.advice(addresses), onednn_check.advice()))
 

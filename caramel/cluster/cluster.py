@@ -280,7 +280,7 @@ class Cluster:
         return tuple(
             task
             for number, (task, answer) in enumerate(zip(self.tasks, answers, strict=True))
-            # What answers in place of a process that has ended is another one on its port.
+            # Where a worker has ended, another process may answer on its port.
             if not answer or self._exit_code(number) is not None
         )
 
@@ -317,7 +317,7 @@ class Cluster:
             missing = self.unreachable(min(_PROBE_S, max(left_s, 0.1)))
             if not missing:
                 return
-            # No use to wait for these.
+            # Waiting does not help where a process has ended.
             lost = [task for task in missing if self._exit_code(self.tasks.index(task)) is not None]
             if lost:
                 raise WorkerStartError(f"{self._describe_all(lost)} ended before it was needed")
@@ -476,7 +476,7 @@ def _answers(tasks: Sequence[Task], timeout_s: float, *, talk: bool = False) -> 
     Args:
         talk: whether it has to say something, too.
     """
-    # Embedded workers are in this process, and there.
+    # Embedded workers are in this process, so they are there.
     answers = [task.address is None for task in tasks]
     deadline = time.monotonic() + timeout_s
 

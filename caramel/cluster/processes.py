@@ -39,7 +39,7 @@ def worker_command(addresses: Sequence[str], task: int) -> list[str]:
 
 def parent_has_gone(parent_pid: int | None) -> bool:
     """Whether this process has lost the parent `parent_pid`; never so where that is None."""
-    # Who has lost his parent is given another one.
+    # The system gives an orphan another parent.
     return parent_pid is not None and os.getppid() != parent_pid
 
 

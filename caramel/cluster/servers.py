@@ -206,7 +206,7 @@ def _start(cluster: Cluster, task: int, options: bytes) -> str:
     try:
         with whole_messages():
             return start_server(
-                # Options behind others count: what the user has said holds.
+                # In serialized protos the last value counts: what the user has said holds.
                 cluster.as_dict(),
                 which.job,
                 which.index,

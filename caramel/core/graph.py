@@ -212,7 +212,7 @@ class OpGraph:
         """The graph in which the second op of each pair waits for the first one, too."""
         added: dict[str, list[str]] = {}
         for before, after in edges:
-            # An edge that is there already would make another graph of the same one.
+            # Only new edges: if there are none, the graph itself is returned.
             if before not in self.ops[after].control_inputs:
                 added.setdefault(after, []).append(before)
         if not added:
@@ -467,7 +467,7 @@ def _few_elements(tensor: Any) -> tuple[float, ...] | None:
     if tensor.tensor_content:
         return tuple(number for (number,) in struct.iter_unpack(f"<{form}", tensor.tensor_content))
     given = tensor.int_val or tensor.int64_val or tensor.float_val or tensor.double_val
-    # And all of it where it is 0.
+    # A TensorProto without values is all zeros.
     values = tuple(given) or (0,)
     # A TensorProto leaves out what repeats the last value.
     return (values + (values[-1],) * (size - len(values)))[:size]
@@ -493,7 +493,7 @@ def _single_integer(node: Any) -> int | None:
 
 def called_functions(node: Any) -> Iterator[str]:
     """Names of the library functions that a NodeDef's attributes refer to, in their keys' order."""
-    # Maps of protos have no order of their own, which must not decide that of branches.
+    # Sorted, since maps in protos have no order of their own.
     kinds = [(key, value.WhichOneof("value")) for key, value in node.attr.items()]
     for key, kind in sorted(each for each in kinds if each[1] in ("func", "list")):
         value = node.attr[key]

@@ -106,7 +106,7 @@ class Workload:
     def piece_seconds(self, op_s: float) -> tuple[float, ...]:
         """What each piece takes where the runtime takes so much for each op."""
         known = self._piece_seconds
-        # A search asks for the same again and again.
+        # Kept, since a search asks for it thousands of times.
         if op_s not in known:
             known[op_s] = tuple(piece.seconds + op_s * piece.ops for piece in self.chain)
         return known[op_s]

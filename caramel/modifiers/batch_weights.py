@@ -356,7 +356,7 @@ class _Shares:
         inputs = [replaced.get(tensor, tensor) for tensor in reads if tensor is not None]
         self._op(worker, name, node.op, inputs, None, typed=False)
         for key, value in node.attr.items():
-            # Where the other one stands, and what its outputs were like.
+            # These are about the other node's place, and about its outputs.
             if key not in ("_class", "_output_shapes"):
                 self._writer.last.attr[key].CopyFrom(value)
         return str(self._writer.last.name)

@@ -141,7 +141,7 @@ class _VariableOps:
         for worker in broadcast_targets(self._variable, self._plan):
             if worker:
                 value = received[(worker - 1) // BRANCHES]
-                # Only who has somebody to send it on to.
+                # Only workers that send it on to others.
                 if BRANCHES * worker + 1 < self._plan.workers:
                     value = self._relay(worker, value)
                 received.append(value)

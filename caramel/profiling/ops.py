@@ -77,7 +77,7 @@ def profile_steps(
     job = _Job(context, _feeds(context, feed), pipeline_starters(context, initializers))
     job.check_fed()
     runs_on = machine(device)
-    # Whatever times may depend on.
+    # Everything that times may depend on.
     key = digest(
         _VERSION,
         graph_hash(context.graph_def),

@@ -447,7 +447,7 @@ class _Run:
         """The transfers of a link that end now; those that are still to arrive are put off."""
         link.follow(self._clock_s)
         link.due_s, link.first = math.inf, -1.0
-        # What is left by rounding only counts as carried.
+        # What is left only because of rounding counts as carried.
         enough = link.carried + max(1e-6, 1e-12 * link.carried, 2 * NO_TIME_S * link.share)
         enough = max(enough, link.waiting[0].end)
         finished = []

@@ -250,9 +250,10 @@ class _Writer:
             if not group.deferred:
                 after += complete[host]
             copy_s = 0.0 if group.deferred else load.copy_s(self._hardware)
-            # A deferred group is there from the begin: it goes when asking is over.
+            # A deferred group is complete from the begin: it goes when messages have been asked
+            # for.
             after = after or self._asked[host]
-            # One task less, in searches.
+            # Saves a task in searches, which simulate thousands of plans.
             at_once = not self._detailed and not copy_s and len(after) == 1
             starts.append(after[0] if at_once else self._transfers.work(host, copy_s, after))
         self.found.begins[group.name] = starts

@@ -258,7 +258,7 @@ class Transfers:
     def _worth(self, pattern: str, size: float, chunks: float, bytes_per_s: float) -> float:
         """How many bytes each byte of some chunks takes the time of."""
         excess = self._hardware.excess.get(pattern, 1.0)
-        # What a message costs does not grow with it: told as bytes that would take as long.
+        # What a message costs does not depend on its size: it is told as bytes that take as long.
         return excess + self._hardware.message_s * chunks * bytes_per_s / size if size else excess
 
     def _add_up(self, load: Load, host: int, added: float, after: Sequence[int]) -> int:

@@ -61,7 +61,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if hasattr(kind, "_fields"):
         return _read_named_tuple(kind, value, where)
     if kind is float:
-        # JSON writes 1.0 as 1 where others wrote it.
+        # Other programs may write 1.0 as 1.
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return float(_expect(is_number, value, "a number", where))
     return _expect(type(value) is kind, value, f"a {kind.__name__}", where)

@@ -40,7 +40,7 @@ def arrival_of(plan: Plan, group: Group, worker: int) -> str:
     first = plan.gradient(group.members[0])
     if first.indices is not None:
         return _rows(first, group, worker)[0][1].op
-    # All members get there together, the first one as well as any.
+    # All members of a group arrive together, so the first one stands for all.
     return in_group(group.name, worker, "aggregated", "0")
 
 

@@ -27,7 +27,7 @@ class SparseRows:
         for worker in range(self._plan.workers):
             values, indices = self._local(worker, gradient)
             if gradient.merge_duplicates:
-                # Fewer rows are sent.
+                # Rows of equal numbers are added up first, so that fewer are sent.
                 values, indices = self._merged(worker, values, indices, gradient)
             values = self._weighed(worker, values, row)
             index = TensorSpec(gradient.index_dtype, (None,))
