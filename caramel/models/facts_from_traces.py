@@ -1,8 +1,4 @@
-"""What traced steps of a distributed job tell: times of ops, rate and latency of the network.
-
-The ops were timed while gradients were on their way. The least time of an op over all steps and
-workers is one in which the processor had little else to do, so what transfers cost comes on top.
-"""
+"""What traced steps of a distributed job tell: times of ops, rate and latency of the network."""
 
 from __future__ import annotations
 
@@ -23,8 +19,8 @@ from caramel.runtime.traces.step_timeline import timeline_of
 from caramel.simulation.network_model import assumed_network
 
 _PROCESSOR = re.compile(r".*/(device:)?CPU:\d+", re.IGNORECASE)
-_LARGE_BYTES = 64 * 1024
-_SMALL_BYTES = 8 * 1024
+_LARGE_BYTES = 64 * 1024  # tensors that show the rate of a link
+_SMALL_BYTES = 8 * 1024  # and its latency
 _MUCH_FASTER = 2.0
 _USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
 
@@ -37,9 +33,6 @@ def observed_timing(
 ) -> TimingTable:
     """The least time of every op over all steps and workers.
 
-    Where a device runs several ops at a time, a step computes for less time than its ops do
-    together; then that time is the table's `step_s`.
-
     Args:
         steps: for each step the `StepStats` protos of its calls.
         graph: the single-device graph.
@@ -48,6 +41,8 @@ def observed_timing(
     """
     workers = range(len(devices))
     own = [_of_worker(calls, worker) for calls in steps for worker in workers]
+    # The ops were timed while gradients were on their way. The least time of an op is one in which
+    # the processor had little else to do, so what transfers cost comes on top.
     table = timing_table(
         [op_seconds(each, graph) for each in own],
         sizes=[factor_bytes(each, graph) for each in own],
@@ -59,6 +54,8 @@ def observed_timing(
     )
     timelines = [timeline_of(calls, devices) for calls in steps]
     busy_s = statistics.median(each.computation_s for each in timelines)
+    # Where a device runs several ops at a time, a step computes for less time than its ops
+    # together.
     if 0.0 < busy_s < sum(table.seconds.values()):
         return dataclasses.replace(table, step_s=busy_s)
     return table
@@ -69,10 +66,8 @@ def observed_network(
 ) -> NetworkModel:
     """A model of the network from what was sent in traced steps.
 
-    A worker receives at the best rate of all steps while anything larger than 64 KiB is on its
-    link. The rate is that of the fastest worker, since all else makes transfers only seem slower;
-    but if another one has less than half of it, something on its way is slow, and all wait for
-    that. The latency is that of the fastest small tensor.
+    The rate is what workers receive at best while anything larger than 64 KiB is on their links,
+    the latency that of the fastest small tensor.
 
     Args:
         steps: for each step the `StepStats` protos of its calls.
@@ -96,6 +91,8 @@ def observed_network(
         if span.resource == "receive" and span.bytes is not None and span.bytes <= _SMALL_BYTES
     ]
     fastest, slowest = max(best.values()), min(best.values())
+    # The fastest worker counts, since all else makes transfers only seem slower. But where another
+    # one has less than half of its rate, something on its way is slow, and all wait for that.
     rate = slowest if slowest * _MUCH_FASTER < fastest else fastest
     return assumed_network(len(devices), rate, min(small, default=_USUAL_LATENCY_S))
 
