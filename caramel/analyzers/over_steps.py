@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.analysis import Analysis, Analyzer
 from caramel.analyzers.gradients.regions import served_parameters
+from caramel.analyzers.ordered_state import ordered_analysis
 from caramel.core.errors import CaramelError
 from caramel.core.facts import (
     GradientFrontier,
@@ -22,7 +23,6 @@ from caramel.core.graph import OpGraph
 from caramel.core.train_steps import StepName
 
 Fact = TypeVar("Fact")
-AnalysisOf = Callable[[StepName, TrainingJob, Sequence[Any]], Analysis]
 
 
 @dataclass(frozen=True)
@@ -45,17 +45,26 @@ class StepFacts:
 
 
 def over_steps(
-    jobs: Mapping[StepName, TrainingJob], analysis_of: AnalysisOf
+    graph: OpGraph,
+    jobs: Mapping[StepName, TrainingJob],
+    measured: Mapping[StepName, Sequence[Any]],
+    analyzers: Sequence[Analyzer],
 ) -> dict[StepName, StepFacts]:
     """The facts of each step, by its name.
 
     Args:
+        graph: the single-device graph.
         jobs: what each step trains.
-        analysis_of: an analysis of a step, by its name, that knows some more facts.
+        measured: facts that are known of each step already.
+        analyzers: what finds the others.
 
     Raises:
         GraphError: a step cannot be distributed; the message begins with its name.
     """
+
+    def analysis_of(name: StepName, job: TrainingJob, known: Sequence[Any]) -> Analysis:
+        return ordered_analysis(graph, job, [*measured[name], *known], analyzers)
+
     if len(jobs) == 1:
         return {name: StepFacts(job, analysis_of(name, job, ())) for name, job in jobs.items()}
     first, *others = jobs.values()

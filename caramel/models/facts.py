@@ -109,12 +109,8 @@ def find_facts(context: Context, workers: Any, options: ModelOptions) -> JobFact
     profiles: Mapping[StepName, GivenProfile] = by_step(options.profile, list(own), "profile")
     measured = {name: _measured(profiles.get(name), context, len(devices)) for name in own}
     analyzers: tuple[Analyzer, ...] = (*ANALYZERS, *options.analyzers)
-    facts = over_steps(
-        {name: step.job for name, step in own.items()},
-        lambda name, job, known: ordered_analysis(
-            context.op_graph, job, [*measured[name], *known], analyzers
-        ),
-    )
+    jobs = {name: step.job for name, step in own.items()}
+    facts = over_steps(context.op_graph, jobs, measured, analyzers)
     steps = {
         name: KnownStep(step, facts[name], analyzers, measured[name]) for name, step in own.items()
     }

@@ -192,7 +192,7 @@ class Model:
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             config=config,
-            report=self._stopwatch.note,
+            stopwatch=self._stopwatch,
             initial_feeds=initial_feeds,
         )
 

@@ -32,6 +32,7 @@ from caramel.core.facts import Variable
 from caramel.core.names import TensorRef
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.stopwatch import Stopwatch
 from caramel.core.variable_access import handle_of
 from caramel.modifiers import variable_ops
 from caramel.runtime.checkpoint import (
@@ -94,7 +95,7 @@ class Session:
         step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
             graph of a plan may take longer.
         config: options of the TensorFlow session, such as thread counts.
-        report: called with the name and the seconds of each part of the opening.
+        stopwatch: told how long each part of the opening takes.
         initial_feeds: values by tensor or name, of placeholders that initial values depend on.
 
     Raises:
@@ -112,7 +113,7 @@ class Session:
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
         config: Any = None,
-        report: Callable[[str], Any] | None = None,
+        stopwatch: Stopwatch | None = None,
         initial_feeds: Mapping[Any, Any] | None = None,
     ) -> None:
         job = self._job = next(iter(jobs.values()))
@@ -122,7 +123,7 @@ class Session:
         self._end = weakref.finalize(self, _end, self._turns, self._parts)
         self._checked: set[Any] = set()  # fetches and feeds that were found complete
         self._by_handle = {variable.handle: variable for variable in job.plan.job.variables}
-        note = report or (lambda part: None)
+        stopwatch = stopwatch or Stopwatch(False)
         initial = self._whole_feeds(initial_feeds)
         check_initial_feeds(job.context.op_graph, job.context.job, initial)
         self._runner = Runner(
@@ -140,15 +141,15 @@ class Session:
             check_devices(job.context, job.plan.job.devices, available, is_soft=is_soft)
             self._controllers = Controllers(jobs, settings, self._runner, cluster)
             self._parts.callback(self._controllers.close)
-            note("connect")
+            stopwatch.note("connect")
             self._state = SharedState(job, self._runner)
             self._runner.extend()
-            note("place")
+            stopwatch.note("place")
             self._state.initialise(initial, besides=self._controllers.preparation)
         except BaseException:
             self.close()
             raise
-        note("initialise")
+        stopwatch.note("initialise")
 
     @property
     def _controller(self) -> Controller:
