@@ -15,7 +15,6 @@ from caramel.core.plan import Plan
 from caramel.core.profile import Profile
 from caramel.core.util.fingerprint import Machine, graph_hash
 from caramel.planning.pattern_choice import usual_pattern
-from caramel.runtime.control.trials import TrialSettings
 from caramel.simulation.network_model import assumed_network
 from tests.support.networks import (
     CLASSES,
@@ -122,7 +121,7 @@ def test_everything_off_is_the_plain_plan_with_facts_and_defaults_too():
     model = model_of(context, 3, pattern="auto", planner="search", in_flight_bytes=None, **off)
     assert model.decision.outlook is not None
     assert model.plan == caramel.ARModel(context, 3, planner="plain").plan
-    assert model._step.plans.planning(TrialSettings()) is None
+    assert model._step.plans.live_planning() is None
 
 
 def test_a_plan_can_be_saved_edited_and_carried_out():
