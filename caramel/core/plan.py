@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
@@ -318,17 +318,25 @@ class Decided:
         """All parts by name."""
         return {part.name: part for part in self.parts}
 
-    def _check_parts(self) -> None:
-        ends: dict[str, int] = {}
+    @cached_property
+    def parts_of(self) -> Mapping[str, Sequence[Part]]:
+        """The parts of each parameter whose gradient is split, in order."""
+        found: dict[str, list[Part]] = {}
         for part in self.parts:
-            end = ends.get(part.parameter, 0)
-            if part.begin < end:
-                raise PlanError(f"part '{part.name}' begins before the part before it ends")
-            if part.begin > end:
-                raise PlanError(f"no part has elements {end} to {part.begin} of '{part.parameter}'")
-            if part.elements < 1:
-                raise PlanError(f"part '{part.name}' has no elements")
-            ends[part.parameter] = part.end
+            found.setdefault(part.parameter, []).append(part)
+        return found
+
+    def _check_parts(self) -> None:
+        for name, parts in self.parts_of.items():
+            end = 0
+            for part in parts:
+                if part.begin < end:
+                    raise PlanError(f"part '{part.name}' begins before the part before it ends")
+                if part.begin > end:
+                    raise PlanError(f"no part has elements {end} to {part.begin} of '{name}'")
+                if part.elements < 1:
+                    raise PlanError(f"part '{part.name}' has no elements")
+                end = part.end
 
     def _check_gates(self) -> None:
         after: dict[str, list[str]] = {}
@@ -418,27 +426,25 @@ class Plan:
                 raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
 
     def _check_parts(self) -> None:
-        ends: dict[str, int] = {}
-        for part in self.decision.parts:
-            gradient = self.gradient(part.parameter)
-            first_byte = part.begin * (dtype_bytes(gradient.spec.dtype) or 1)
+        for name, parts in self.decision.parts_of.items():
+            gradient = self.gradient(name)
             if gradient.indices is not None:
-                raise PlanError(f"the gradient of '{part.parameter}' is sparse; it cannot be split")
-            if first_byte % CHUNK_ALIGNMENT_BYTES:
+                raise PlanError(f"the gradient of '{name}' is sparse; it cannot be split")
+            for part in parts:
+                first_byte = part.begin * (dtype_bytes(gradient.spec.dtype) or 1)
+                if first_byte % CHUNK_ALIGNMENT_BYTES:
+                    raise PlanError(
+                        f"part '{part.name}' begins at byte {first_byte}, which is no multiple of "
+                        f"{CHUNK_ALIGNMENT_BYTES}"
+                    )
+            if parts[-1].end != gradient.elements:
                 raise PlanError(
-                    f"part '{part.name}' begins at byte {first_byte}, which is no multiple of "
-                    f"{CHUNK_ALIGNMENT_BYTES}"
-                )
-            ends[part.parameter] = part.end
-        for name, end in ends.items():
-            elements = self.gradient(name).elements
-            if end != elements:
-                raise PlanError(
-                    f"the parts of '{name}' end at element {end}, but its gradient at {elements}"
+                    f"the parts of '{name}' end at element {parts[-1].end}, but its gradient at "
+                    f"{gradient.elements}"
                 )
 
     def _check_members(self) -> None:
-        split = {part.parameter for part in self.decision.parts}
+        split = self.decision.parts_of.keys()
         gradients = Counter(gradient.parameter for gradient in self.job.gradients)
         gradients.subtract(split)
         gradients = +gradients + Counter(part.name for part in self.decision.parts)

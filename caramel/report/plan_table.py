@@ -46,7 +46,7 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
 def _title(plan: Plan) -> str:
     own = plan.decision
     deferred = sum(group.deferred for group in own.groups)
-    split = len({part.parameter for part in own.parts})
+    split = len(own.parts_of)
     parts = f"{split} of the gradients in {len(own.parts)} parts; " if split else ""
     return (
         f"{plan.workers} workers, {len(plan.job.gradients)} gradients in {len(own.groups)} groups, "

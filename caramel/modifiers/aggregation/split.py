@@ -64,11 +64,10 @@ class SplitGradients:
     @property
     def gradients(self) -> list[AggregatedGradient]:
         """Those that are split."""
-        names = dict.fromkeys(part.parameter for part in self._plan.decision.parts)
-        return [self._plan.gradient(name) for name in names]
+        return [self._plan.gradient(name) for name in self._plan.decision.parts_of]
 
     def _parts(self, gradient: AggregatedGradient) -> list[str]:
-        return [p.name for p in self._plan.decision.parts if p.parameter == gradient.parameter]
+        return [part.name for part in self._plan.decision.parts_of[gradient.parameter]]
 
     def _cut(self, worker: int, gradient: AggregatedGradient) -> None:
         name, dtype = gradient.parameter, gradient.spec.dtype
