@@ -14,6 +14,7 @@ from caramel.core.errors import FeedError, PlanError
 from caramel.core.util.fingerprint import Machine, this_machine
 from caramel.models.plan_choice import plan_from_traces
 from caramel.runtime.control.drift import DriftMonitor, ReplanSettings
+from caramel.runtime.control.phases import Settled, Tracing
 from caramel.runtime.control.trials import TrialSettings
 from tests.support.networks import (
     CLASSES,
@@ -28,45 +29,37 @@ pytestmark = pytest.mark.usefixtures("quick_plans")
 
 ADDRESSES = ["127.0.0.1:4001", "127.0.0.1:4002"]
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
+BEGINS = {"begins": True, "again": False}
+AGAIN = {"begins": False, "again": True}
 
 
 # When to plan -----------------------------------------------------------------------------------
 
 
-def test_a_job_without_facts_is_traced_after_its_first_steps_and_then_planned():
-    monitor = DriftMonitor(ReplanSettings(first_after=3, traced=2), begins=True, again=False)
+def test_a_job_without_facts_is_planned_after_its_first_steps():
+    monitor = DriftMonitor(ReplanSettings(first_after=3), **BEGINS)
     for _ in range(2):
         monitor.record(0.1)
-    assert not monitor.wants_trace
-    monitor.record(9.0, counts=False)
-    assert not monitor.wants_trace
-    monitor.record(0.1)
-    assert monitor.wants_trace
-    monitor.record_trace()
-    assert monitor.wants_trace
     assert not monitor.wants_plan
-    monitor.record_trace()
-    assert not monitor.wants_trace
+    monitor.record(9.0, counts=False)
+    assert not monitor.wants_plan
+    monitor.record(0.1)
     assert monitor.wants_plan
     monitor.expect(0.05)
     assert not monitor.wants_plan
 
 
 def test_short_steps_are_left_as_they_are():
-    monitor = DriftMonitor(
-        ReplanSettings(first_after=2, least_step_s=0.02), begins=True, again=False
-    )
+    monitor = DriftMonitor(ReplanSettings(first_after=2, least_step_s=0.02), **BEGINS)
     for _ in range(5):
         monitor.record(0.01)
-    assert not monitor.wants_trace
+    assert not monitor.wants_plan
 
 
 def test_drift_is_told_once_and_planned_for_only_if_asked():
     for again in (False, True):
-        monitor = DriftMonitor(
-            ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=again
-        )
-        monitor.expected_s = 0.1
+        settings = ReplanSettings(window=3, drift=1.5, lasting_s=0.5)
+        monitor = DriftMonitor(settings, begins=False, again=again, expected_s=0.1)
         for _ in range(3):
             monitor.record(0.14)
         assert monitor.drift == pytest.approx(1.4)
@@ -77,21 +70,21 @@ def test_drift_is_told_once_and_planned_for_only_if_asked():
         monitor.record(0.2)
         assert monitor.take_news() == pytest.approx(2.0)
         assert monitor.take_news() is None
-        assert monitor.wants_trace == again
+        assert monitor.wants_plan == again
 
 
 def test_steps_that_are_too_short_to_plan_for_drift_without_being_traced():
     settings = ReplanSettings(window=1, lasting_s=0.0, least_step_s=0.02)
-    monitor = DriftMonitor(settings, begins=False, again=True)
+    monitor = DriftMonitor(settings, **AGAIN)
     monitor.expect(0.005)
     monitor.record(0.015)
     assert monitor.plans_again
-    assert not monitor.wants_trace
+    assert not monitor.wants_plan
     assert monitor.take_news() == pytest.approx(3.0)
 
 
 def test_a_disturbance_that_passes_is_no_drift():
-    monitor = DriftMonitor(ReplanSettings(window=1, lasting_s=1.0), begins=False, again=True)
+    monitor = DriftMonitor(ReplanSettings(window=1, lasting_s=1.0), **AGAIN)
     monitor.expected_s = 0.1
     for _ in range(5):
         monitor.record(0.9)
@@ -100,9 +93,7 @@ def test_a_disturbance_that_passes_is_no_drift():
 
 
 def test_where_nothing_is_expected_any_more_the_next_steps_tell():
-    monitor = DriftMonitor(
-        ReplanSettings(window=3, drift=1.5, lasting_s=0.5), begins=False, again=True
-    )
+    monitor = DriftMonitor(ReplanSettings(window=3, drift=1.5, lasting_s=0.5), **AGAIN)
     monitor.expect(None)
     for step_s in (0.1, 0.3, 0.2):
         monitor.record(step_s)
@@ -113,10 +104,10 @@ def test_where_nothing_is_expected_any_more_the_next_steps_tell():
 
 
 def test_nothing_drifts_before_anything_is_expected():
-    monitor = DriftMonitor(ReplanSettings(window=1), begins=False, again=True)
+    monitor = DriftMonitor(ReplanSettings(window=1), **AGAIN)
     monitor.record(100.0)
     assert monitor.drift is None
-    assert not monitor.wants_trace
+    assert not monitor.wants_plan
 
 
 @pytest.mark.processes
@@ -356,6 +347,27 @@ def test_what_goes_wrong_in_planning_costs_no_step(caplog, monkeypatch):
         assert session.metrics().steps == 6
         session.variables()
     assert [m for m in caplog.messages if "planning has failed" in m]
+
+
+def test_plans_are_made_from_steps_that_were_traced_in_a_row(caplog):
+    """Those that were traced before other trials were asked for tell of another time."""
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    model = caramel.ARModel(job.context(), 2)
+    model.add_variant(model.plan, "other")
+    short = TrialSettings(rounds=1, steps=1, skipped=0)
+    with (
+        caplog.at_level(logging.INFO, "caramel"),
+        model.session(replanning=AT_ONCE) as session,
+    ):
+        controller = session._controller
+        while not (isinstance(controller._phase, Tracing) and controller._phase.traces):
+            session.step(job.feed)
+        session.try_plans(short, plans=["own", "other"])
+        while not isinstance(controller._phase, Settled):
+            session.step(job.feed)
+        controller._drift._wants_plan = True  # as if steps had drifted
+        train_steps(session, job, AT_ONCE.traced)
+    assert [m for m in caplog.messages if "planning from" in m] == ["planning from 2 traced steps"]
 
 
 def test_the_planner_of_the_paper_can_plan_again_while_the_job_runs(caplog):

@@ -6,12 +6,16 @@
 `controllers`    which controller does a step? There is one for each step of a job, and for each
                  joint one
 `drift`          when does a running job measure itself and plan again?
+`executors`      the executors of a session's plans, each made when its plan is first asked for
 `kept_variables` the variables as they were before a step that may be given up
 `metrics`        what a session can tell of itself, as plain data
+`phases`         what a controller does with the next steps: leaves them to one plan, traces them,
+                 or tries plans
 `probation`      no plan can stop a job: the first steps of a new plan are given up if they never
                  end
 `settings`       what a user says of how a session chooses between plans, plans anew, and looks for
                  stalls
+`step_times`     how many steps were done, and how long the last ones took
 `trials`         which of several plans is the fastest? Tried in turn, during the first steps of
                  training
 ================ ===================================================================================

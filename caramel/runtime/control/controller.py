@@ -3,23 +3,39 @@
 Every step is an ordinary exact one. Before another plan takes over, what is pending of the last
 step is done. Where the job is to plan while it runs, some steps are traced, the planner is asked
 for plans, and these are tried.
+
+A controller is in one of three phases. These methods lead from one to another:
+
+======== =============== ======== ==============================================================
+from     by              to       when
+======== =============== ======== ==============================================================
+Settled  `_trace`        Tracing  the drift monitor wants a plan
+Tracing  `_plan`         Settled  enough steps were traced, and nothing can be planned from them
+Tracing  `_plan`         Trying   enough steps were traced, and there are plans to try
+Trying   `_make_tried`   Trying   it is the turn of a plan without a graph: all graphs are made
+Trying   `_go_on`        Settled  only one of their graphs could be made
+Trying   `_settle`       Settled  trials are over
+any      `try_plans`     Trying   the user, the planner or `leave_factors` asks for it
+any      `use`           Settled  the user has chosen a plan; nothing is planned from now on
+======== =============== ======== ==============================================================
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from statistics import median
 from typing import Any
 
 from caramel.core.errors import CaramelError, PlanError
 from caramel.runtime.control.drift import DriftMonitor
+from caramel.runtime.control.executors import Executors
 from caramel.runtime.control.metrics import Metrics
+from caramel.runtime.control.phases import Phase, Settled, Tracing, Trying
 from caramel.runtime.control.probation import GivenUpError, Probation
 from caramel.runtime.control.settings import ControlSettings
+from caramel.runtime.control.step_times import StepTimes
 from caramel.runtime.control.trials import Trials, TrialSettings, TrialState
 from caramel.runtime.execution.calls import CallOptions
 from caramel.runtime.execution.distributed_graph import MEMORY_SHARE
@@ -30,8 +46,6 @@ from caramel.runtime.steps.factor_comparison import Unlike
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.plan_executor import PlanExecutor
 from caramel.runtime.steps.step_result import Fetch, StepResult
-
-_RECENT_STEPS = 50
 
 _log = logging.getLogger(__name__)
 
@@ -58,27 +72,21 @@ class Controller:
         watchdog: Watchdog | None = None,
     ) -> None:
         self._job, self._runner, self._plans = job, runner, job.plans
-        self._settings, self._planning, self._watchdog = settings, planning, watchdog
-        self._drift: DriftMonitor | None = None
+        self._settings, self._watchdog = settings, watchdog
+        self._drift: DriftMonitor | None = None  # where nothing is planned while the job runs
         if planning is not None:
             self._drift = DriftMonitor(
-                settings.replanning, begins=planning.begins, again=planning.again
+                settings.replanning,
+                begins=planning.begins,
+                again=planning.again,
+                expected_s=planning.expected_s,
             )
-            self._drift.expected_s = planning.expected_s
+        self._phase: Phase = Settled()
         self._may_factor = True
-        self._traces: list[list[Any]] = []
-        self._trials: Trials | None = None
-        self._is_trying = False
-        self._are_made = False  # the plans that are tried
-        self._steps = 0
-        self._recent_s: deque[float] = deque(maxlen=_RECENT_STEPS)
-        self._usual_s: deque[float] = deque(maxlen=_RECENT_STEPS)  # likewise, of usual ones only
-        self._executor = self._last = PlanExecutor(self._plans.ensure(plan), job, runner)
-        self._executors = {plan: self._executor}
-        self._beginning: dict[str, PlanExecutor] = {}  # those that were interrupted may begin again
+        self._times = StepTimes()
         self._probation = Probation(job, runner)
-        self._probation.prepare(plan)
-        self._given_up = 0  # how many plans
+        self._executors = Executors(job, runner, self._probation, plan)
+        self._executor = self._last = self._executors.of(plan)
 
     @property
     def job(self) -> Job:
@@ -107,23 +115,12 @@ class Controller:
             tf.errors.OpError: an op has failed; that step does not count.
         """
         self._take_turn()
-        if self._drift is not None and not self._is_trying and self._drift.wants_trace:
-            return self._traced(fetches, feeds)
-        begin_s, given_up = time.perf_counter(), self._given_up
-        result = self.step_as_before(fetches, feeds)
-        if self._given_up > given_up:  # its time says nothing
-            return result
-        step_s = time.perf_counter() - begin_s
-        self._recent_s.append(step_s)
-        if result.is_usual:
-            self._usual_s.append(step_s)
-        if self._watchdog is not None and result.is_usual:
-            self._watchdog.record(self._last.name, step_s)
-        if self._is_trying and self._trials is not None:
-            self._trials.record(step_s, counts=result.is_usual)
-        elif self._drift is not None:
-            self._drift.record(step_s, counts=result.is_usual)
-            self._tell_drift(self._drift)
+        if isinstance(self._phase, Tracing):
+            return self._traced_step(self._phase, fetches, feeds)
+        begin_s = time.perf_counter()
+        result, is_as_planned = self._step(fetches, feeds)
+        if is_as_planned:
+            self._record(time.perf_counter() - begin_s, is_usual=result.is_usual)
         return result
 
     def step_as_before(
@@ -141,20 +138,27 @@ class Controller:
                 was not begun.
             WorkerLostError, tf.errors.OpError: as `step`.
         """
+        return self._step(fetches, feeds, traces)[0]
+
+    def _step(
+        self, fetches: Sequence[Fetch], feeds: SplitFeeds, traces: list[Any] | None = None
+    ) -> tuple[StepResult, bool]:
+        """A step, and whether no plan was given up in it: else its time says nothing."""
         if traces is not None:
             self._runner.check_labels()
-        executor = self._executor
+        executor, is_as_planned = self._executor, True
         if not executor.serves(fetches):
-            self.flush(traces)
-            executor = self._executor_of(self._plans.undeferred(factored=self._may_factor))
+            is_as_planned = self._flush(traces)
+            executor = self._executors.of(self._plans.undeferred(factored=self._may_factor))
         self._last = executor
+        number, usual_s = self._times.steps + 1, self._times.usual_s
         try:
-            with self._watched(executor, self._steps + 1, traces) as options:
-                result = self._probation.step(executor, fetches, feeds, self._usual_s, options)
+            with self._watched(executor, number, traces) as options:
+                result = self._probation.step(executor, fetches, feeds, usual_s, options)
         except GivenUpError as given_up:
-            result = self._by_plain(given_up, self._steps + 1, traces)
-        self._steps += 1
-        return result
+            result, is_as_planned = self._by_plain(given_up, number, traces), False
+        self._times.steps += 1
+        return result, is_as_planned
 
     def _by_plain(self, given_up: GivenUpError, last: int, traces: list[Any] | None) -> StepResult:
         """Do steps of a plan that was given up by the plain one, which goes on in its place.
@@ -163,10 +167,9 @@ class Controller:
             last: the number of the last of them.
             traces: gets the `RunMetadata` of their calls; None for no trace.
         """
-        self._given_up += 1
-        executor = self._executor_of(self._plans.give_up(given_up.plan))
-        if self._trials is not None:
-            self._trials.leave_out(given_up.plan)
+        executor = self._executors.of(self._plans.give_up(given_up.plan))
+        if self._phase.trials is not None:
+            self._phase.trials.leave_out(given_up.plan)
         if self._executor.name == given_up.plan:
             self._executor = executor
         self._last = executor
@@ -175,6 +178,30 @@ class Controller:
             with self._watched(executor, number, traces) as options:
                 result = executor.step(fetches, feeds, options)
         return result
+
+    @contextmanager
+    def _watched(
+        self, executor: PlanExecutor, number: int, traces: list[Any] | None
+    ) -> Iterator[CallOptions]:
+        """How to make the calls of a step, by its number, which is watched in this context."""
+        if self._watchdog is None:
+            yield CallOptions(traces)
+            return
+        expected_s = self._drift.expected_s if self._drift else None
+        is_traced = traces is not None
+        with self._watchdog.over(executor, number, expected_s, is_traced=is_traced) as look:
+            yield CallOptions(traces, look)
+
+    def _record(self, step_s: float, *, is_usual: bool) -> None:
+        """A step that was not traced took so long, in seconds."""
+        self._times.record(step_s, is_usual=is_usual)
+        if self._watchdog is not None and is_usual:
+            self._watchdog.record(self._last.name, step_s)
+        if isinstance(self._phase, Trying):
+            self._phase.trials.record(step_s, counts=is_usual)
+        elif self._drift is not None:
+            self._drift.record(step_s, counts=is_usual)
+            self._tell_drift(self._drift)
 
     def leave_factors(self, unlike: Unlike) -> None:
         """Go on without factors, from which workers do not compute the same bits.
@@ -191,31 +218,17 @@ class Controller:
         )
         self._may_factor = False
         names, settings = self._plans.leave_factors(self._executor.name), None
-        if self._trials is not None:
-            settings = self._trials.settings
-            names += [plan.name for plan in self._trials.state().plans]
-        if self._planning is not None and self._drift is not None:
+        if (trials := self._phase.trials) is not None:
+            settings = trials.settings
+            names += [plan.name for plan in trials.state().plans]
+        if self._drift is not None:
             settings = settings or self._settings.trials
             self._drift.expect(None)
-            self._traces = []
         if settings is None:
             self._keep(names[0])
             return
         self.try_plans(list(dict.fromkeys(names)), settings)
         self._switch(names[0])
-
-    @contextmanager
-    def _watched(
-        self, executor: PlanExecutor, number: int, traces: list[Any] | None
-    ) -> Iterator[CallOptions]:
-        """How to make the calls of a step, by its number, which is watched in this context."""
-        if self._watchdog is None:
-            yield CallOptions(traces)
-            return
-        expected_s = self._drift.expected_s if self._drift else None
-        is_traced = traces is not None
-        with self._watchdog.over(executor, number, expected_s, is_traced=is_traced) as look:
-            yield CallOptions(traces, look)
 
     def use(self, name: str) -> None:
         """Let a plan do all following steps; trials and planning end.
@@ -230,8 +243,7 @@ class Controller:
                 f"plan '{name}' sends factors, from which the workers of this session do not "
                 "compute the same bits"
             )
-        self._trials, self._is_trying = None, False
-        self._planning = self._drift = None
+        self._phase, self._drift = Settled(), None
         self._keep(name)
 
     def try_plans(self, names: Sequence[str], settings: TrialSettings) -> None:
@@ -247,32 +259,40 @@ class Controller:
         tried = list(filter(self._may_send, names))
         if names and not tried:
             raise PlanError("all these plans send factors, which this session has left")
-        self._trials, self._is_trying, self._are_made = Trials(tried, settings), True, False
+        self._phase = Trying(Trials(tried, settings))
 
-    def flush(self, traces: list[Any] | None = None) -> None:
+    def flush(self) -> None:
         """Do what is pending of the last step.
+
+        Raises:
+            WorkerLostError, tf.errors.OpError: it has failed.
+        """
+        self._flush()
+
+    def _flush(self, traces: list[Any] | None = None) -> bool:
+        """Do what is pending of the last step; whether no plan was given up in that.
 
         Args:
             traces: gets the `RunMetadata` of the calls; None for no trace.
         """
         try:
-            with self._watched(self._executor, self._steps, traces) as options:
-                self._probation.flush(self._executor, self._usual_s, options)
+            with self._watched(self._executor, self._times.steps, traces) as options:
+                self._probation.flush(self._executor, self._times.usual_s, options)
         except GivenUpError as given_up:
-            self._by_plain(given_up, self._steps, traces)
+            self._by_plain(given_up, self._times.steps, traces)
+            return False
+        return True
 
     def metrics(self) -> Metrics:
         """How training goes; another thread may do a step meanwhile."""
-        trials, monitor = self._trials, self._drift
-        expected_s = monitor.expected_s if monitor else None
-        drift = monitor.drift if monitor else None
+        trials, drift = self._phase.trials, self._drift
         return Metrics(
-            self._steps,
+            self._times.steps,
             self._last.name,
-            tuple(self._recent_s),
+            tuple(self._times.recent_s),
             trials.state() if trials else None,
-            expected_s,
-            drift,
+            drift.expected_s if drift else None,
+            drift.drift if drift else None,
             self._watchdog.stalls if self._watchdog else (),
             tuple(sorted(self._job.context.job.whole_feeds)),
         )
@@ -280,47 +300,53 @@ class Controller:
     def close(self) -> None:
         """End all threads: first those that look into steps, then those of the executors."""
         with ExitStack() as ending:
-            for executor in (*self._executors.values(), *self._beginning.values()):
-                ending.callback(executor.close)
+            ending.callback(self._executors.close)
             if self._watchdog is not None:
                 ending.callback(self._watchdog.close)
 
+    # From one phase to another
+
     def _take_turn(self) -> None:
         """Let the plan whose turn it is, or the one that was chosen, do the next step."""
-        if self._trials is None or not self._is_trying:
-            return
-        if not self._trials.is_over:
-            if self._are_made or self._trials.turn in self._executors or self._make_tried():
-                self._switch(self._trials.turn)
-            return
-        state = self._trials.state()
-        self._keep(state.turn)
-        self._is_trying = False
-        if len(state.plans) == 1:  # nothing was compared
-            return
-        _log.info("plan '%s' is kept: %s", state.turn, _told(state))
-        if self._planning is not None and self._drift is not None:
-            self._plans.keep(state.turn)
-            self._drift.expect(next(p.median_s for p in state.plans if p.name == state.turn))
+        phase = self._phase
+        if isinstance(phase, Trying):
+            if phase.trials.is_over:
+                self._settle(phase.trials)
+            elif not phase.are_made and phase.trials.turn not in self._executors:
+                self._make_tried(phase.trials)
+        if isinstance(self._phase, Trying):
+            self._switch(self._phase.trials.turn)
+        elif (
+            isinstance(self._phase, Settled) and self._drift is not None and self._drift.wants_plan
+        ):
+            self._trace(self._phase)
 
-    def _make_tried(self) -> bool:
+    def _make_tried(self, trials: Trials) -> None:
         """Let all plans that are tried be made, so that TensorFlow has to place them only once.
 
         What goes wrong in that costs no training: the others are tried without those, and without
-        those for which there is not enough memory. Says whether there is more than one to try; if
-        not, the trials end here.
+        those for which there is not enough memory.
         """
-        assert self._trials is not None
         _log.info("making the plans that are tried; a large job takes a while")
+        tried = [plan.name for plan in trials.state().plans]
+        made = self._made(tried)
+        if len(made) == 1:
+            self._go_on(made[0])
+        else:
+            trials = Trials(made, trials.settings) if len(made) < len(tried) else trials
+            self._phase = Trying(trials, are_made=True)
+
+    def _made(self, names: Sequence[str]) -> list[str]:
+        """Those of some plans whose graphs are there or could be made."""
         made, left_out = [], []
-        for plan in self._trials.state().plans:
-            if not self._plans.has_room_for(plan.name):
-                left_out.append(f"'{plan.name}'")
+        for name in names:
+            if not self._plans.has_room_for(name):
+                left_out.append(f"'{name}'")
                 continue
             try:
-                made.append(self._plans.ensure(plan.name).name)
+                made.append(self._plans.ensure(name).name)
             except CaramelError:
-                _log.warning("plan '%s' cannot be made, and is not tried", plan.name, exc_info=True)
+                _log.warning("plan '%s' cannot be made, and is not tried", name, exc_info=True)
         if left_out:
             _log.warning(
                 "not tried: %s; with more plans, graphs would take more than %.0f %% of this "
@@ -328,39 +354,52 @@ class Controller:
                 ", ".join(left_out),
                 100 * MEMORY_SHARE,
             )
-        if len(made) == 1:
-            self._trials, self._is_trying = None, False
-            if self._planning is not None and self._drift is not None:
-                self._plans.go_on(made[0])
-                self._drift.expect(median(self._recent_s) if self._recent_s else None)
-        elif len(made) < len(self._trials.state().plans):
-            self._trials = Trials(made, self._trials.settings)
-        self._are_made = True
-        return self._is_trying
+        return made
 
-    # Planning while the job runs
+    def _go_on(self, name: str) -> None:
+        """Go on with the only plan that there is, by its name, and without trials."""
+        self._phase = Settled()
+        if self._drift is not None:
+            self._plans.go_on(name)
+            self._drift.expect(self._times.recent_median_s)
 
-    def _traced(self, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+    def _settle(self, trials: Trials) -> None:
+        """Let the plan that trials have chosen do all steps."""
+        state = trials.state()
+        self._keep(state.turn)
+        self._phase = Settled(trials)
+        if len(state.plans) == 1:  # nothing was compared
+            return
+        _log.info("plan '%s' is kept: %s", state.turn, _told(state))
+        if self._drift is not None:
+            self._plans.keep(state.turn)
+            self._drift.expect(next(p.median_s for p in state.plans if p.name == state.turn))
+
+    def _trace(self, settled: Settled) -> None:
+        """Let the next steps be traced."""
+        self._phase = Tracing(settled.trials)
+
+    def _traced_step(
+        self, tracing: Tracing, fetches: Sequence[Fetch], feeds: SplitFeeds
+    ) -> StepResult:
         """A step that is traced; after the last of them, plans are made and tried."""
-        assert self._drift is not None
         traces: list[Any] = []
         result = self.step_as_before(fetches, feeds, traces)
-        self._traces.append([metadata.step_stats for metadata in traces])
-        self._drift.record_trace()
-        if self._drift.wants_plan:
-            self._plan()
+        tracing.traces.append([metadata.step_stats for metadata in traces])
+        if len(tracing.traces) >= self._settings.replanning.traced:
+            self._plan(tracing)
         return result
 
-    def _plan(self) -> None:
+    def _plan(self, tracing: Tracing) -> None:
         """Make plans from what was traced, and try them. What goes wrong costs no training."""
         assert self._settings.trials is not None
         assert self._drift is not None
-        traces, self._traces = self._traces, []
+        self._phase = Settled(tracing.trials)
         self._drift.expect(self._drift.usual_s)  # tells better than a prediction of the same steps
-        _log.info("planning from %d traced steps", len(traces))
+        _log.info("planning from %d traced steps", len(tracing.traces))
         try:
             offsets_s = self._runner.clock_offsets_s()
-            names, expected_s = self._plans.replan(self._executor.name, traces, offsets_s)
+            names, expected_s = self._plans.replan(self._executor.name, tracing.traces, offsets_s)
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
             return
@@ -377,7 +416,7 @@ class Controller:
         drift = monitor.take_news()
         if drift is not None and monitor.expected_s is not None:
             what = "replan='auto' would plan again"
-            if monitor.wants_trace:
+            if monitor.wants_plan:
                 what = "planning again from fresh measurements"
             elif monitor.plans_again:
                 what = "they are too short for planning again to pay"
@@ -390,7 +429,7 @@ class Controller:
 
     def _switch(self, name: str) -> None:
         """Let a plan do the next step."""
-        executor = self._executor_of(name)
+        executor = self._executors.of(name)
         if executor is not self._executor:
             self.flush()
             self._executor = self._last = executor
@@ -398,20 +437,7 @@ class Controller:
     def _keep(self, name: str) -> None:
         """Let a plan do all steps; the others let go of what they keep."""
         self._switch(name)
-        for executor in self._executors.values():
-            if executor is not self._executor:
-                executor.free()
-
-    def _executor_of(self, name: str) -> PlanExecutor:
-        """A plan's executor, made when it is first asked for."""
-        if name not in self._executors:
-            if name not in self._beginning:
-                variant = self._plans.ensure(name)
-                self._probation.prepare(name)
-                self._beginning[name] = PlanExecutor(variant, self._job, self._runner)
-            self._beginning[name].begin()
-            self._executors[name] = self._beginning.pop(name)
-        return self._executors[name]
+        self._executors.free_all_but(self._executor)
 
     def _may_send(self, name: str) -> bool:
         """Whether a plan sends nothing that this session has left."""

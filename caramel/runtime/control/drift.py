@@ -51,29 +51,35 @@ class ReplanSettings:
 
 
 class DriftMonitor:
-    """Watches the times of steps, and says when to trace them and to plan.
+    """Watches the times of steps, and says when to measure them and plan.
 
     Args:
         settings: see there.
         begins: whether the job has no measured facts and is to measure itself.
         again: whether to plan again when steps drift.
+        expected_s: how long a step should take, in seconds; None if nothing is known.
+
+    Attributes:
+        expected_s: likewise, by what is known now.
     """
 
-    def __init__(self, settings: ReplanSettings, *, begins: bool, again: bool) -> None:
+    def __init__(
+        self,
+        settings: ReplanSettings,
+        *,
+        begins: bool,
+        again: bool,
+        expected_s: float | None = None,
+    ) -> None:
         self._settings, self._again = settings, again
         self._recent_s: deque[float] = deque(maxlen=max(settings.window, settings.first_after))
-        self._begins, self._traced = begins, 0
-        self._traces = False
+        self._begins = begins
+        self._wants_plan = False
         self._is_new = False  # whether a drift was found that nobody has been told of
         self._drifted = False
         self._drifting_s = 0.0  # for how long steps have been too long by now
         self._learns = False  # what to expect, from the next steps
-        self.expected_s: float | None = None
-
-    @property
-    def wants_trace(self) -> bool:
-        """Whether the next step is to be traced."""
-        return self._traces and self._traced < self._settings.traced
+        self.expected_s = expected_s
 
     @property
     def plans_again(self) -> bool:
@@ -82,8 +88,8 @@ class DriftMonitor:
 
     @property
     def wants_plan(self) -> bool:
-        """Whether enough was traced to plan."""
-        return self._traces and self._traced >= self._settings.traced
+        """Whether steps are to be traced, and plans to be made from that; until `expect`."""
+        return self._wants_plan
 
     @property
     def usual_s(self) -> float | None:
@@ -111,7 +117,7 @@ class DriftMonitor:
         self._recent_s.append(step_s)
         if self._begins and len(self._recent_s) >= self._settings.first_after:
             self._begins = False
-            self._traces = self._is_long_enough
+            self._wants_plan = self._is_long_enough
         if self._learns and len(self._recent_s) >= self._settings.window:
             self.expected_s, self._learns = self.usual_s, False
         drift = self.drift
@@ -119,15 +125,11 @@ class DriftMonitor:
         self._drifting_s = self._drifting_s + step_s if is_too_long else 0.0
         if is_too_long and self._drifting_s >= self._settings.lasting_s and not self._drifted:
             self._drifted = self._is_new = True
-            self._traces = self._again and self._is_long_enough
+            self._wants_plan = self._again and self._is_long_enough
 
     @property
     def _is_long_enough(self) -> bool:
         return median(self._recent_s) >= self._settings.least_step_s
-
-    def record_trace(self) -> None:
-        """A step was traced."""
-        self._traced += 1
 
     def take_news(self) -> float | None:
         """The drift, once after it has become too large."""
@@ -143,4 +145,4 @@ class DriftMonitor:
         self.expected_s, self._learns = step_s, step_s is None
         self._recent_s.clear()
         self._drifting_s = 0.0
-        self._traces, self._traced, self._drifted, self._is_new = False, 0, False, False
+        self._wants_plan = self._drifted = self._is_new = False

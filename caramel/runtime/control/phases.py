@@ -1,0 +1,52 @@
+"""What a controller does with the next steps: leaves them to one plan, traces them, or tries plans.
+
+Which method leads from one phase to another is said in `caramel.runtime.control.controller`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from caramel.runtime.control.trials import Trials
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """One plan does all steps, until the drift monitor wants another one.
+
+    Attributes:
+        trials: the last ones, which are over; None if there were none, or if they do not count.
+    """
+
+    trials: Trials | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tracing:
+    """Steps of one plan are traced, to plan from them.
+
+    Attributes:
+        trials: as before.
+        traces: of each traced step the `StepStats` protos of its calls.
+    """
+
+    trials: Trials | None
+    traces: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Trying:
+    """Plans take turns.
+
+    Attributes:
+        trials: these; when they are over, the next step begins with that.
+        are_made: whether the graphs of all these plans are there. That they are not is found out
+            when it is the turn of one without a graph.
+    """
+
+    trials: Trials
+    are_made: bool = False
+
+
+Phase = Settled | Tracing | Trying

@@ -1,0 +1,39 @@
+"""How many steps were done, and how long the last ones took."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+
+_RECENT_STEPS = 50
+
+
+def _recent() -> deque[float]:
+    return deque(maxlen=_RECENT_STEPS)
+
+
+@dataclass(slots=True)
+class StepTimes:
+    """The steps of one controller.
+
+    Attributes:
+        steps: how many were done, also those whose time counts nowhere.
+        recent_s: how long the last ones took, in seconds, the latest last.
+        usual_s: likewise, of usual ones only (`StepResult.is_usual`).
+    """
+
+    steps: int = 0
+    recent_s: deque[float] = field(default_factory=_recent)
+    usual_s: deque[float] = field(default_factory=_recent)
+
+    def record(self, step_s: float, *, is_usual: bool) -> None:
+        """A step took so long, in seconds."""
+        self.recent_s.append(step_s)
+        if is_usual:
+            self.usual_s.append(step_s)
+
+    @property
+    def recent_median_s(self) -> float | None:
+        """The median of the last steps; None before there were any."""
+        return median(self.recent_s) if self.recent_s else None
