@@ -14,8 +14,8 @@ def said(*, congestion, onednn, task=0):
     """What one of two workers of this machine says, if these are its hints."""
     program = (
         "import caramel.cli.main as cli;"
-        f"cli.congestion.advice = lambda addresses: {congestion!r};"
-        f"cli.onednn.advice = lambda: {onednn!r};"
+        f"cli.tcp_check.advice = lambda addresses: {congestion!r};"
+        f"cli.onednn_check.advice = lambda: {onednn!r};"
         "cli.main()"
     )
     cluster = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))

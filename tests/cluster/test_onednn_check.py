@@ -71,8 +71,9 @@ def test_tensorflow_says_the_same_of_this_machine():
 # Training ---------------------------------------------------------------------------------------
 
 TRAINS = """
-import caramel, convolving, networks
+import caramel
 from caramel.core.facts import ActivationOrder
+from tests.support import convolving, networks
 from tests.support.deferring import deferred
 
 def order_of(layer):
