@@ -31,6 +31,10 @@ train: $(READY)
 test: $(READY)
 	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal
 
+test-fast: $(READY)
+	@PYTHONPATH=tests/support/without_tensorflow $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
+	    -m "not processes and not slow"
+
 test-benchmarks: $(READY)
 	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal benchmarks/tests
 

@@ -13,6 +13,7 @@ import pytest
 import caramel
 from caramel.cluster.processes import free_ports
 from caramel.core import errors
+from tests.support import forking
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -88,7 +89,7 @@ def get_started():
 
 def run(program, directory, *arguments):
     """What a program prints."""
-    done = subprocess.run(
+    done = forking.run(
         [sys.executable, program, *arguments],
         cwd=directory,
         env={"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "HOME": str(directory)},
@@ -122,7 +123,7 @@ def test_get_started_trains_on_workers_that_run_already(programs):
     addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
     command = [sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(addresses)]
     workers = [
-        subprocess.Popen(
+        forking.Popen(
             [*command, "--task", str(task)],
             cwd=ROOT,
             stdout=subprocess.DEVNULL,

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import os
 import re
 import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -26,17 +24,16 @@ import typer
 from typer.testing import CliRunner
 
 from caramel.cluster.processes import free_ports
+from tests.support import forking
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("*.txt"))
 TRAINING = ROOT / "tests" / "golden" / "train_resnet.txt"
-STARTED = ("quickstart", "train_resnet_local")  # besides TRAINING, as processes of their own
 README = (ROOT / "README.md").read_text()
 
 NUMBER = r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?"
 RANGE = re.compile(rf"\{{([\w ]+): ({NUMBER})\.\.({NUMBER})\}}")
 LAUNCHERS = re.compile("TF_CONFIG|SLURM|OMPI_|PMI|MV2_")
-Runner = Callable[[list[str], Path], subprocess.CompletedProcess]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -46,9 +43,11 @@ def environment(**more: str) -> dict[str, str]:
     return environ
 
 
-def run(command: list[str], directory: Path, **more: str) -> subprocess.CompletedProcess:
+def run(
+    command: list[str], directory: Path, *, how=forking.run, **more: str
+) -> subprocess.CompletedProcess:
     """Run a program as a user does; standard output is no terminal."""
-    return subprocess.run(
+    return how(
         command,
         cwd=directory,
         env=environment(**more),
@@ -63,57 +62,12 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def transcript(command: str, directory: Path, run=run) -> str:
+def transcript(command: str, directory: Path, how=forking.run) -> str:
     """What a terminal shows that runs a command of a golden file."""
     program, script, *options = shlex.split(command)
     assert program == "python"
-    result = run(python(str(ROOT / script), *options), directory)
+    result = run(python(str(ROOT / script), *options), directory, how=how)
     return f"$ {command}\n{result.stdout}$ echo $?\n{result.returncode}\n"
-
-
-FORKING = """
-import json, os, runpy, sys
-from caramel.cluster.quiet_start import quiet_start
-with quiet_start():
-    import tensorflow
-import rich.progress, sklearn.datasets, sklearn.model_selection, typer
-
-for line in sys.stdin:
-    words, directory, shown = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.chdir(directory)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        os.dup2(os.open(shown, os.O_WRONLY | os.O_CREAT), 1)
-        os.dup2(1, 2)
-        sys.argv = words
-        runpy.run_path(words[0], run_name="__main__")
-        sys.exit()
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-@pytest.fixture(name="forked", scope="module")
-def fixture_forked() -> Iterator[Runner]:
-    """`run` for scripts: each is a fork of one process, which has imported the libraries."""
-    with subprocess.Popen(
-        python("-c", FORKING),
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as forking:
-
-        def run(command: list[str], directory: Path) -> subprocess.CompletedProcess:
-            shown = directory / "shown.txt"
-            print(json.dumps([command[1:], *map(str, (directory, shown))]), file=forking.stdin)
-            forking.stdin.flush()
-            return subprocess.CompletedProcess(
-                command, int(forking.stdout.readline()), shown.read_text()
-            )
-
-        yield run
-        forking.stdin.close()
 
 
 def differences(expected: str, actual: str) -> list[str]:
@@ -147,10 +101,10 @@ def _fits(line: str, got: str) -> bool:
         if file != TRAINING
     ],
 )
-def test_an_example_prints_its_golden_output(golden, tmp_path, request):
+def test_an_example_prints_its_golden_output(golden, tmp_path):
     expected = golden.read_text()
     command = expected.partition("\n")[0].removeprefix("$ ")
-    how = run if golden.stem in STARTED else request.getfixturevalue("forked")
+    how = subprocess.run if golden.stem == "quickstart" else forking.run
     assert differences(expected, transcript(command, tmp_path, how)) == []
 
 
@@ -226,7 +180,7 @@ def test_the_flags_of_the_training_script_are_those_of_the_model(words, changed,
 
 def test_training_prints_its_golden_output_and_saves_what_is_as_good_on_a_single_device(tmp_path):
     expected = TRAINING.read_text()
-    shown = transcript(expected.partition("\n")[0].removeprefix("$ "), tmp_path)
+    shown = transcript(expected.partition("\n")[0].removeprefix("$ "), tmp_path, subprocess.run)
     assert differences(expected, shown) == []
     printed = re.search(r"test accuracy ([\d.]+)%", shown)
     assert printed, shown
@@ -296,7 +250,7 @@ def test_the_readme_runs_one_script_on_all_workers(tmp_path):
     script.write_text(job + snippet + textwrap.dedent(use))
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = '{"cluster": {"worker": ["%s", "%s"]}, "task": {"type": "worker", "index": %d}}'
-    other = subprocess.Popen(
+    other = forking.Popen(
         python(str(script)),
         cwd=tmp_path,
         env=os.environ | {"TF_CONFIG": config % (first, second, 1)},
@@ -327,7 +281,7 @@ def test_the_readme_starts_workers_by_hand(tmp_path):
                 command = command.replace(f"{host}:2222", f"127.0.0.1:{port}")
             words = shlex.split(command.partition("#")[0])
             workers.append(
-                subprocess.Popen(
+                forking.Popen(
                     [*python("-m"), *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
                 )
             )

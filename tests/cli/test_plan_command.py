@@ -6,7 +6,6 @@ import dataclasses
 import io
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from caramel.core.profile import Profile
 from caramel.core.util.fingerprint import Machine, graph_hash
 from caramel.report.plan_table import show_plan
 from caramel.simulation.network_model import assumed_network
+from tests.support import forking
 from tests.support.commands import ROOT, called
 from tests.support.networks import network, tf, wide
 
@@ -43,7 +43,7 @@ def profile_of(context, path):
 
 
 def run(*arguments):
-    return subprocess.run(
+    return forking.run(
         [sys.executable, "-m", "caramel", "plan", *map(str, arguments)],
         cwd=TESTS,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -25,6 +24,7 @@ from caramel.core.profile import Profile
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.fingerprint import Machine, graph_hash
 from caramel.simulation.network_model import assumed_network
+from tests.support import forking
 from tests.support.commands import ROOT, called
 from tests.support.networks import (
     FEATURES,
@@ -47,7 +47,7 @@ def make_context():
 
 
 def run(*arguments, **environment):
-    return subprocess.run(
+    return forking.run(
         [sys.executable, "-m", "caramel", "trace", *map(str, arguments)],
         cwd=TESTS,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200", **environment},

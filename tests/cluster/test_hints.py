@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from caramel.cluster.processes import LISTENING, free_ports
+from tests.support import forking
 
 
 def said(*, congestion, onednn, task=0):
@@ -19,7 +20,7 @@ def said(*, congestion, onednn, task=0):
         "cli.main()"
     )
     cluster = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
-    with subprocess.Popen(
+    with forking.Popen(
         [sys.executable, "-c", program, "worker", "--cluster", cluster, "--task", str(task)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

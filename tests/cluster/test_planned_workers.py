@@ -15,6 +15,7 @@ import pytest
 import caramel
 from caramel.core.errors import WorkerLostError
 from caramel.runtime.control.trials import TrialSettings
+from tests.support import forking
 from tests.support.commands import ROOT
 from tests.support.networks import FLOAT64_ONLY, OPTIMIZERS, PROCESSES, network, tf, wide
 from tests.support.processes import worker_pid
@@ -195,7 +196,7 @@ def test_a_client_killed_between_steps_and_restarted_ends_as_if_undisturbed(tmp_
     (tmp_path / "saved.json").write_text(json.dumps({"checkpoint": str(start), "steps": 0}))
     begun = []
     for kill_after in (8, None):
-        with subprocess.Popen(
+        with forking.Popen(
             [sys.executable, "-c", CLIENT, str(tmp_path)],
             cwd=ROOT,
             stdin=subprocess.PIPE,

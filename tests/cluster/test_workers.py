@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import threading
@@ -24,7 +23,7 @@ from caramel.core.errors import (
     WorkerLostError,
     WorkerStartError,
 )
-from tests.support import networks
+from tests.support import forking, networks
 from tests.support.commands import ROOT
 from tests.support.processes import worker_pid
 
@@ -156,7 +155,7 @@ def test_a_client_that_lost_a_worker_can_end():
         print("done", flush=True)
         """
     )
-    finished = subprocess.run(
+    finished = forking.run(
         [sys.executable, "-c", program, str(ROOT)],
         capture_output=True,
         text=True,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import textwrap
 
@@ -19,6 +18,7 @@ from caramel.core.util.fingerprint import graph_hash
 from caramel.profiling.network import measure_network
 from caramel.runtime.session import Session
 from caramel.simulation.network_model import fit_network
+from tests.support import forking
 from tests.support.commands import ROOT, called
 
 SIZES = (64, 64 * 2**10)
@@ -132,7 +132,7 @@ def test_what_makes_no_sense_is_refused(options, error, message):
 
 def run(directory, *arguments):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
+    return forking.run(
         [sys.executable, "-m", "caramel", "profile", *map(str, arguments)],
         capture_output=True,
         text=True,

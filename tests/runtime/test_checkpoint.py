@@ -17,7 +17,7 @@ import caramel
 from caramel.core.errors import CheckpointError
 from caramel.runtime import checkpoint
 from caramel.runtime.checkpoint import SavedTensor, write_checkpoint
-from tests.support import networks
+from tests.support import forking, networks
 from tests.support.networks import parameter
 
 tf1 = tf.compat.v1
@@ -265,7 +265,7 @@ def test_a_process_killed_while_saving_leaves_a_whole_checkpoint(tmp_path):
             print(value, flush=True)
         """
     )
-    with subprocess.Popen(
+    with forking.Popen(
         [sys.executable, "-c", program, str(path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

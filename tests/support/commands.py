@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from caramel.cli.main import main
+from tests.support import forking
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def called(monkeypatch, capsys, directory, *arguments):
 
 def quick_benchmark(name, results):
     """What the result file of ``python -m benchmarks NAME --quick`` has."""
-    finished = subprocess.run(
+    finished = forking.run(
         [sys.executable, "-m", "benchmarks", name, "--quick", "--results", str(results)],
         cwd=ROOT,
         capture_output=True,

@@ -1,0 +1,170 @@
+"""Python programs that are forked from a process which has imported TensorFlow already.
+
+To import it takes seconds of a processor, and many tests start programs that do. `Popen` and `run`
+are those of `subprocess`, but what begins with `sys.executable` is forked. It is a child of the
+process that asked for it, like any other.
+
+Not for programs whose environment says what TensorFlow does when it is imported.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import inspect
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_SET_CHILD_SUBREAPER = 36  # of prctl: orphans among its descendants become a process's children
+_MOST_BYTES = 1 << 20
+_SERVER = "import sys; sys.path[0] = sys.argv[1]; import forking; forking.serve(int(sys.argv[2]))"
+
+
+class Popen(subprocess.Popen):
+    """A process like any other; a Python program is forked."""
+
+    def _execute_child(self, *given: Any) -> None:
+        asked = inspect.signature(super()._execute_child).bind(*given).arguments
+        words = asked["args"]
+        if isinstance(words, str) or words[0] != sys.executable or sys.platform != "linux":
+            super()._execute_child(*given)
+            return
+        streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+        self.pid = _forks().fork(
+            [own if given == -1 else given for own, given in enumerate(streams)],
+            words=[os.fspath(word) for word in words[1:]],
+            directory=os.fspath(asked["cwd"] or os.getcwd()),
+            environment=dict(os.environ if asked["env"] is None else asked["env"]),
+        )
+        self._child_created = True
+        pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[name] for name in pipes))
+
+
+def run(
+    command: list[Any],
+    *,
+    capture_output: bool = False,
+    timeout: float | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess:
+    """As `subprocess.run` does it."""
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Popen(command, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        finally:
+            process.kill()
+    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
+class _Forks:
+    """What forks for this process."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._lock = connection, threading.Lock()
+
+    def fork(self, streams: list[int], **program: Any) -> int:
+        """The process id of a new child of this process, which runs a program."""
+        with self._lock:
+            _adopt_orphans(True)
+            try:
+                socket.send_fds(self._connection, [json.dumps(program).encode()], streams)
+                return int(self._connection.recv(_MOST_BYTES))
+            finally:
+                _adopt_orphans(False)
+
+
+@functools.cache
+def _forks() -> _Forks:
+    own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    directory, null = str(Path(__file__).parent), subprocess.DEVNULL
+    command = [sys.executable, "-c", _SERVER, directory, str(its.fileno())]
+    subprocess.Popen(command, pass_fds=[its.fileno()], stdin=null, stdout=null, stderr=null)
+    its.close()
+    return _Forks(own)
+
+
+def _adopt_orphans(adopts: bool) -> None:
+    ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, int(adopts), 0, 0, 0)
+
+
+# In the process that forks -----------------------------------------------------------------------
+
+
+def serve(descriptor: int) -> None:
+    """Fork for the process at the other end of a socket, for as long as that lives."""
+    import rich.progress  # noqa: F401
+    import tensorflow  # noqa: F401
+    import typer  # noqa: F401
+
+    with suppress(ImportError):
+        import sklearn.datasets
+        import sklearn.model_selection  # noqa: F401
+    _serve(socket.socket(fileno=descriptor))
+
+
+def _serve(connection: socket.socket) -> None:
+    """Returns only in forks, when their programs have ended."""
+    while True:
+        content, streams, _, _ = socket.recv_fds(connection, _MOST_BYTES, 3)
+        if not content:
+            os._exit(0)
+        reads, writes = os.pipe()
+        between = os.fork()
+        if between == 0:
+            between = os.getpid()
+            child = os.fork()
+            if child == 0:
+                while os.getppid() == between:  # until the process that asked has adopted it
+                    time.sleep(0.001)
+                connection.close()
+                os.close(reads)
+                os.close(writes)
+                _run(streams, **json.loads(content))
+                return
+            os.write(writes, str(child).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        connection.send(os.read(reads, 100))
+        for each in (reads, writes, *streams):
+            os.close(each)
+
+
+def _run(streams: list[int], words: list[str], directory: str, environment: dict[str, str]) -> None:
+    """Be a Python interpreter that was started with these words."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(directory)
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ.clear()
+    os.environ.update(environment)
+    after = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:] = [*filter(None, after), *(path for path in sys.path[1:] if path not in before)]
+    first, *others = words
+    if first == "-c":
+        sys.path[0], sys.argv = "", ["-c", *others[1:]]
+        exec(compile(others[0], "<string>", "exec"), sys.modules["__main__"].__dict__)
+    elif first == "-m":
+        sys.path[0], sys.argv = directory, others
+        runpy.run_module(others[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path[0], sys.argv = str(Path(first).parent.resolve()), words
+        runpy.run_path(first, run_name="__main__")
