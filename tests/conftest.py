@@ -6,6 +6,7 @@ import functools
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for background jobs
@@ -15,7 +16,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # everywhere the kernels of new processors
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and many start processes
 
+# Many processes import the same modules: nobody compiles them twice, whatever the caller has set.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import pytest
+
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish() -> None:

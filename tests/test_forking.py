@@ -14,7 +14,7 @@ from tests.support import forking
 
 SHOWN = """
 import os, sys
-print(os.getppid(), sys.argv, __name__, os.getcwd(), os.environ.get("SAID"), "caramel" in sys.modules)
+print(os.getppid(), sys.argv, __name__, os.getcwd(), os.environ["SAID"], "caramel" in sys.modules)
 print(sys.path[0], file=sys.stderr)
 sys.exit(3)
 """

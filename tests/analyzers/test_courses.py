@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from caramel.analyzers import ANALYZERS
@@ -11,7 +13,7 @@ from caramel.analyzers.examples.examples import Examples
 from caramel.core.names import parse_tensor
 from tests.support import losses
 from tests.support.models import MODELS, WITH_CONTROL_FLOW
-from tests.support.networks import Network, control_flow_version, network, tf
+from tests.support.networks import Network, control_flow_version, in_turns, network, tf
 
 
 def course_of(job: Network, tensor=None) -> Course:
@@ -60,8 +62,10 @@ def test_what_is_neither_is_known(name):
     assert course.why
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
-@pytest.mark.parametrize("model", [*MODELS, *WITH_CONTROL_FLOW])
+@pytest.mark.parametrize(
+    ("model", "version"),
+    [*in_turns(MODELS, ["v1", "v2"]), *itertools.product(WITH_CONTROL_FLOW, ["v1", "v2"])],
+)
 def test_networks_are_followed_through_all_their_ops(model, version):
     with control_flow_version(version):
         mean = course_of(network(model=model, decayed_loss=True))

@@ -21,6 +21,7 @@ from tests.support.networks import (
     control_flow_version,
     cross_entropy,
     frontier_of,
+    in_turns,
     inputs,
     parameter,
     perceptron,
@@ -334,16 +335,16 @@ def of_two_losses(update, *, clip=False) -> Network:
     return Network(graph, train_op, one, feed, dict(zip(("w", "b"), gradients, strict=True)))
 
 
-@pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("update", [adam_by_hand, adam_of_keras, applied("adam")])
-@pytest.mark.parametrize("workers", [2, 3])
-def test_a_second_loss_that_is_not_passed_trains(workers, update, clip):
+@pytest.mark.parametrize(
+    ("update", "workers", "clip"),
+    in_turns([adam_by_hand, adam_of_keras, applied("adam")] * 2, [2, 3], [False, True]),
+)
+def test_a_second_loss_that_is_not_passed_trains(update, workers, clip):
     assert_equals_one_device(of_two_losses(update, clip=clip), workers, steps=4)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize("passed", [0, 1])
-@pytest.mark.parametrize("update", [adam_by_hand, applied("momentum")])
+@pytest.mark.parametrize(("update", "workers"), [(adam_by_hand, 2), (applied("momentum"), 3)])
 def test_each_gradient_counts_as_its_own_loss_does(update, passed, workers):
     """One loss is a mean, the other a sum; one of them is passed."""
     with tf.Graph().as_default() as graph:
@@ -405,9 +406,14 @@ def examples_weighed(x, p, w):
     return tf.reduce_mean(each * tf.reduce_max(tf.abs(p), 1)[:, None, None], 0) + 0.1 * w
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("update", [adam_by_hand, applied("momentum", "clip_by_global_norm")])
-@pytest.mark.parametrize("of", [examples_clipped, examples_clipped_and_divided, examples_weighed])
+@pytest.mark.parametrize(
+    ("of", "update", "workers"),
+    in_turns(
+        [examples_clipped, examples_clipped_and_divided, examples_weighed] * 2,
+        [adam_by_hand, applied("momentum", "clip_by_global_norm")],
+        [2, 2, 3, 3, 3, 2],
+    ),
+)
 def test_what_is_done_to_each_example_is_done_before_aggregation(of, update, workers):
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)

@@ -38,17 +38,9 @@ WORKERS = (1, 2, 3, 5, 8)
 EVERY_SETTING = [(workers, pattern) for workers in WORKERS for pattern in PATTERNS]
 
 
-def settings(number: int) -> list[tuple[str, int, str]]:
-    """Each optimizer with two settings, each time others, so that all settings occur."""
-    several = [setting for setting in EVERY_SETTING if setting[0] > 1]
-    return [
-        (name, *several[(2 * index + other * 5 + number) % len(several)])
-        for index, name in enumerate(OPTIMIZERS)
-        for other in range(2)
-    ]
-
-
-@pytest.mark.parametrize(("optimizer", "workers", "pattern"), settings(0))
+@pytest.mark.parametrize(
+    ("optimizer", "workers", "pattern"), in_turns(OPTIMIZERS, [2, 3, 5, 8, 3], PATTERNS)
+)
 def test_every_optimizer_trains_as_on_one_device(optimizer, workers, pattern):
     assert_equals_one_device(network(optimizer), workers, pattern)
 
@@ -60,7 +52,7 @@ def test_every_number_of_workers_and_pattern_trains_as_one_device(workers, patte
     assert_equals_one_device(job, workers, pattern)
 
 
-@pytest.mark.parametrize(("pattern", "process"), in_turns([*PATTERNS * 3], PROCESSES))
+@pytest.mark.parametrize(("process", "pattern"), in_turns(PROCESSES, PATTERNS))
 def test_clipping_and_decay_see_the_aggregated_gradient(process, pattern):
     workers = {"shuffle": 3, "ring": 5, "halving_doubling": 4, "exchange": 2}[pattern]
     assert_equals_one_device(network("adam", process, decayed_loss=True), workers, pattern)
@@ -78,8 +70,10 @@ def test_weight_decay_in_the_loss_counts_once(workers, pattern):
     assert_equals_one_device(network("momentum", decayed_loss=True), workers, pattern)
 
 
-@pytest.mark.parametrize("process", ["unchanged", "clip_by_global_norm"])
-@pytest.mark.parametrize(("workers", "pattern"), [(2, "halving_doubling"), (3, "shuffle")])
+@pytest.mark.parametrize(
+    ("workers", "pattern", "process"),
+    [(2, "halving_doubling", "unchanged"), (3, "shuffle", "clip_by_global_norm")],
+)
 def test_a_variable_that_is_read_several_times_has_one_gradient(workers, pattern, process):
     assert_equals_one_device(network("adam", process, model=tied), workers, pattern)
 
@@ -125,8 +119,10 @@ def test_the_size_of_the_batch_may_change_from_step_to_step():
 # Sums --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("workers", "pattern"), [(2, "ring"), (3, "shuffle")])
-@pytest.mark.parametrize("process", ["unchanged", "clip_by_global_norm", "decay"])
+@pytest.mark.parametrize(
+    ("process", "workers", "pattern"),
+    in_turns(["unchanged", "clip_by_global_norm", "decay"], [2, 3], ["ring", "shuffle"]),
+)
 def test_a_loss_that_is_a_sum_gives_the_sum_of_the_gradients(process, workers, pattern):
     job = network("adam", process, reduce=tf.reduce_sum, number=38)
     assert_equals_one_device(job, workers, pattern, loss_reduction="sum")

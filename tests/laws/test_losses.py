@@ -29,8 +29,7 @@ def test_sums_are_found_and_added_up(name, workers, number):
     trains_alike(SUMS[name], workers, number, tolerance=tolerance_of(name))
 
 
-@pytest.mark.parametrize(("workers", "number"), [(2, 12), (3, 11)])
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize(("name", "workers", "number"), in_turns(WEIGHTED, (2, 3), (11, 11, 12)))
 def test_what_is_divided_by_a_count_counts_by_it(name, workers, number):
     trains_alike(WEIGHTED[name], workers, number, ADAM, tolerance=tolerance_of(name))
 
@@ -59,8 +58,7 @@ def with_empty_part(number: int = 12) -> dict[str, np.ndarray]:
     return feed
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("name", WEIGHTED)
+@pytest.mark.parametrize(("name", "workers"), in_turns(WEIGHTED, (3, 2)))
 def test_a_worker_whose_mask_is_empty_counts_nothing(name, workers):
     feed = with_empty_part()
     trains_alike(WEIGHTED[name], workers, 12, feed=feed, tolerance=tolerance_of(name))

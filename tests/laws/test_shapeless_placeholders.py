@@ -10,7 +10,7 @@ import caramel
 from caramel.analyzers.inputs import worker_inputs
 from caramel.core.errors import FeedError
 from caramel.core.variable_access import state_access
-from tests.support.networks import parameter
+from tests.support.networks import in_turns, parameter
 
 tf1 = tf.compat.v1
 
@@ -110,8 +110,9 @@ def assert_as_on_one_device(graph, feeds, workers):
             np.testing.assert_array_equal(own[name], values[0][name])
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("make_loss", FEEDS)
+@pytest.mark.parametrize(
+    ("make_loss", "workers"), in_turns([loss for loss in FEEDS for _ in range(2)], [1, 2, 3])
+)
 def test_batches_are_split(make_loss, workers):
     assert_as_on_one_device(built(make_loss), FEEDS[make_loss], workers)
 

@@ -37,8 +37,8 @@ COMBINATIONS = [
 ]
 
 
-def train(model, feed, steps=12):
-    """More steps than the piecewise learning rate has pieces for (`networks.OPTIMIZERS`)."""
+def train(model, feed, steps=8):
+    """Enough steps for all pieces of the piecewise learning rate (`networks.OPTIMIZERS`)."""
     with model.session() as session:
         initial = session.variables()
         losses = [session.step(feed) for _ in range(steps)]

@@ -17,8 +17,7 @@ IN_TURN = [("d", ()), ("g", ())] * 4
 UNEVEN_TURNS = [("d", ()), ("d", ()), ("g", ()), ("d", ()), ("g", ()), ("g", ())]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-@pytest.mark.parametrize("kind", ["adam", "momentum"])
+@pytest.mark.parametrize(("workers", "kind"), [(1, "momentum"), (2, "adam"), (3, "momentum")])
 def test_steps_in_turn_train_as_on_one_device(workers, kind):
     job = gan(kind)
     assert_as_alone(job, caramel.ARModel(job.context(), workers, check=True), IN_TURN)
@@ -226,8 +225,7 @@ def test_plans_of_steps_change_nothing_but_when():
         np.testing.assert_array_equal(value, others[name], err_msg=name)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("deferring", [False, True])
+@pytest.mark.parametrize(("workers", "deferring"), [(2, False), (3, True)])
 def test_gradients_that_one_step_gathers_and_another_applies(workers, deferring):
     job = gathering()
     model = caramel.ARModel(job.context(), workers, check=True)

@@ -21,16 +21,17 @@ from tests.support.aggregation import (
     run,
     session_on,
 )
-from tests.support.networks import tf
+from tests.support.networks import in_turns, tf
 from tests.support.plans import Shape, make_plan
 
 SHAPES: list[Shape] = [(), (7,), (3, 50), (2, 3, 4), (1000,)]
 TOLERANCE = {"float16": 5e-3, "bfloat16": 5e-2, "float32": 1e-5, "float64": 1e-13}
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("workers", [2, 3, 5])
-@pytest.mark.parametrize("dtype", ["int32", "int64", "float64"])
+@pytest.mark.parametrize(
+    ("pattern", "workers", "dtype"),
+    in_turns([*PATTERNS] * 3, [2, 3, 5], [d for d in ("int32", "int64", "float64") for _ in "ab"]),
+)
 def test_sums_are_right_on_every_worker(dtype, workers, pattern):
     plan = make_plan(workers, SHAPES, dtype, pattern=pattern, depth=3, shift=1)
     values = random_values(plan)
@@ -42,9 +43,15 @@ def test_sums_are_right_on_every_worker(dtype, workers, pattern):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(("workers", "depth"), [(2, 1), (3, 4)])
-def test_means_are_right_in_every_precision(workers, depth, dtype, pattern):
+@pytest.mark.parametrize(
+    ("dtype", "workers", "depth"),
+    in_turns(
+        TOLERANCE,
+        [2, 3],
+        [1, 4],
+    ),
+)
+def test_means_are_right_in_every_precision(dtype, workers, depth, pattern):
     plan = make_plan(workers, SHAPES, dtype, pattern=pattern, depth=depth, reduction="mean")
     values = random_values(plan)
     results = run(plan, values)
@@ -116,8 +123,9 @@ def test_shuffle_is_a_left_fold_over_the_workers_to_the_bit(workers, reduction):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("workers", [2, 3, 6])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize(
+    ("workers", "dtype"), [(2, "float32"), (3, "float64"), (6, "bfloat16"), (3, "float32")]
+)
 def test_the_graph_sends_what_the_schedule_says(dtype, workers, pattern):
     plan = make_plan(workers, SHAPES, dtype, pattern=pattern, depth=2, shift=1)
     with tf.Graph().as_default() as graph:
@@ -186,8 +194,7 @@ def built_by_tensorflow(pattern: str, values: list[np.ndarray]) -> list[np.ndarr
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("workers", [2, 4])
-@pytest.mark.parametrize("dtype", ["int32", "float64"])
+@pytest.mark.parametrize(("workers", "dtype"), [(2, "int32"), (4, "float64")])
 def test_tensorflow_s_own_builders_give_the_same(dtype, workers, pattern):
     plan = make_plan(workers, [(256,)], dtype, pattern=pattern)
     values = random_values(plan)

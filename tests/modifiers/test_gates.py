@@ -36,8 +36,10 @@ def train(model, feed, steps=8):
         return initial, losses, session.variables()
 
 
-@pytest.mark.parametrize("deferred", [False, True, 1, 2])
-@pytest.mark.parametrize(("workers", "pattern", "depth"), [(2, "shuffle", 1), (3, "ring", 4)])
+@pytest.mark.parametrize(
+    ("workers", "pattern", "depth", "deferred"),
+    [(2, "shuffle", 1, False), (3, "ring", 4, True), (3, "shuffle", 4, 1), (2, "ring", 1, 2)],
+)
 def test_a_chain_of_gates_gives_the_same_bits(workers, pattern, depth, deferred):
     job = network("adam", model=wide)
     context = job.context()

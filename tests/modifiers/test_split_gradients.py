@@ -32,6 +32,7 @@ from tests.support.deferring import averaged, with_norm
 from tests.support.embeddings import embedding
 from tests.support.networks import (
     Network,
+    in_turns,
     network,
     relative_error,
     replicas_of,
@@ -77,14 +78,17 @@ def test_a_part_in_many_chunks_is_joined_before():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "reduction"),
-    [
-        *itertools.product(["float16", "bfloat16", "float32", "float64"], ["mean", "sum"]),
-        ("int32", "sum"),
-    ],
+    ("kind", "setting"),
+    in_turns(
+        [
+            *itertools.product(["float16", "bfloat16", "float32", "float64"], ["mean", "sum"]),
+            ("int32", "sum"),
+        ],
+        [(2, 1), (3, 2), (3, 4)],
+    ),
 )
-@pytest.mark.parametrize(("workers", "depth"), [(2, 1), (3, 2), (3, 4)])
-def test_parts_give_the_bits_of_the_whole(workers, depth, dtype, reduction):
+def test_parts_give_the_bits_of_the_whole(kind, setting):
+    (dtype, reduction), (workers, depth) = kind, setting
     options = {"reduction": reduction, "pattern": "shuffle", "depth": depth}
     plain = make_plan(workers, [(40, 50), (16,), ()], dtype, groups=[[0], [1], [2]], **options)
     plan = split_gradients(plain, 1500)
@@ -165,8 +169,9 @@ def assert_same_in_parts(plain, choice, **options):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.parametrize("optimizer", ["gradient_descent", "momentum", "adam"])
+@pytest.mark.parametrize(
+    ("optimizer", "workers"), [("gradient_descent", 2), ("momentum", 3), ("adam", 3)]
+)
 def test_every_optimizer_gives_the_same_bits(optimizer, workers, choice):
     plain = plainly(workers, network, optimizer, model=wide, dtype=tf.float32)
     assert_same_in_parts(plain, choice)

@@ -174,3 +174,6 @@ CASES = [
     for v2 in (False, True)
     if v2 or model not in ONLY_V2
 ]
+ONE_CASE_EACH = [
+    (model, model in ONLY_V2 or number % 2 == 1) for number, model in enumerate(MODELS)
+]
