@@ -260,7 +260,7 @@ def test_the_readme_runs_one_script_on_all_workers(tmp_path):
     try:
         chief = run(python(str(script)), tmp_path, TF_CONFIG=config % (first, second, 0))
         assert chief.stdout == "trained on 2 workers True\n"
-        output, _ = other.communicate(timeout=60)
+        output, _ = other.communicate(timeout=200)
         assert (other.returncode, output) == (0, "")
     finally:
         other.kill()
@@ -294,4 +294,4 @@ def test_the_readme_starts_workers_by_hand(tmp_path):
         for worker in workers:
             worker.terminate()
         for worker in workers:
-            worker.communicate(timeout=10)
+            worker.communicate(timeout=200)

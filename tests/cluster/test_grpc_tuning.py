@@ -58,7 +58,7 @@ def test_a_socket_wakes_its_process_only_when_much_has_come():
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=200,
     )
     assert finished.returncode == 0, finished.stderr
     assert int(finished.stdout) > 16384  # bytes; 1 is the system's default

@@ -28,7 +28,7 @@ def said(*, congestion, onednn, task=0):
     ) as worker:
         assert LISTENING in worker.stdout.readline()
         worker.terminate()  # it ends once it has said what it has to say
-        return worker.communicate(timeout=30)[1]
+        return worker.communicate(timeout=100)[1]
 
 
 @pytest.mark.processes

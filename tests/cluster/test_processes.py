@@ -67,7 +67,7 @@ def test_a_group_ends_with_its_interpreter():
         group = ProcessGroup([[sys.executable, "-c", "import time; time.sleep(60)"]])
         print(group.pid(0))
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20, check=True)
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100, check=True)
     assert wait_for(lambda: not is_running(int(result.stdout)))
 
 
@@ -82,7 +82,7 @@ def test_a_fork_of_the_owner_does_not_end_the_children():
         os.waitpid(child, 0)
         print(group.exit_code(0))
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20, check=True)
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100, check=True)
     assert result.stdout == "None\n"
 
 
@@ -99,7 +99,7 @@ def test_output_never_blocks_a_child_and_its_end_can_be_read():
             print("error", number, file=sys.stderr)
     """
     group = ProcessGroup([python(code)])
-    assert wait_for(lambda: group.exit_code(0) is not None, timeout_s=20)
+    assert wait_for(lambda: group.exit_code(0) is not None)
     assert group.output(0).endswith("\n199999\n")
     assert group.errors_tail(0, lines=2) == "error 199998\nerror 199999"
     group.close()
@@ -140,7 +140,7 @@ def test_local_workers_end_soon_after_their_client_is_killed():
         pids = [int(pid) for pid in re.findall(r"pid (\d+)", client.stdout.readline())]
         assert [is_running(pid) for pid in pids] == [True, True]
         client.kill()
-        assert wait_for(lambda: not any(is_running(pid) for pid in pids), timeout_s=5.0)
+        assert wait_for(lambda: not any(is_running(pid) for pid in pids))
 
 
 def test_a_worker_stays_as_long_as_its_parent():
@@ -160,7 +160,7 @@ def test_a_worker_ends_quietly_when_it_is_asked_to(number):
         line = worker.stdout.readline()
         assert line == f"caramel worker 1 of 2 listening on 127.0.0.1:{ports[1]}\n"
         worker.send_signal(number)
-        output, errors = worker.communicate(timeout=3)
+        output, errors = worker.communicate(timeout=60)
     assert (worker.returncode, output, errors) == (0, "", "")
 
 
@@ -168,9 +168,9 @@ def test_a_worker_ends_quietly_while_it_starts():
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with started(*WORKER, "--cluster", address, "--task", "0") as worker:
         maps = Path(f"/proc/{worker.pid}/maps")
-        assert wait_for(lambda: "tensorflow" in maps.read_text(), timeout_s=20)
+        assert wait_for(lambda: "tensorflow" in maps.read_text())
         worker.send_signal(signal.SIGINT)
-        output, errors = worker.communicate(timeout=5)
+        output, errors = worker.communicate(timeout=60)
     assert (worker.returncode, errors) == (0, "")
     assert output in ("", f"caramel worker 0 of 1 listening on {address}\n")  # it starts quickly
 
@@ -215,7 +215,7 @@ def test_a_port_in_use_is_one_clear_error():
             [*WORKER, "--cluster", f'{{"chief": ["{address}"]}}', "--task", "0"],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=100,
         )
     assert result.returncode == 2
     assert result.stdout == ""
@@ -260,7 +260,7 @@ def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
             os.abort()
     """
     environ = {name: os.environ[name] for name in os.environ if name != "TF_CPP_MIN_LOG_LEVEL"}
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20, env=environ)
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100, env=environ)
     assert result.returncode == -signal.SIGABRT
     assert result.stderr == "F0000 00:00:1795236646.386248    2653 cpu.cc:1] no AVX\n"
 
@@ -272,7 +272,7 @@ def test_the_command_starts_without_tensorflow():
         sys.argv = ["caramel", "--version"]
         caramel.cli.main.main()
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=20)
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(r"caramel \d+\.\d+.*\n", result.stdout)
 
@@ -296,7 +296,7 @@ def test_a_worker_of_a_common_script_serves_until_the_chief_has_gone():
             time.sleep(1.0)
             assert worker.poll() is None
             chief.close()
-            output, _ = worker.communicate(timeout=5)
+            output, _ = worker.communicate(timeout=60)
     assert (worker.returncode, output) == (0, "the chief has gone\n")
 
 
@@ -317,7 +317,7 @@ def test_embedded_servers_form_one_cluster_and_are_started_once():
             with tf.compat.v1.Session(servers.target) as session:
                 print(len(servers.addresses), session.run(seven))
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=60)
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
     assert result.stdout == "2 7.0\n", result.stderr
 
 
@@ -336,7 +336,7 @@ def test_a_client_that_is_no_worker_has_no_own_server():
             except ClusterError as error:
                 print(error)
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=60)
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
     first, second = result.stdout.splitlines()
     assert re.match("this process is no worker of <Cluster, remote: .*>, so it has no", first)
     assert second == "this process is worker 0, the chief, which cannot wait for itself"

@@ -72,7 +72,7 @@ def allocated(*arguments: str, **environ: str) -> tuple[str, int]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
     )
     kept, pages = finished.stdout.split()
     return kept, int(pages)
@@ -112,7 +112,7 @@ def test_who_asks_before_the_graph_is_built_has_one_heap(tmp_path):
     """TensorFlow's first op starts a thread, which would get a heap of its own."""
     own = {name: value for name, value in os.environ.items() if not is_of_the_allocator(name)}
     told = tmp_path / "heaps.xml"
-    subprocess.run([sys.executable, "-c", FIRST_OP, str(told)], env=own, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FIRST_OP, str(told)], env=own, check=True, timeout=200)
     assert told.read_text().count("<heap") == 1
 
 

@@ -136,7 +136,7 @@ def run(directory, *arguments):
         [sys.executable, "-m", "caramel", "profile", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=200,
         check=False,
         cwd=directory,
         env={**os.environ, "PYTHONPATH": path, "CARAMEL_CACHE": str(directory / "cache")},

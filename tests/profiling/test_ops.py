@@ -179,7 +179,7 @@ def test_times_of_a_real_network():
                 session.run(train, images())
                 seconds.append(time.perf_counter() - begin)
     # Far apart, because the machine may be busy: that they are of the same order is all.
-    assert 0.05 < sum(timing.seconds.values()) / min(seconds) < 5.0
+    assert 0.02 < sum(timing.seconds.values()) / min(seconds) < 20.0
 
 
 def test_the_users_graph_and_variables_are_untouched():

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -24,8 +25,10 @@ from tests.support.networks import (
     tf,
     tf1,
 )
+from tests.support.processes import wait_for
 
 PLAIN = {"planner": "plain", "pattern": "shuffle"}
+_LONGEST_S = 60.0
 
 
 def test_replicas_are_equal_after_a_step_that_failed_on_one_worker():
@@ -60,17 +63,48 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def slow(gate):
-    """A job whose step takes as long as `gate` says."""
+class Gate:
+    """Where steps are held up while it is shut."""
 
-    def wait(value):
-        time.sleep(gate["seconds"])
+    def __init__(self):
+        self.is_shut, self.waited_in_vain = False, False
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def hold_up(self, value):
+        if self.is_shut:
+            self.reached.set()
+            self.waited_in_vain = not self.opened.wait(_LONGEST_S)
         return value
 
+    def open(self):
+        self.is_shut = False
+        self.opened.set()
+
+    @contextmanager
+    def shut_until_interrupted(self):
+        """A step of this block is interrupted in its middle, and then let through."""
+
+        def interrupted():
+            self.reached.wait(_LONGEST_S)
+            interrupt()
+            time.sleep(0.3)  # it is handled meanwhile, or else when the step has ended
+            self.open()
+
+        self.is_shut = True
+        thread = threading.Thread(target=interrupted)
+        thread.start()
+        try:
+            yield
+        finally:
+            thread.join()
+
+
+def slow(gate):
+    """A job whose step waits at a gate."""
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
         x, y, feed = inputs(40)
-        waited = tf.numpy_function(wait, [x], x.dtype, stateful=False)
+        waited = tf.numpy_function(gate.hold_up, [x], x.dtype, stateful=False)
         waited.set_shape(x.shape)
         loss = cross_entropy(perceptron(waited), y)
         step = tf1.train.get_or_create_global_step()
@@ -101,7 +135,7 @@ def fixture_handled():
 def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_path):
     """By Ctrl-C, or by a signal handler that raises something else."""
     handled(raising(kind))
-    gate = {"seconds": 0.0}
+    gate = Gate()
     job = slow(gate)
     plain = caramel.ARModel(job.context(), 2, **PLAIN)
     model = caramel.ARModel(job.context(), 2, plan=deferred(plain, SOME)) if defers else plain
@@ -109,11 +143,8 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_pat
         session.restore(expected.save(tmp_path / "initial"))
         for _ in range(2):
             session.step(job.feed), expected.step(job.feed)
-        gate["seconds"] = 0.8
-        threading.Timer(0.3, interrupt).start()
-        with pytest.raises(kind):
+        with gate.shut_until_interrupted(), pytest.raises(kind):
             session.step(job.feed)
-        gate["seconds"] = 0.0
         expected.step(job.feed)
         values = session.variables()
         for name, value in expected.variables().items():
@@ -124,33 +155,44 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_pat
 def test_a_signal_handler_that_uses_the_session_is_refused_and_the_session_goes_on(
     handled, tmp_path
 ):
-    gate = {"seconds": 0.0}
+    gate = Gate()
     job = slow(gate)
     model = caramel.ARModel(job.context(), 2, **PLAIN)
+    within = pytest.raises(SessionError, match=r"session\.save was called within session\.step")
     with model.session(step_timeout_s=60) as session:
         session.step(job.feed)
-        gate["seconds"] = 0.8
         handled(lambda *_: session.save(tmp_path / "within"))
-        threading.Timer(0.3, interrupt).start()
-        with pytest.raises(SessionError, match=r"session\.save was called within session\.step"):
+        with gate.shut_until_interrupted(), within:
             session.step(job.feed)
-        gate["seconds"] = 0.0
         session.step(job.feed)
         assert session.variables()["global_step"] == 3
 
 
-def test_a_second_interruption_comes_through_at_once_and_ends_the_session():
-    gate = {"seconds": 0.0}
+def test_a_second_interruption_comes_through_at_once_and_ends_the_session(handled):
+    gate, seen = Gate(), []
+
+    def handler(number, frame):
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    def interrupted_twice():
+        gate.reached.wait(_LONGEST_S)
+        interrupt()
+        wait_for(lambda: seen)
+        time.sleep(0.3)
+        interrupt()
+
+    handled(handler)
     job = slow(gate)
-    with caramel.ARModel(job.context(), 2, **PLAIN).session(step_timeout_s=60) as session:
+    with caramel.ARModel(job.context(), 2, **PLAIN).session(step_timeout_s=120) as session:
         session.step(job.feed)
-        gate["seconds"] = 4.0
-        for delay_s in (0.3, 0.8):
-            threading.Timer(delay_s, interrupt).start()
-        begin = time.monotonic()
+        gate.is_shut = True
+        threading.Thread(target=interrupted_twice).start()
         with pytest.raises(KeyboardInterrupt):
             session.step(job.feed)
-        assert time.monotonic() - begin < 3.0
+        assert len(seen) == 2
+        gate.open()
+        assert not gate.waited_in_vain
         with pytest.raises(SessionError, match="interrupted during a training step"):
             session.step(job.feed)
 

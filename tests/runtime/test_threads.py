@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -13,6 +12,7 @@ import caramel
 from caramel.core.errors import SessionError
 from caramel.runtime.turns import Turns, in_turn, last_turn
 from tests.support.networks import network, perceptron, relative_error, run_on_one_device, tf
+from tests.support.processes import wait_for
 
 _LONGEST_S = 60.0
 
@@ -25,11 +25,17 @@ class Shared:
         self.done = []
         self.inside = 0
 
+    @property
+    def line(self):
+        """How many are in turn or wait."""
+        return len(self._turns._line)
+
     @in_turn
-    def work(self, name, seconds=0.0, then=None):
+    def work(self, name, others=0, then=None):
+        """Waits in its turn until so many others stand in line."""
         self.inside += 1
         assert self.inside == 1
-        time.sleep(seconds)
+        assert wait_for(lambda: self.line > others)
         if then is not None:
             then()
         self.done.append(name)
@@ -40,12 +46,12 @@ class Shared:
         self.done.append("close")
 
 
-def started(*functions):
-    """A thread for each function, each of which waits before the next one begins."""
+def started(turns, *functions):
+    """A thread for each function, each of which stands in line before the next one begins."""
     threads = [threading.Thread(target=each, daemon=True) for each in functions]
-    for thread in threads:
+    for number, thread in enumerate(threads, 1):
         thread.start()
-        time.sleep(0.05)
+        assert wait_for(lambda number=number: len(turns._line) >= number)
     return threads
 
 
@@ -58,7 +64,8 @@ def joined(threads):
 def test_who_comes_first_has_the_first_turn():
     shared = Shared()
     names = list("abcd")
-    threads = started(*(lambda name=name: shared.work(name, 0.3) for name in names))
+    work = [lambda name=name, n=n: shared.work(name, others=3 - n) for n, name in enumerate(names)]
+    threads = started(shared._turns, *work)
     assert joined(threads)
     assert shared.done == names
 
@@ -67,17 +74,17 @@ def test_a_thread_that_comes_again_waits_behind_the_others():
     shared = Shared()
 
     def twice(name):
-        for _ in range(2):
-            shared.work(name, 0.2)
+        shared.work(name, others=1)
+        shared.work(name, others=name == "a")
 
-    assert joined(started(lambda: twice("a"), lambda: twice("b")))
+    assert joined(started(shared._turns, lambda: twice("a"), lambda: twice("b")))
     assert shared.done == ["a", "b", "a", "b"]
 
 
 def test_the_end_comes_before_those_that_wait():
     shared = Shared()
-    ends = [lambda: shared.work("a", 0.4), lambda: shared.work("b"), shared.close]
-    assert joined(started(*ends))
+    ends = [lambda: shared.work("a", others=2), lambda: shared.work("b"), shared.close]
+    assert joined(started(shared._turns, *ends))
     assert shared.done == ["a", "close", "b"]
 
 
@@ -92,10 +99,19 @@ def test_what_is_called_within_a_turn_of_the_same_thread_is_refused():
 
 def test_an_interruption_leaves_the_line():
     shared = Shared()
-    threads = started(lambda: shared.work("a", 0.6))
-    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    goes_on = threading.Event()
+    threads = started(
+        shared._turns, lambda: shared.work("a", then=lambda: goes_on.wait(_LONGEST_S))
+    )
+
+    def interrupt():
+        wait_for(lambda: shared.line == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt):
         shared.work("b")
+    goes_on.set()
     shared.work("c")
     assert joined(threads)
     assert shared.done == ["a", "c"]
@@ -124,7 +140,9 @@ def test_threads_that_train_together_do_each_step_once_while_plans_change(job):
 
     with model.session(trials=settings, step_timeout_s=_LONGEST_S) as session:
         initial = session.variables()
-        threads = started(train, train, train)
+        threads = [threading.Thread(target=train, daemon=True) for _ in range(3)]
+        for thread in threads:
+            thread.start()
         session.use("two")
         session.try_plans(settings)
         read = session.variables()
@@ -159,6 +177,7 @@ def test_closing_waits_for_the_step_of_another_thread(job):
 
     session = caramel.ARModel(waiting.context(), 2).session(step_timeout_s=_LONGEST_S)
     threads = started(
+        session._turns,
         lambda: results.append(session.step(waiting.feed)),
         refused,
         session.close,

@@ -12,7 +12,8 @@ from pathlib import Path
 WORKER = (sys.executable, "-m", "caramel", "worker")
 
 
-def wait_for(condition, timeout_s: float = 5.0) -> bool:
+def wait_for(condition, timeout_s: float = 60.0) -> bool:
+    """Whether a condition has come to hold, by the time in which even a busy machine gets there."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
