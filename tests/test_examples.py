@@ -93,13 +93,9 @@ def _fits(line: str, got: str) -> bool:
     )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
-    "golden",
-    [
-        pytest.param(file, id=file.stem, marks=[pytest.mark.processes] * ("local" in file.stem))
-        for file in GOLDEN
-        if file != TRAINING
-    ],
+    "golden", [pytest.param(file, id=file.stem) for file in GOLDEN if file != TRAINING]
 )
 def test_an_example_prints_its_golden_output(golden, tmp_path):
     expected = golden.read_text()
@@ -178,6 +174,7 @@ def test_the_flags_of_the_training_script_are_those_of_the_model(words, changed,
     assert given == usual | changed
 
 
+@pytest.mark.processes
 def test_training_prints_its_golden_output_and_saves_what_is_as_good_on_a_single_device(tmp_path):
     expected = TRAINING.read_text()
     shown = transcript(expected.partition("\n")[0].removeprefix("$ "), tmp_path, subprocess.run)
