@@ -51,6 +51,7 @@ from tests.support.networks import (
 )
 from tests.support.pending_updates import (
     assert_equal,
+    assert_errors_lose_no_updates,
     assert_fetches_are_of_their_step,
     assert_saving_loses_nothing,
 )
@@ -353,17 +354,8 @@ def test_an_error_in_a_step_does_not_lose_the_updates_of_the_one_before(tmp_path
     context = job.context()
     plain = caramel.ARModel(context, 2)
     model = caramel.ARModel(context, 2, plan=deferred(plain, EVERY), check=True)
-    bad = {**job.feed, "x:0": np.full_like(job.feed["x:0"], np.nan)}
-    with plain.session() as expected, model.session() as session:
-        session.restore(expected.save(tmp_path / "initial"))
-        for number in range(9):
-            if number % 3 == 2:
-                for each in (session, expected):
-                    with pytest.raises(tf.errors.InvalidArgumentError, match="bad input"):
-                        each.step(bad)
-            else:
-                assert session.step(job.feed) == expected.step(job.feed)
-        assert_equal(session.variables(), expected.variables())
+    bad = {"x:0": np.full_like(job.feed["x:0"], np.nan)}
+    assert_errors_lose_no_updates(job, bad, plain, model, tmp_path, told="bad input")
 
 
 def test_an_error_in_a_deferred_update_is_raised_by_the_next_call():

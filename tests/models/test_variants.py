@@ -28,7 +28,7 @@ from tests.support.networks import (
     tf1,
     wide,
 )
-from tests.support.pending_updates import assert_equal
+from tests.support.pending_updates import assert_equal, assert_errors_lose_no_updates
 from tests.support.pipelines import job as pipeline_job
 from tests.support.pipelines import numbers, until_the_end
 from tests.support.variants import ALL, GROUPED, SOME, in_turn, plain_training, with_variants
@@ -237,19 +237,10 @@ def test_random_ops_of_each_plan_draw_something_else():
 def test_an_error_in_a_step_does_not_lose_the_updates_of_another_plans_step(tmp_path):
     job = failing()
     context = job.context()
-    model = with_variants(context, 2)
-    bad = {**job.feed, "x:0": np.full_like(job.feed["x:0"], np.nan)}
-    with model.session() as session, caramel.ARModel(context, 2).session() as plain:
-        session.restore(plain.save(tmp_path / "initial"))
-        for step in range(16):
-            session.use(in_turn(model, step, 2))
-            if step % 3 == 2:
-                for each in (session, plain):
-                    with pytest.raises(tf.errors.InvalidArgumentError, match="bad input"):
-                        each.step(bad)
-            else:
-                assert session.step(job.feed) == plain.step(job.feed)
-        assert_equal(session.variables(), plain.variables())
+    plain, model = caramel.ARModel(context, 2), with_variants(context, 2)
+    bad = {"x:0": np.full_like(job.feed["x:0"], np.nan)}
+    use = lambda session, step: session.use(in_turn(model, step, 2))  # noqa: E731
+    assert_errors_lose_no_updates(job, bad, plain, model, tmp_path, told="bad input", use=use)
 
 
 def test_an_error_in_a_deferred_update_is_raised_by_the_change_of_the_plan():

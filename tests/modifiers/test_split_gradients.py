@@ -42,6 +42,7 @@ from tests.support.networks import (
 )
 from tests.support.pending_updates import (
     assert_equal,
+    assert_errors_lose_no_updates,
     assert_fetches_are_of_their_step,
     assert_saving_loses_nothing,
 )
@@ -269,17 +270,8 @@ def test_what_is_computed_beside_the_step_sees_the_wholes(choice, tmp_path):
 
 def test_an_error_in_a_step_does_not_lose_the_updates_of_the_one_before(momentum, tmp_path):
     job, plain, model = momentum
-    bad = {**job.feed, "y:0": np.full_like(job.feed["y:0"], 99)}
-    with plain.session() as expected, model.session() as session:
-        session.restore(expected.save(tmp_path / "initial"))
-        for number in range(6):
-            if number % 3 == 2:
-                for each in (session, expected):
-                    with pytest.raises(tf.errors.InvalidArgumentError):
-                        each.step(bad)
-            else:
-                assert session.step(job.feed) == expected.step(job.feed)
-        assert_equal(session.variables(), expected.variables())
+    bad = {"y:0": np.full_like(job.feed["y:0"], 99)}
+    assert_errors_lose_no_updates(job, bad, plain, model, tmp_path, told="label")
 
 
 def test_plans_with_and_without_parts_take_turns(tmp_path):

@@ -24,6 +24,7 @@ from caramel.runtime.stalls.watchdog import Watchdog
 from tests.support.barred import PATIENCE_S, Bar, barred, flagged
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import network
+from tests.support.pending_updates import assert_equal
 from tests.support.processes import worker_pid
 
 SOON = StallSettings(least_s=0.1)
@@ -74,8 +75,7 @@ def test_a_worker_that_computes_too_long_is_named_with_its_op_and_nothing_is_cha
     assert "waits for its gradients from worker 1 (/job:worker/task:1" in stall.text
     assert any("step 7 was done after" in message for message in caplog.messages)
     assert losses == expected_losses
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
+    assert_equal(values, expected)
 
 
 def test_what_is_no_part_of_the_aggregation_is_told_from_it():
@@ -301,8 +301,7 @@ def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(v
         assert stall.group in {group.name for group in model.plan.decision.groups}
         assert stall.producer in {gradient.values.op for gradient in model.plan.job.gradients}
     assert losses == expected_losses
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
+    assert_equal(values, expected)
 
 
 @pytest.mark.processes
@@ -321,8 +320,7 @@ def test_what_is_left_of_the_last_step_is_watched_too_when_it_is_asked_for():
             (stall,) = session.metrics().stalls
     assert (stall.step, stall.workers, stall.cause) == (6, (1,), "silent")
     assert stall.group in {group.name for group in model.plan.decision.groups}
-    for name, value in expected.items():
-        np.testing.assert_array_equal(values[name], value, err_msg=name)
+    assert_equal(values, expected)
 
 
 @pytest.mark.processes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tests.support.networks import tf
 
@@ -39,4 +40,21 @@ def assert_fetches_are_of_their_step(job, plain, model, tmp_path):
             given = session.step(job.feed, fetches if number % 2 else None)
             wanted = expected.step(job.feed, fetches if number % 2 else None)
             np.testing.assert_equal(given, wanted)
+        assert_equal(session.variables(), expected.variables())
+
+
+def assert_errors_lose_no_updates(
+    job, bad, plain, model, tmp_path, *, told, use=lambda session, step: None
+):
+    """Each third step fails, in both sessions, for what it is fed; `use` chooses a step's plan."""
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        for step in range(16):
+            use(session, step)
+            if step % 3 == 2:
+                for each in (session, expected):
+                    with pytest.raises(tf.errors.InvalidArgumentError, match=told):
+                        each.step({**job.feed, **bad})
+            else:
+                assert session.step(job.feed) == expected.step(job.feed)
         assert_equal(session.variables(), expected.variables())
