@@ -1,6 +1,6 @@
 """Facts from facts: each file answers one question about the job's graph.
 
-In come the op graph and the job (`caramel.core.facts`); out comes one frozen fact for each
+In come the op graph and the job (`core.facts`); out comes one frozen fact for each
 question. `analysis` runs what is needed, in the order of their annotations.
 
 =============== ====================================================================================

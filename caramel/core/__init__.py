@@ -24,7 +24,7 @@ made. Nothing here computes a plan or runs anything.
                   it
 `train_steps`     the training steps that a user gives for one job: one, or several by name
 `variable_access` which variables does each op read and write?
-`version`         the version of this package
+`version`         the versions of this package, and of the TensorFlow that it is made for
 `workload`        what a step of a job computes and aggregates, as far as its time depends on it
 `util/`           small helpers that know nothing of training jobs (`disk_cache` knows what it
                   keeps)

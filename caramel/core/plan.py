@@ -77,6 +77,11 @@ class AggregatedGradient:
         """Number of elements of the parameter."""
         return math.prod(d for d in self.spec.shape or () if d is not None)
 
+    @property
+    def bytes(self) -> int:
+        """Size of the parameter in bytes; 0 if its elements have no fixed size."""
+        return self.elements * (dtype_bytes(self.spec.dtype) or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -112,9 +117,9 @@ class Group:
         members: parameters, or names of parts of their gradients, in the order in which they lie in
             the group's memory. They have one dtype, and are all dense unless the group is one
             sparse gradient alone.
-        pattern: one of `caramel.core.patterns.PATTERNS`, `all_gather` for one sparse gradient, or
+        pattern: one of `patterns.PATTERNS`, `all_gather` for one sparse gradient, or
             `factors` for one gradient that every worker computes from the factors of all workers
-            (`caramel.modifiers.aggregation.factors`).
+            (`modifiers.aggregation.factors`).
         depth: into how many parts the group is split that are aggregated side by side.
         shift: added to the workers' numbers in the pattern, to spread small groups over them.
         smallest_chunk_bytes: a group that is small is split into fewer chunks, none smaller.
@@ -207,7 +212,7 @@ class Barrier:
 class Deferral:
     """What moves into the next step with the deferred groups; ops of the single-device graph.
 
-    It follows from the job and from which gradients are deferred (`caramel.analyzers.deferral`).
+    It follows from the job and from which gradients are deferred (`analyzers.deferral`).
 
     Attributes:
         moved: ops that run at the start of the next step, in topological order.
@@ -375,13 +380,13 @@ def _check_group(group: Group) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Consequences:
-    """What follows from the job and from what was decided (`caramel.planning.complete`).
+    """What follows from the job and from what was decided (`planning.complete`).
 
     Nobody needs to give it: it is made anew for every plan that is carried out.
 
     Attributes:
         orders: further control edges, which order what a step reads and writes of variables where
-            the user's graph does not. They follow from the job (`caramel.analyzers.state_order`).
+            the user's graph does not. They follow from the job (`analyzers.state_order`).
         deferral: what moves into the next step with the deferred groups.
         input_reads: ops that read the input pipelines of a step.
         held: updates that must wait until all workers have read their inputs: nothing else keeps
@@ -406,7 +411,7 @@ class Plan:
         job: what is planned.
         decision: what was decided.
         consequences: what follows from both; nothing yet in a plan that is not completed
-            (`caramel.planning.complete`).
+            (`planning.complete`).
 
     Raises:
         PlanError: the decision is not one for the job.

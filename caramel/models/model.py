@@ -145,7 +145,7 @@ class Model:
         No plan can stop a job: where one whose steps have not ended yet takes a hundred times as
         long as predicted or usual (at least half a minute; two where nothing is known), its step is
         done by the plain plan instead, and a warning in the log says so
-        (`caramel.runtime.control.probation`).
+        (`runtime.control.probation`).
 
         Args:
             start_timeout_s: how long to wait for the workers, in seconds.

@@ -48,7 +48,7 @@ class Decision:
     """Which plan was chosen, and from what.
 
     Attributes:
-        plan: the chosen one, not yet completed (`caramel.planning.complete`).
+        plan: the chosen one, not yet completed (`complete`).
         source: a word on what it is made from.
         plain: the plain plan.
         outlook: for predictions; None if nothing is known of times.
@@ -105,6 +105,7 @@ def choose(
     graph, job, frames = analysis.get(OpGraph), analysis.get(TrainingJob), analysis.get(LoopFrames)
     deferrals = Deferrals(graph, job, analysis.get(StateAccess), frames, plain.job.gradients)
     edges = edges_of(analysis) if options.serialization else ()
+    # One order of transfers needs groups that are split between all workers (`gates`).
     if options.plans and options.scheduling and options.in_flight_bytes == 0:
         plain = split_between_all(plain)
     outlook = _outlook(plain, analysis, deferrals, edges)
@@ -126,6 +127,7 @@ def choose(
     if options.sends_factors and _on_processors(timing, plain):
         searched, unfactored = factored(outlook, deferrals.reason_against, options)
         if searched is not outlook:
+            # What is left if processors turn out to differ.
             starts.append(dataclasses.replace(unfactored, name=UNFACTORED))
     found = search(
         searched,

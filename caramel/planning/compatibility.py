@@ -107,6 +107,7 @@ def check_fused(plan: Plan, graph: OpGraph, fusions: Fusions) -> None:
 def kept_apart(plan: Plan, graph: OpGraph, fusions: Fusions) -> Iterator[str]:
     """What the plan's edges keep TensorFlow from computing as one, each in a sentence."""
     for group, waits in _added(plan, fusions):
+        # TensorFlow merges ops only if both wait for the same.
         if len({frozenset(own) for own in waits.values()}) > 1:
             edge = next(edge for edge in plan.decision.edges if edge.after in group)
             yield (

@@ -22,11 +22,6 @@ def complete(
 ) -> Plan:
     """The plan with all that follows from it; what it says of that already is left out.
 
-    An evaluation copy is needed where variables differ between workers, or an input pipeline would
-    give evaluation a shard. It is needed, too, where `order` draws writes in: evaluation goes
-    without those edges. And where something moves: reading a variable in a replica takes the token
-    that the next step waits for.
-
     Args:
         order: how what the step reads and writes is ordered.
 
@@ -34,6 +29,8 @@ def complete(
         PlanError: a group cannot be deferred; says why.
     """
     deferral = Deferrals(graph, job, access, frames, plan.job.gradients).of(plan.deferred)
+    # Evaluation needs a copy of its own where variables differ between workers, or an input
+    # pipeline would give it a shard only.
     differs = plan.workers > 1 and bool(plan.job.local or pipelines.iterators)
     reads, held = held_updates(plan, deferral, graph, job, access, frames)
     consequences = Consequences(
@@ -41,6 +38,8 @@ def complete(
         deferral=deferral,
         input_reads=reads,
         held=held,
+        # Also where `order` draws writes in: evaluation goes without those edges. And where
+        # something moves: reading a variable in a replica takes the token of the next step.
         evaluation=order.draws_in_writes or differs or bool(deferral.moved),
     )
     return dataclasses.replace(plan, consequences=consequences)

@@ -3,15 +3,6 @@
 The *set* of a parameter is what its gradient needs and no earlier one did. Its *end set* are the
 ops that put out the gradient, its *free set* the ops that wait for nothing else of the set. With
 edges from every end set to the next free set, only what the next gradient needs can run.
-
-Some ops wait for nothing, because something beside the backward pass needs them early, or because
-they compute nothing: the forward pass, inputs and what they come from, constants and handles of
-variables, and what initialises and reads variables. Held back, they would draw the backward pass
-into programs that have nothing to do with it. What no gradient needs (updates, metrics, moving
-averages) is not ordered either.
-
-Ops that TensorFlow may compute as one (`caramel.analyzers.fusions`) are in one set and wait for the
-same, so that no edge keeps them apart. Gradients that it puts out get ready together.
 """
 
 from __future__ import annotations
@@ -50,9 +41,11 @@ def serialize(
     """
     targets = targets_in_order(frontier, order)
     units = units_of_step(graph, job, frames)
+    # The last part is what no gradient needs (updates, metrics, averages): it is not ordered.
     parts = units.by_target(list(targets.values()))[:-1]
     free = units_never_held(graph, job, units, parts)
     sets = [_set_of(graph, units, [unit for unit in part if unit not in free]) for part in parts]
+    # Gradients that one op puts out, as TensorFlow computes it, get ready together.
     together = _put_out_together(units, targets)
     end_sets = [
         _sinks(graph, [each for name in own for each in together.get(name, (name,))], part.names)
@@ -65,6 +58,8 @@ def serialize(
         for name in part.free_set:
             edges += [Edge(end, name) for end in before if end not in graph[name].sources]
         is_held = any(name in part.held for name in end_set)
+        # A gradient that nothing holds back may be ready before those before it: the next set waits
+        # for all.
         before = end_set if is_held else [*before, *end_set]
     return tuple(edges)
 
@@ -72,7 +67,13 @@ def serialize(
 def units_never_held(
     graph: OpGraph, job: TrainingJob, units: Units, parts: Sequence[Sequence[int]]
 ) -> frozenset[int]:
-    """The units that must not wait for the backward pass, of the sets of all parameters."""
+    """The units that must not wait for the backward pass, of the sets of all parameters.
+
+    Something beside the backward pass needs them early, or they compute nothing: the forward pass,
+    inputs and what they come from, constants and handles of variables, and what initialises and
+    reads variables. Held back, they would draw the backward pass into programs that have nothing to
+    do with it.
+    """
     programs = [job.loss.op, *job.table_initializers]
     programs += [name for v in job.variables for name in (v.initializer, v.read)]
     programs += [op.name for op in graph if op.kind == "MakeIterator"]
@@ -104,6 +105,8 @@ def _set_of(graph: OpGraph, units: Units, part: Sequence[int]) -> _Set:
         before = {name: waiting.intersection(graph[name].sources) for name in own}
         free_set = [name for name in own if not before[name]]
         if free_set and unit in units.fused:
+            # Ops that TensorFlow may compute as one wait for the same, so that no edge keeps them
+            # apart.
             free_set = list(own)
         if free_set and graph[own[0]].kind == "Exit":
             waiting.remove(own[0])

@@ -1,22 +1,16 @@
 """Into how many parts is a group split? Caramel paper, section 4.4.
 
-While one part is added, another is on the wire; but every part costs messages of its own. So a
-group is split as often as its parts stay well above the threshold, below which latency dominates,
-into 1, 2 or 4 parts, and what is very large into 8. The paper leaves the formula open. These limits
-are taken from `benchmarks/results/decided/allreduce.json`: with them, and the pattern that is the
-fastest for a size, no size takes over 5 % longer than with its best fixed depth. Between two
-workers, whose links are busy in both directions from the begin, that holds for groups of up to
-100 MB that are not split at all; what is larger takes so long to add that the link would stand
-still.
-
-Where other groups are on the wire meanwhile, splitting fills no pause and only costs: ResNet-50 on
-two hosts, everything else planned, took 0.95 s with groups of 4 MB in 8 parts and 0.91 s without.
+While one part is added, another is on the wire; but every part costs messages of its own. The paper
+leaves the formula open.
 """
 
 from __future__ import annotations
 
 from caramel.core.facts import NetworkModel
 
+# These limits are taken from ``benchmarks/results/decided/allreduce.json``: with them, and the
+# pattern that is the fastest for a size, no size takes over 5 % longer than with its best fixed
+# depth.
 LARGEST_DEPTH = 8
 PART_THRESHOLDS = 8
 """A part is at least as many thresholds large: it is cut into a chunk for each worker."""
@@ -26,7 +20,8 @@ EIGHTH_THRESHOLDS = 64
 longer by `ring` than with 4 of 4 MB; with 8 of 8 MB it was 0.4 %, and `shuffle` was 5 % faster."""
 
 PAIR_BYTES = 128_000_000
-"""From here on, groups are split between two workers, too."""
+"""From here on, groups are split between two workers, too: they take so long to add that the link
+would stand still. Smaller ones need no parts, since both directions are busy from the begin."""
 
 
 def depth_of(size_bytes: int, network: NetworkModel, *, beside_bytes: int = 0) -> int:
@@ -39,10 +34,14 @@ def depth_of(size_bytes: int, network: NetworkModel, *, beside_bytes: int = 0) -
         beside_bytes: of other groups that are on their way at the same time, and fill the pauses of
             this one. A group that is not larger is not split.
     """
+    # Where other groups are on the wire meanwhile, splitting fills no pause and only costs:
+    # ResNet-50 on two hosts, everything else planned, took 0.95 s with groups of 4 MB in 8 parts
+    # and 0.91 s without.
     if size_bytes <= beside_bytes or (network.workers <= 2 and size_bytes < PAIR_BYTES):
         return 1
     threshold_bytes = max(1, network.threshold_bytes)
     if size_bytes >= LARGEST_DEPTH * EIGHTH_THRESHOLDS * threshold_bytes:
         return LARGEST_DEPTH
     parts = min(size_bytes // (PART_THRESHOLDS * threshold_bytes), LARGEST_DEPTH // 2)
+    # Rounded down to a power of two.
     return 1 << max(0, parts.bit_length() - 1)

@@ -1,7 +1,6 @@
-"""Planning without a graph: from the outline of a job (`caramel.core.workload`) in a profile.
+"""Planning without a graph: from the outline of a job (`core.workload`) in a profile.
 
-A job's outline is made where its graph is known. It says enough to simulate and to search plans for
-any number of workers, but no graph can be rewritten with such a plan.
+It is enough to search plans for any number of workers, but no graph can be rewritten with them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Which updates have to wait until every worker has read its inputs?
 
-A step in which one worker's pipeline has ended must update nothing, on any worker. Updates that
-wait for an aggregated gradient of the same step keep to that by themselves, since an aggregation
-needs all workers. The others (moving averages, counters) are held back.
+A step in which one worker's pipeline has ended must update nothing, on any worker.
 """
 
 from __future__ import annotations
@@ -35,6 +33,8 @@ def held_updates(
     if not plan.job.pipelines or plan.workers == 1 or not reads:
         return (), ()
     moved = frozenset(deferral.moved)
+    # Updates that wait for an aggregated gradient of the same step need all workers anyway; the
+    # others (moving averages, counters) are held back.
     safe = _behind_sums(plan, deferral, graph) | graph.ancestors(reads) | moved
     held = tuple(
         name

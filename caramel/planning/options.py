@@ -23,13 +23,13 @@ class Options:
         batching: small gradients are aggregated together (4.2).
         scheduling: transfers are planned, some of them for the next forward pass (4.3).
         adaptive_depth: large groups are split (4.4).
-        pattern: one of `caramel.core.patterns.PATTERNS`, or "auto" for the fastest of each group.
-        in_flight_bytes: of groups that may be on their way at a time (`caramel.planning.gates`);
+        pattern: one of `core.patterns.PATTERNS`, or "auto" for the fastest of each group.
+        in_flight_bytes: of groups that may be on their way at a time (`gates`);
             None for the planner's choice.
         budget_tasks: simulated tasks in a search; to look for factors takes up to ten small ones
             besides.
-        factors: gradients may be sent by their factors (`caramel.planning.search.factoring`), if no
-            pattern is asked for.
+        factors: gradients may be sent by their factors (`search.factoring`), if no pattern is
+            asked for.
         planner: "search" takes what is predicted to be the fastest, "paper" follows the rules of
             the paper, "plain" plans nothing.
 

@@ -21,16 +21,14 @@ chunk on."""
 
 
 def usual_pattern(size_bytes: int, workers: int) -> str:
-    """The pattern of a gradient where nothing is known of the network.
-
-    Between two workers all patterns send the same, and `exchange` in the fewest rounds and messages
-    (what that is worth: `benchmarks/results/step-patterns.json`). With `shuffle` all workers send
-    to one at the same time, whose link is no faster than theirs: from three workers on, segments of
-    large tensors are lost and sent again. A ring has one sender for each receiver, but more rounds,
-    which count where chunks are small.
-    """
+    """The pattern of a gradient where nothing is known of the network."""
+    # All patterns send the same then, and this one in the fewest rounds and messages (what that is
+    # worth: ``docs/decisions/exchange.md``).
     if workers <= 2:
         return "exchange"
+    # With `shuffle` all workers send to one at the same time, whose link is no faster than theirs:
+    # segments of large tensors are lost and sent again. A ring has one sender for each receiver,
+    # but more rounds, which count where chunks are small.
     suits = workers >= RING_FROM_WORKERS and size_bytes >= RING_CHUNK_BYTES * workers
     return "ring" if suits else "shuffle"
 

@@ -21,7 +21,7 @@ from caramel.core.facts import (
     TrainingJob,
     Weight,
 )
-from caramel.core.graph import OpGraph, dtype_bytes
+from caramel.core.graph import OpGraph
 from caramel.core.plan import (
     ALL_GATHER,
     AggregatedGradient,
@@ -54,12 +54,11 @@ def plain_plan(
 ) -> Plan:
     """One group for each gradient, in one pattern or each in the usual one.
 
-    Groups are numbered in the order of the variables; the first chunks of a pattern, which are the
-    only ones of a tiny tensor, fall to another worker for each group.
+    Groups are numbered in the order of the variables.
 
     Args:
         devices: where the replica of each worker is.
-        pattern: one of `caramel.core.patterns.PATTERNS`, or "auto" for `usual_pattern`.
+        pattern: one of `core.patterns.PATTERNS`, or "auto" for `usual_pattern`.
         sparse: whether rows of sparse gradients are gathered, or whole matrices added up (where
             that gives the same).
         marks: whether steps leave marks of how far groups have come.
@@ -125,6 +124,8 @@ def plain_groups(
             name=f"group_{number}",
             members=(gradient.parameter,),
             pattern=_pattern(gradient, workers, pattern, sparse),
+            # The first chunks of a pattern, which are the only ones of a tiny tensor, fall to
+            # another worker for each group.
             shift=number % workers,
             smallest_chunk_bytes=SMALLEST_CHUNK_BYTES,
         )
@@ -137,19 +138,16 @@ def _pattern(gradient: AggregatedGradient, workers: int, pattern: str, sparse: S
     if _is_gathered(gradient, sparse):
         return ALL_GATHER
     if pattern == AUTO:
-        size = gradient.elements * (dtype_bytes(gradient.spec.dtype) or 0)
-        return usual_pattern(size, workers)
+        return usual_pattern(gradient.bytes, workers)
     return pattern
 
 
 def _is_gathered(gradient: AggregatedGradient, sparse: SparseMethod) -> bool:
-    """Whether the rows of a gradient are gathered.
-
-    Adding up whole matrices merges rows of equal number; where something tells them apart (a norm
-    over the rows, say), the result would not be that of one device.
-    """
+    """Whether the rows of a gradient are gathered."""
     if gradient.indices is None:
         return False
+    # Adding up whole matrices merges rows of equal number. Where something tells them apart (a norm
+    # over the rows, say), the result would not be that of one device.
     return sparse == "gather" or not gradient.merge_duplicates
 
 

@@ -1,13 +1,7 @@
 """Which gradients are aggregated together? Caramel paper, section 4.2.
 
 Small gradients are joined only while the network is busy with others, where they would wait
-anyway. Gradients come in the order in which they are complete, and the network carries out one
-transfer after another:
-
-* one larger than the threshold is sent alone;
-* a smaller one joins the active batch, which is sent as soon as it exceeds the threshold, or if
-  the network has done all transfers before the next gradient is complete. So a small gradient that
-  meets an idle network is sent at once and alone.
+anyway.
 """
 
 from __future__ import annotations
@@ -44,9 +38,12 @@ def batches(
 ) -> tuple[tuple[str, ...], ...]:
     """The parameters of each group, in the order in which the groups are sent.
 
+    Gradients come in the order in which they are complete, and the network carries out one transfer
+    after another.
+
     Args:
         gradients: in activation order, which decides between those that are ready together.
-        threshold_bytes: see above.
+        threshold_bytes: a larger gradient is sent alone.
         seconds: predicted time to aggregate that many bytes.
     """
     queue = _Queue(seconds)
@@ -58,9 +55,12 @@ def batches(
         else:
             batch = active.setdefault(gradient.dtype, [])
             batch.append(gradient)
+            # The active batch is sent as soon as it exceeds the threshold.
             if sum(member.size_bytes for member in batch) > threshold_bytes:
                 queue.send(active.pop(gradient.dtype), gradient.ready_s)
         next_s = order[number + 1].ready_s if number + 1 < len(order) else math.inf
+        # Or if the network has done all transfers before the next gradient is complete. So a small
+        # gradient that meets an idle network is sent at once and alone.
         while active and queue.done_s <= next_s:
             queue.send(active.pop(next(iter(active))), gradient.ready_s)
     return tuple(queue.sent)

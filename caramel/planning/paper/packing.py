@@ -1,25 +1,6 @@
 """When does each group go, and which wait for the next step? Caramel paper, section 4.3.
 
-A greedy packing of transfers into the time of the link, largest first. Each goes
-
-1. into the backward pass, if all that is there can still end with the computation;
-2. else into the forward pass of the next step, if all that is there still arrives before it is
-   needed;
-3. what fits neither goes, when all the others have their place, after the backward pass or before
-   the forward pass, whichever adds less to the step.
-
-A transfer that is longer than the backward pass finds the others where it would have to be: in
-VGG-16, one gradient has three quarters of all bytes. So if there is one, in the end, again largest
-first,
-
-4. each changes to the other side as long as that makes the step shorter. (Not in the paper. Where
-   there is none, it only defers more: ResNet-50 on two hosts then took 0.93 of the plain plan's
-   step, else 0.91.)
-
-The link carries one transfer at a time, and those of the two passes share it in every step. Inside
-a pass nothing is fixed until the end: deferred transfers go in the order in which they are needed,
-the others in the order in which they are ready. In no other order does the computation wait less
-or the last transfer end sooner (Jackson 1955), so what fits in any order fits in this one.
+A greedy packing of transfers into the time of the link, largest first.
 """
 
 from __future__ import annotations
@@ -97,6 +78,12 @@ def pack(
 ) -> Packing:
     """The place of each group.
 
+    1. In the backward pass, if all that is there can still end with the computation;
+    2. else in the forward pass of the next step, if all that is there still arrives before it is
+       needed;
+    3. what fits neither goes, when all the others have their place, after the backward pass or
+       before the forward pass, whichever adds less to the step.
+
     Args:
         transfers: in activation order, which decides between equals.
         computation_s: when the computation of a step ends.
@@ -111,6 +98,10 @@ def pack(
     for item in unassigned:
         packer.place_beyond(item)
     backward_s = computation_s - min((t.ready_s for t in transfers), default=0.0)
+    # A transfer that is longer than the backward pass finds the others where it would have to be:
+    # in VGG-16, one gradient has three quarters of all bytes. So each changes sides as long as that
+    # makes the step shorter. (Not in the paper. Where there is no such transfer, it only defers
+    # more: ResNet-50 on two hosts then took 0.93 of the plain plan's step, else 0.91.)
     if any(transfer.seconds > backward_s for transfer in transfers):
         for _ in range(_PASSES):
             changed = sum(packer.change_side(item) for item in ranked)
@@ -127,7 +118,12 @@ class _Ranked:
 
 @dataclass(slots=True)
 class _Link:
-    """What goes over the link in each step: both lists in the order of transfer."""
+    """What goes over the link in each step: both lists in the order of transfer.
+
+    It carries one transfer at a time. Deferred ones go in the order in which they are needed, the
+    others in the order in which they are ready. In no other order does the computation wait less or
+    the last transfer end sooner (Jackson 1955), so what fits in any order fits in this one.
+    """
 
     computation_s: float
     deferred: list[_Ranked] = field(default_factory=list)

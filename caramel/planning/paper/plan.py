@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from caramel.analyzers.windows import group_window
 from caramel.core.errors import PlanError
 from caramel.core.facts import ActivationOrder, NetworkModel, TransferWindows
-from caramel.core.graph import dtype_bytes
 from caramel.core.plan import ALL_GATHER, AggregatedGradient, Edge, Gate, Group, Plan
 from caramel.planning.depth import depth_of
 from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
@@ -37,9 +36,7 @@ def paper_plan(
 ) -> Plan:
     """The plain plan with other groups and with gates and control edges.
 
-    Groups are named in the order of their transfer, the deferred ones first. A group's `shift` is
-    that of its first member in the plain plan, so that equal groups are added up in the same order
-    whatever else is planned.
+    Groups are named in the order of their transfer, the deferred ones first.
 
     Args:
         plain: the plan to improve. Its gathered groups stay as they are.
@@ -50,11 +47,11 @@ def paper_plan(
         batching: join small gradients.
         scheduling: defer what does not fit the backward pass, and let transfers go in order.
         adaptive_depth: split large groups into parts.
-        pattern: one of `caramel.core.patterns.PATTERNS`, or "auto" for the fastest of each group.
+        pattern: one of `core.patterns.PATTERNS`, or "auto" for the fastest of each group.
         deferrable: why the gradients of these parameters cannot be deferred together, or None.
         moved_updates: variables whose updates move with these parameters' gradients. A group is
             needed before the first of them is read.
-        in_flight_bytes: see `caramel.planning.gates`.
+        in_flight_bytes: see `planning.gates`.
 
     Raises:
         PlanError: a fact does not cover a gradient or a pattern of the plan.
@@ -100,7 +97,7 @@ class _Planner:
         _check_facts(gradients, order, windows)
         # What is gathered depends on the rows of a step; nothing is known of it.
         self._sizes = {
-            name: 0 if name in self._gathered else _bytes(gradient)
+            name: 0 if name in self._gathered else gradient.bytes
             for name, gradient in gradients.items()
         }
         self._gradients = {name: gradients[name] for name in order.parameters if name in gradients}
@@ -179,6 +176,8 @@ class _Planner:
         """
         members, size_bytes = placement.transfer.members, placement.transfer.size_bytes
         plain = dataclasses.replace(
+            # With the `shift` of the first member: equal groups are added up in the same order
+            # whatever else is planned.
             self._plain_groups[members[0]],
             name=f"group_{number}",
             members=members,
@@ -212,10 +211,6 @@ def _with_pattern(groups: Sequence[Group], pattern: str) -> tuple[Group, ...]:
         group if group.pattern == ALL_GATHER else dataclasses.replace(group, pattern=pattern)
         for group in groups
     )
-
-
-def _bytes(gradient: AggregatedGradient) -> int:
-    return gradient.elements * (dtype_bytes(gradient.spec.dtype) or 0)
 
 
 def _check_facts(

@@ -1,7 +1,7 @@
 """The plan that is predicted to be the fastest: a search by simulation.
 
 ============ =======================================================================================
-`descent`    makes a plan better by changes of single groups
+`descent`    makes a plan better by changes of single groups: first by descent, then by kicks
 `factoring`  which gradients are sent by their factors?
 `grouping`   from gradients to candidates: what may be joined or deferred, and in which order it
              goes

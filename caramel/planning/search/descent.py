@@ -1,13 +1,4 @@
-"""Makes a plan better by changes of single groups.
-
-First by descent: one group at a time is put on the other side, joined with the next one, split,
-sent earlier, cut into another number of parts, or aggregated by another pattern, as long as that
-makes the predicted step shorter. Changes of a kind that has seldom helped are made to some of the
-groups only, unless asked for all. Then by kicks, for what no single change brings: two or three
-random changes at a time, which may make the step longer, and descent among the groups beside them,
-after every other one also by what seldom helps; kept if the step is shorter than before (iterated
-local search). Their order is the same each time.
-"""
+"""Makes a plan better by changes of single groups: first by descent, then by kicks."""
 
 from __future__ import annotations
 
@@ -147,6 +138,9 @@ class Improver:
     def improved(self, start: Scored, *, thoroughly: bool = False) -> Scored:
         """A candidate changed step by step, as long as it gets faster and the budget lasts.
 
+        One group at a time is put on the other side, joined with the next one, split, sent earlier,
+        cut into another number of parts, or aggregated by another pattern.
+
         Args:
             thoroughly: change each group in every way, also in those that seldom help.
         """
@@ -186,6 +180,7 @@ class Improver:
             if number >= len(groups):
                 break
             luck = self._luck.setdefault(change.__name__, _Luck())
+            # Changes of a kind that has seldom helped are made to some of the groups only.
             if luck.is_bad and not in_every_way:
                 continue
             for changed in change(list(groups), number):
@@ -202,11 +197,16 @@ class Improver:
     def kicked(self, best: Scored, enough_s: float = 0.0) -> Scored:
         """A candidate changed at random places, as long as that helps and the budget lasts.
 
+        For what no single change brings: two or three random changes at a time, which may make the
+        step longer, and descent among the groups beside them; kept if the step is shorter than
+        before (iterated local search).
+
         Args:
             enough_s: a step that need not get shorter.
         """
         if best.candidate.in_flight_bytes is None or not best.candidate.groups:
             return best
+        # The same numbers in every search.
         chance, vain = random.Random(0), 0
         while vain < _VAIN_KICKS and best.step_s > enough_s and not self._budget.is_over:
             vain += 1
@@ -214,6 +214,7 @@ class Improver:
             tried = self._scored(groups, best.candidate.in_flight_bytes)
             if tried.step_s > _KICKED * best.step_s:
                 continue
+            # After every other kick also by changes that seldom help.
             tried = self._settled(tried, places, vain % 2 == 0)
             if tried.is_faster_than(best):
                 best, vain = tried, 0

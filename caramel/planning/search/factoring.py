@@ -1,14 +1,7 @@
 """Which gradients are sent by their factors?
 
 To send the factors of a gradient in its place saves the wire bytes and costs the device a product
-for each other worker. Gradients are taken in the order of how many seconds of the wire they save
-for each second that they cost, only those that save more; and as many of them as make the predicted
-step the shortest, for which a few numbers are tried, each with a plan that is searched quickly.
-
-A product has to give the same bits on every worker. Kernels of alike processors do, and sessions
-compare (`caramel.runtime.steps.factor_comparison`); those of accelerators need not (some add in the
-order in which their threads end), so `choose` factors nothing where an accelerator computes, or
-where it is not known what does.
+for each other worker.
 """
 
 from __future__ import annotations
@@ -36,6 +29,11 @@ def factored(
 ) -> tuple[Outlook, Candidate]:
     """The outlook with those gradients of its plain plan by their factors that are worth it.
 
+    A product has to give the same bits on every worker. Kernels of alike processors do, and
+    sessions compare (`runtime.steps.factor_comparison`). Those of accelerators need not (some add
+    in the order in which their threads end), so `choose` factors nothing where an accelerator
+    computes, or where it is not known what does.
+
     Returns:
         The outlook, the same if there are none; and the best plan without factors that was found
         quickly, the plain one if nothing was looked for.
@@ -44,6 +42,8 @@ def factored(
     unplanned = Candidate("plain", outlook.plain.decision.groups, ordered=False)
     if not order:
         return outlook, unplanned
+    # Those that save most for what they cost come first; for how many of them, a few numbers are
+    # tried, each with a plan that is searched quickly.
     known: dict[int, tuple[float, Outlook, Candidate]] = {}
     tasks = max(_LEAST_TASKS, options.budget_tasks // _QUICK)
     quick = dataclasses.replace(options, budget_tasks=tasks)
@@ -88,6 +88,7 @@ def worthwhile_factors(outlook: Outlook) -> list[str]:
         if product is None or not group.is_summed:
             continue
         size = plain.bytes(group)
+        # An aggregation sends 2 (N - 1) / N of the gradient.
         saved_s = others * (2 * size / plain.workers - product.bytes) / hardware.bytes_per_s
         added_s = hardware.reduce_s_per_byte * size / (hardware.cores or 1)
         cost_s = others * (slowdown * product.seconds + added_s)

@@ -189,6 +189,7 @@ class Grouping:
             if size <= left and self.may_defer([name]):
                 deferred.append(name)
                 left -= size
+        # Each of them may be deferred alone, but together they draw something along that may not.
         if deferred and not self.may_defer(deferred):
             deferred = []
         moved = frozenset(deferred)
@@ -218,7 +219,7 @@ class Grouping:
     def candidate(self, name: str, groups: Sequence[Group], in_flight_bytes: int) -> Candidate:
         """Groups with their names and gates.
 
-        One at a time they are split between all workers (`caramel.planning.gates`).
+        One at a time they are split between all workers (`gates`).
         """
         one_at_a_time = not in_flight_bytes
         named = tuple(
@@ -227,6 +228,7 @@ class Grouping:
         sized = [(group.name, self.bytes(group.members)) for group in named]
         gates: tuple[Gate, ...] = ()
         if self._options.scheduling:
+            # Nothing can wait for a group without bytes.
             gates = gates_of([each for each in sized if each[1]], in_flight_bytes=in_flight_bytes)
         ordered = self._options.serialization
         return Candidate(name, named, gates, ordered, in_flight_bytes, self._parts)

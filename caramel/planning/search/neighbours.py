@@ -58,6 +58,7 @@ class Neighbours:
 
     def _exchange(self, groups: list[Group], number: int) -> Iterator[list[Group]]:
         """Defer it in place of another one, or the other way round; only where there are few."""
+        # There are as many exchanges as pairs.
         if len(groups) > _FEW:
             return
         for other in range(number + 1, len(groups)):

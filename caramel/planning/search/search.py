@@ -1,17 +1,7 @@
 """Which plan is predicted to be the fastest? A search by simulation.
 
-It starts from the plain plan, the plan of the Caramel paper, and a family of its own
-(`caramel.planning.search.starts`), and improves the best of them
-(`caramel.planning.search.descent`). Where one gradient dominates, all that is tried with it split,
-too, into as many parts as the family likes best. For a share of the budget, the next best of the
-family, with other bytes in flight, are improved as well: what is reached one change at a time
-depends on where one starts. It gets further from few large groups, which can be split, than from
-many small ones, and a pass over them takes less; so where to start, each group counts as if it made
-the step longer. Not with every job: starts that are the fastest as they are come last. What is left
-of the budget is for kicks of the best.
-
-The budget counts simulated tasks, not time, so that the same facts give the same plan everywhere.
-Steps are simulated with as few tasks as they take the same time with.
+It starts from the plain plan, the plan of the Caramel paper, and a family of its own (`starts`),
+and improves the best of them (`descent`).
 """
 
 from __future__ import annotations
@@ -105,7 +95,8 @@ class _Search:
     """A search under way.
 
     Attributes:
-        budget: of all that is simulated.
+        budget: of all that is simulated: tasks, not time, so that the same facts give the same plan
+            everywhere.
         found: what improvements have led to.
     """
 
@@ -159,6 +150,8 @@ class _Search:
         shape, start = family[0]
         self._improve(min([*given, start], key=_start_s))
         others = [each for _, each in family]
+        # Where one gradient dominates, all is tried with it split, too, into as many parts as the
+        # family likes best.
         cuts = worthwhile_parts(self._outlook.plain, self._outlook.network.threshold_bytes)
         may_split = self._options.scheduling and self._options.batching
         if cuts and may_split and not self.budget.is_over and not self._is_good:
@@ -166,11 +159,15 @@ class _Search:
             first = min(in_parts, key=_start_s)
             self._improve(first)
             others += [each for each in in_parts if each.candidate.parts == first.candidate.parts]
+        # What is reached one change at a time depends on where one starts.
         self._improve_rest(sorted(others, key=_start_s))
         return start
 
     def from_finer_starts(self) -> None:
-        """Improve members of the family that are the fastest as they are."""
+        """Improve members of the family that are the fastest as they are.
+
+        Few large groups are not the better start for every job.
+        """
         if self._may_descend:
             self._improve_rest([each for _, each in self._family().best(_step_s)])
 
@@ -206,6 +203,10 @@ def _step_s(each: Scored) -> float:
 
 
 def _start_s(each: Scored) -> float:
-    """By which starts are compared at first: a step, longer by a little for each joined group."""
+    """By which starts are compared at first: a step, longer by a little for each joined group.
+
+    A search gets further from few large groups, which can be split, than from many small ones, and
+    a pass over them takes less.
+    """
     groups = len(each.candidate.groups) - len(each.candidate.parts)
     return each.step_s * (1 + _PER_GROUP * groups)

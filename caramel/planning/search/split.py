@@ -1,8 +1,7 @@
 """Splits large gradients into parts that are aggregated in groups of their own.
 
-A gradient that takes longer than the backward pass fits neither its step nor the next forward pass.
-In parts, just enough of it can be deferred (compare the splitting of large parameters in the
-Caramel paper, section 4.2).
+In parts, just enough of a gradient can be deferred (compare the splitting of large parameters in
+the Caramel paper, section 4.2).
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ from caramel.core.patterns import chunk_sizes
 from caramel.core.plan import FACTORS, AggregatedGradient, Gate, Group, Part, Plan
 
 DOMINANT_SHARE = 0.15
-"""A gradient with more than this share of all bytes is worth splitting."""
+"""A gradient with more than this share of all bytes is worth splitting: what takes longer than the
+backward pass fits neither its step nor the next forward pass."""
 
 PARTS = (4, 8, 16, 32)
 """Of the largest gradient: the more, the better they fill the forward pass; but each is a group,
@@ -35,7 +35,7 @@ def worthwhile_parts(plan: Plan, threshold_bytes: int) -> tuple[tuple[Part, ...]
         threshold_bytes: of the network model.
     """
     summed = {name for group in plan.decision.groups if group.is_summed for name in group.members}
-    sizes = {g: _bytes(g) for g in plan.job.gradients if _may_be_split(g) and g.parameter in summed}
+    sizes = {g: g.bytes for g in plan.job.gradients if _may_be_split(g) and g.parameter in summed}
     largest = max(sizes.values(), default=0)
     if largest <= DOMINANT_SHARE * sum(sizes.values()):
         return ()
@@ -108,6 +108,7 @@ def _in_parts(group: Group, parts: Iterable[Part], workers: int) -> Iterator[Gro
             group,
             name=f"{group.name}_{number}",
             members=(name,),
+            # As with groups: the first chunks fall to another worker for each part.
             shift=(group.shift + number) % workers,
         )
 
@@ -116,14 +117,10 @@ def _may_be_split(gradient: AggregatedGradient) -> bool:
     return gradient.indices is None and dtype_bytes(gradient.spec.dtype) is not None
 
 
-def _bytes(gradient: AggregatedGradient) -> int:
-    return gradient.elements * (dtype_bytes(gradient.spec.dtype) or 0)
-
-
 def _equal_parts(gradient: AggregatedGradient, most_bytes: int) -> Iterator[Part]:
     """The parts of a gradient; none if it is not larger than `most_bytes`."""
     size = dtype_bytes(gradient.spec.dtype) or 1
-    count = max(1, -(-_bytes(gradient) // most_bytes))
+    count = max(1, -(-gradient.bytes // most_bytes))
     lengths = [length for length in chunk_sizes(gradient.elements, count, size) if length]
     if len(lengths) < 2:
         return

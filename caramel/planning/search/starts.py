@@ -1,8 +1,7 @@
 """The family of plans from which a search starts.
 
 The gradients that are ready first are deferred, just enough of them to fill the forward pass; all
-are joined up to some size; and some bytes may be in flight at a time. Members that could not win if
-they took the least time possible are not simulated.
+are joined up to some size; and some bytes may be in flight at a time.
 """
 
 from __future__ import annotations
@@ -76,6 +75,7 @@ class Family:
         """A member with the best sizes of groups, if asked for, and share."""
         if self._options.batching and sized:
             shape = found[0]
+            # One size after the other: to try all pairs would cost much of the budget.
             tried = [dataclasses.replace(shape, in_step_bytes=size) for size in GROUP_BYTES]
             shape, _ = found = self._best_of(tried, value, found)
             tried = [dataclasses.replace(shape, deferred_bytes=size) for size in GROUP_BYTES]
@@ -96,6 +96,7 @@ class Family:
                 break
             candidate = self._grouping.shaped(shape)
             if best is not None:
+                # A member that could not win if it took the least time possible is not simulated.
                 least = Scored(candidate, self._least_s)
                 if value(least) >= value(best[1]) * (1 - WORTH):
                     continue

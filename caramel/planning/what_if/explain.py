@@ -115,6 +115,7 @@ class _Explainer:
         self, plan: Plan, outlook: Outlook, deferrable: Callable[[frozenset[str]], str | None]
     ) -> None:
         chosen = [group.members[0] for group in plan.factored]
+        # Variations are planned with the factors of the given plan.
         alike = dataclasses.replace(outlook, plain=by_factors(outlook.plain, chosen))
         self._plan, self._outlook, self._deferrable = plan, alike, deferrable
         self._unfactored = outlook.plain

@@ -157,6 +157,7 @@ def sweep(
     plans: dict[Setting, Candidate] = {}
     for number, (setting, own) in enumerate(hardware.items()):
         progress(number, len(hardware))
+        # The last ones first.
         near = [plans[each] for each in reversed(plans) if _is_near(each, setting)]
         found[setting], plans[setting] = scale(
             outline, own, alone=alone, patterns=patterns, starts=near[:_MOST_STARTS]

@@ -2,7 +2,7 @@
 
 While the caller of a step waits, a thread asks each worker for its marks, by a call of its own that
 nobody waits long for: a worker that hangs can hold up neither the step nor the others' answers.
-What the marks mean is decided in `caramel.runtime.stalls.diagnosis`.
+What the marks mean is decided in `diagnosis`.
 """
 
 from __future__ import annotations
