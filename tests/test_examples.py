@@ -215,7 +215,7 @@ def test_the_readme_shows_the_code_of_the_quickstart():
     assert readme_code("python", "ARModel(context, workers=4") == quickstart_code()
 
 
-@pytest.mark.parametrize("target", ["train", "test"])
+@pytest.mark.parametrize("target", ["train", "test", "test-fast"])
 def test_the_readme_names_commands_that_exist(target):
     assert f"make {target}" in readme_code("sh", "make train")
     assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
