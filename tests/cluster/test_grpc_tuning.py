@@ -49,6 +49,7 @@ print(max(seen))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks at its sockets in /proc")
 def test_a_socket_wakes_its_process_only_when_much_has_come():
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
@@ -65,6 +66,7 @@ def test_a_socket_wakes_its_process_only_when_much_has_come():
 
 
 def test_the_variable_is_set_only_inside(monkeypatch):
+    pytest.importorskip("tensorflow")  # whose library has to know the experiments
     monkeypatch.delenv(VARIABLE, raising=False)
     with whole_messages():
         assert os.environ[VARIABLE]
