@@ -16,9 +16,9 @@ from tests.support.commands import called
 
 ALLOCATE = """
 import ctypes, resource, sys, threading
-from caramel import memory
+from caramel.native import malloc
 
-kept = memory.keep_memory() if "keep" in sys.argv else None
+kept = malloc.keep_memory() if "keep" in sys.argv else None
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.malloc.argtypes = [ctypes.c_size_t]
