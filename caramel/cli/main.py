@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,7 +15,7 @@ import typer
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.cluster import onednn_check, tcp_check
-from caramel.cluster.cluster import Cluster
+from caramel.cluster.cluster import SERVER_JOB, Cluster
 from caramel.cluster.processes import LISTENING
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, ClusterError, FileError, ProfileError
@@ -68,12 +68,27 @@ def worker(
         str | None,
         typer.Option(
             help='All workers, in order: "host:port,host:port", or JSON such as '
-            '\'{"chief": ["host:port"], "worker": ["host:port"]}\'. '
+            '\'{"chief": ["host:port"], "worker": ["host:port"], "ps": ["host:port"]}\'. '
             "By default what TF_CONFIG, Slurm or MPI says."
         ),
     ] = None,
+    ps: Annotated[
+        str | None,
+        typer.Option(
+            help='All parameter servers, in order: "host:port,host:port". Under Slurm or MPI how '
+            "many of the ranks, the first ones."
+        ),
+    ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            help='"worker", or "ps" for a parameter server. By default that of this process in '
+            "TF_CONFIG, Slurm or MPI, or with --task a worker."
+        ),
+    ] = None,
     task: Annotated[
-        int | None, typer.Option(help="Which of the workers this is, counted from 0.")
+        int | None,
+        typer.Option(help="Which of the workers, or of the servers, this is, counted from 0."),
     ] = None,
     parent_pid: Annotated[
         int | None, typer.Option(help="End when the parent is no longer this process.")
@@ -85,9 +100,9 @@ def worker(
         int | None, typer.Option(min=1, help="Ops that may run at once.")
     ] = None,
 ) -> None:
-    """Run one worker until it is interrupted or terminated."""
-    workers = Cluster.from_environment() if cluster is None else _parse_cluster(cluster)
-    number = _own_task(workers, task)
+    """Run one worker, or one parameter server, until it is interrupted or terminated."""
+    known = _cluster_with_servers(cluster, ps)
+    number = _own_task(known, job, task)
 
     for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
         signal.signal(each, lambda *_: os._exit(0))
@@ -96,13 +111,14 @@ def worker(
 
         def ready() -> None:
             restore_errors()
-            address = workers.tasks[number].address
-            print(f"caramel worker {number} of {workers.size} {LISTENING} {address}", flush=True)
-            for hint in _hints(workers, number):
+            address = known.tasks[number].address
+            count = len(known.servers if number >= known.size else known.workers)
+            print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
+            for hint in _hints(known, number):
                 print(f"caramel: {hint}.", file=sys.stderr)
 
         serve(
-            workers,
+            known,
             number,
             parent_pid=parent_pid,
             intra_op_threads=intra_op_threads,
@@ -415,13 +431,34 @@ def _parse_size(text: str, option: str) -> int:
     return int(match["number"]) * _UNITS[(match["unit"] or "").upper()]
 
 
-def _parse_cluster(text: str, option: str = "--cluster") -> Cluster:
+def _parse_cluster(
+    text: str, option: str = "--cluster", *, servers: Sequence[str] | None = None
+) -> Cluster:
     if not text.lstrip().startswith("{"):
-        return Cluster.of([address.strip() for address in text.split(",")])
+        return Cluster.of(_addresses(text), parameter_servers=servers)
     try:
-        return Cluster.of(json.loads(text))
+        jobs = json.loads(text)
     except json.JSONDecodeError as error:
         raise ClusterError(f"{option} is not valid JSON ({error}): {text}") from None
+    return Cluster.of(jobs, parameter_servers=servers)
+
+
+def _addresses(text: str) -> list[str]:
+    return [address.strip() for address in text.split(",")]
+
+
+def _cluster_with_servers(cluster: str | None, ps: str | None) -> Cluster:
+    """What --cluster and --ps of a worker say, or its launcher."""
+    if cluster is not None:
+        return _parse_cluster(cluster, servers=None if ps is None else _addresses(ps))
+    if ps is None:
+        return Cluster.from_environment()
+    if re.fullmatch(r"\s*[0-9]{1,9}\s*", ps):
+        return Cluster.from_environment(parameter_servers=int(ps))
+    raise ClusterError(
+        f"--ps is '{ps}' without --cluster; name the workers, too, or say how many ranks of Slurm "
+        "or MPI are parameter servers"
+    )
 
 
 def _hints(workers: Cluster, number: int) -> Iterator[str]:
@@ -433,11 +470,26 @@ def _hints(workers: Cluster, number: int) -> Iterator[str]:
         yield from filter(None, (tcp_check.advice(addresses), onednn_check.advice()))
 
 
-def _own_task(workers: Cluster, task: int | None) -> int:
+def _own_task(known: Cluster, job: str | None, task: int | None) -> int:
+    """Which task of the cluster this process is, as an index in its tasks."""
+    if job not in (None, "worker", SERVER_JOB):
+        raise ClusterError(f"--job is '{job}'; expected worker (the chief is worker 0) or ps")
+    if task is None and known.task is not None and job in (None, _job_of(known, known.task)):
+        return known.task
+    if job == SERVER_JOB:
+        which, count, before = "parameter server", len(known.servers), known.size
+    else:
+        which, count, before = "worker", known.size, 0
+    if count == 0:
+        raise ClusterError(
+            "--job is ps, but the cluster has no parameter server; name them by --ps"
+        )
     if task is None:
-        task = workers.task
-    if task is None:
-        raise ClusterError(f"--task is needed: which worker, 0 to {workers.size - 1}, is this?")
-    if not 0 <= task < workers.size:
-        raise ClusterError(f"--task {task} does not exist: the workers are 0 to {workers.size - 1}")
-    return task
+        raise ClusterError(f"--task is needed: which {which}, 0 to {count - 1}, is this?")
+    if not 0 <= task < count:
+        raise ClusterError(f"--task {task} does not exist: the {which}s are 0 to {count - 1}")
+    return before + task
+
+
+def _job_of(known: Cluster, task: int) -> str:
+    return "worker" if task < known.size else SERVER_JOB

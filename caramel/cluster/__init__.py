@@ -1,13 +1,15 @@
-"""Who computes, and how processes start.
+"""Who computes, who serves, and how processes start.
 
 In comes what users and launchers say (hosts, `TF_CONFIG`, Slurm, MPI); out come a `Cluster`, and
-worker processes with a server each, set up for large messages.
+processes of workers and parameter servers with a server each, set up for large messages.
 
 ============== =====================================================================================
-`cluster`      who computes: the workers of a job, where they listen, and how to find out
+`addresses`    the form of addresses, ``host:port``, alone and as those of a job's tasks
+`cluster`      who computes and who serves, where they listen, and how to find out
 `grpc_tuning`  a process is woken when a message is there, not for each packet of it
 `launchers`    what the launcher of a job says about it: `TF_CONFIG`, Slurm's variables, or MPI
 `onednn_check` does TensorFlow compute with oneDNN on this machine?
+`probes`       who answers at an address?
 `processes`    a group of child processes that cannot outlive the process that started it
 `quiet_start`  keeps TensorFlow's start-up messages out of a program's errors
 `servers`      TensorFlow's servers: those inside this process, and the one a worker process runs

@@ -1,4 +1,4 @@
-"""Who computes: the workers of a job, where they listen, and how to find out.
+"""Who computes and who serves: the tasks of a job, where they listen, and how to find out.
 
 This file starts no TensorFlow server (`servers` does) and does not import TensorFlow.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import numbers
 import os
-import re
-import socket
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from caramel.cluster import processes
+from caramel.cluster import probes, processes
+from caramel.cluster.addresses import addresses_of, is_list
 from caramel.cluster.launchers import MOST_WORKERS, read_environment
 from caramel.core.devices import Device
 from caramel.core.errors import ClusterError, WorkerStartError
@@ -23,13 +21,14 @@ from caramel.core.errors import ClusterError, WorkerStartError
 Kind = Literal["embedded", "local", "remote"]
 
 BASE_PORT = 12321
-"""The port of the first worker on each machine where Slurm says which machines there are."""
+"""The port of the first task on each machine where Slurm says which machines there are."""
+
+SERVER_JOB = "ps"
+"""The job whose tasks are parameter servers."""
 
 # Worker i of Caramel is the i-th task in this order of jobs.
-_JOBS = ("chief", "worker")
-# A host name, an IPv4 address, or an IPv6 one in brackets, perhaps with its interface (``%eth0``).
-_ADDRESS = re.compile(r"(?P<host>[\w.-]+|\[[0-9A-Fa-f:.%\w]+\]):(?P<port>[0-9]+)")
-_MOST_DIGITS = 18  # of what may be a port
+_WORKER_JOBS = ("chief", "worker")
+_JOBS = (*_WORKER_JOBS, SERVER_JOB)
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
 _PROBE_S = 2.0  # how long one attempt to connect may take
 
@@ -44,7 +43,7 @@ class ClusterSpecLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One worker: a task of a job, and the ``host:port`` it listens on (None when embedded)."""
+    """One process of a job, and the ``host:port`` it listens on (None when embedded)."""
 
     job: str
     index: int
@@ -57,19 +56,18 @@ class Task:
 
 
 class Cluster:
-    """The workers of a job. Made by `embedded`, `local`, `of` or `from_environment`.
+    """The workers and parameter servers of a job.
 
-    A context manager: leaving it ends the workers that `Cluster.local` started, and does nothing
-    to others.
+    Made by `embedded`, `local`, `of` or `from_environment`. A context manager: leaving it ends the
+    processes that `Cluster.local` started, and does nothing to others.
 
     TensorFlow's servers listen on all interfaces of their machine, without authentication: keep
     them on a network you trust.
 
     Attributes:
-        kind: "embedded", "local" (this object started the workers) or "remote".
-        tasks: the workers, in Caramel's order.
-        task: the index in `tasks` of the worker that this process is, or None for a client that
-            is no worker.
+        kind: "embedded", "local" (this object started the processes) or "remote".
+        tasks: the workers, in Caramel's order, and after them the parameter servers.
+        task: the index in `tasks` of what this process is, or None for a client that is neither.
     """
 
     def __init__(
@@ -87,66 +85,73 @@ class Cluster:
 
     @property
     def where(self) -> tuple[str, ...]:
-        """Its kind and the hosts of its workers, without their ports."""
-        return (self.kind, *((task.address or "").rpartition(":")[0] for task in self.tasks))
+        """Its kind and the hosts of its tasks, without their ports; those of servers say so."""
+        hosts = ((task.address or "").rpartition(":")[0] for task in self.tasks)
+        serving = ("ps " if task.job == SERVER_JOB else "" for task in self.tasks)
+        return (self.kind, *map(str.__add__, serving, hosts))
 
     @classmethod
-    def embedded(cls, n: int) -> Cluster:
-        """`n` workers inside this process. They have no addresses yet.
+    def embedded(cls, n: int, *, parameter_servers: int | None = None) -> Cluster:
+        """`n` workers inside this process, and so many servers. They have no addresses yet.
 
         Raises:
-            ClusterError: `n` is not a whole number of at least 1.
+            ClusterError: a number is not a whole number of at least 1.
         """
-        return cls("embedded", [Task("worker", index) for index in range(_worker_count(n))])
+        return cls("embedded", _numbered(_worker_count(n), _server_count(parameter_servers)))
 
     @classmethod
     def of(
         cls,
         workers: Sequence[str] | Mapping[str, Any] | ClusterSpecLike,
         *,
+        parameter_servers: Sequence[str] | None = None,
         task: int | None = None,
     ) -> Cluster:
-        """Workers that have been or will be started elsewhere (``caramel worker``).
+        """Workers and servers that have been or will be started elsewhere (``caramel worker``).
 
         Args:
-            workers: addresses ``host:port``; or a mapping from "chief" and "worker" to addresses;
-                or a `tf.train.ClusterSpec` of these jobs.
+            workers: addresses ``host:port``; or a mapping from "chief", "worker" and "ps" to
+                addresses; or a `tf.train.ClusterSpec` of these jobs.
+            parameter_servers: addresses of the servers, where `workers` has no job ps.
             task: which of them this process is, as an index in `tasks`; None if none.
 
         Raises:
             ClusterError: an address has another form, is named twice, or has an impossible port;
-                or the jobs are others; or `task` is none of the workers.
+                or the jobs are others; or `task` does not exist.
         """
-        tasks = _tasks_of(workers)
-        if task is not None and not 0 <= task < len(tasks):
+        cluster = cls("remote", _tasks_of(_jobs_of(workers, parameter_servers)), task=task)
+        if task is not None and not 0 <= task < len(cluster.tasks):
             raise ClusterError(
-                f"task {task} does not exist: the cluster has {_counted(len(tasks))}, "
-                f"0 to {len(tasks) - 1}"
+                f"task {task} does not exist: the cluster has {cluster._counted}, "
+                f"0 to {len(cluster.tasks) - 1}"
             )
-        return cls("remote", tasks, task=task)
+        return cluster
 
     @classmethod
-    def local(cls, n: int, *, start_timeout_s: float = 60.0) -> Cluster:
-        """Start `n` worker processes on this machine and wait until each listens.
+    def local(
+        cls, n: int, *, parameter_servers: int | None = None, start_timeout_s: float = 60.0
+    ) -> Cluster:
+        """Start worker and server processes on this machine and wait until each listens.
 
         They end with `close`, when the context is left, when this object is no longer used, at
         the interpreter's exit, and soon after this process has been killed.
 
         Args:
             n: the number of workers.
+            parameter_servers: the number of parameter servers; none by default.
             start_timeout_s: how long they may take together, in seconds.
 
         Raises:
-            ClusterError: `n` is not a whole number of at least 1.
-            WorkerStartError: a worker ended or was not listening in time; says which and what it
+            ClusterError: a number is not a whole number of at least 1.
+            WorkerStartError: a process ended or was not listening in time; says which and what it
                 wrote. No process is left.
         """
-        count = _worker_count(n)
+        tasks = _numbered(_worker_count(n), _server_count(parameter_servers))
         deadline = time.monotonic() + start_timeout_s
         # A port is free only at the moment of asking: somebody else may take it before the worker
         # does.
         for races_left in reversed(range(_PORT_RACES)):
-            cluster = cls._start(count)
+            cluster = cls._start(tasks)
             try:
                 cluster._wait_until_listening(deadline, start_timeout_s)
             except _PortTakenError as race:
@@ -161,20 +166,31 @@ class Cluster:
         raise AssertionError("the last attempt either returns or raises")
 
     @classmethod
-    def _start(cls, count: int) -> Cluster:
-        addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(count)]
+    def _start(cls, tasks: Sequence[Task]) -> Cluster:
+        ports = processes.free_ports(len(tasks))
+        cluster = cls(
+            "local",
+            [
+                replace(task, address=f"127.0.0.1:{port}")
+                for task, port in zip(tasks, ports, strict=True)
+            ],
+        )
+        jobs = cluster.as_dict()
         try:
-            group = processes.ProcessGroup(
-                [processes.worker_command(addresses, index) for index in range(count)]
+            cluster._group = processes.ProcessGroup(
+                [processes.worker_command(jobs, task.job, task.index) for task in tasks]
             )
         except OSError as error:
             raise WorkerStartError(f"no worker process can be started: {error}") from error
-        tasks = [Task("worker", index, address) for index, address in enumerate(addresses)]
-        return cls("local", tasks, group=group)
+        return cluster
 
     @classmethod
     def from_environment(
-        cls, environ: Mapping[str, str] | None = None, *, base_port: int = BASE_PORT
+        cls,
+        environ: Mapping[str, str] | None = None,
+        *,
+        base_port: int = BASE_PORT,
+        parameter_servers: int | None = None,
     ) -> Cluster:
         """The cluster this process was started in, as its launcher describes it.
 
@@ -182,45 +198,110 @@ class Cluster:
         ``mpirun`` inside a Slurm job (OMPI_COMM_WORLD_SIZE is set); an MPI launcher's variables.
         With MPI this is a collective call: every rank must make it.
 
+        An evaluator in `TF_CONFIG` is no part of the cluster: where this process is one, `task` is
+        None.
+
         Args:
             environ: the environment; this process's own by default.
-            base_port: under Slurm, the port of the first worker on each machine; further workers
+            base_port: under Slurm, the port of the first task on each machine; further tasks
                 on the machine get the next ones.
+            parameter_servers: how many ranks of Slurm or MPI are parameter servers: the first ones,
+                so that the next is worker 0. `TF_CONFIG` itself says who serves.
 
         Raises:
-            ClusterError: there is no such description, or it contradicts itself.
+            ClusterError: there is no such description, or it contradicts itself or
+                `parameter_servers`.
         """
-        launch = read_environment(os.environ if environ is None else environ, base_port)
+        servers = _server_count(parameter_servers)
+        launch = read_environment(os.environ if environ is None else environ, base_port, servers)
         try:
             cluster = cls.of(launch.workers)
         except ClusterError as error:
             raise ClusterError(f"{launch.source}: {error}") from None
+        if parameter_servers is not None and servers != len(cluster.servers):
+            raise ClusterError(
+                f"{launch.source}: the cluster has {cluster._counted}, but parameter_servers is "
+                f"{servers}"
+            )
         names = [(task.job, task.index) for task in cluster.tasks]
         if launch.own is None or launch.own in names:
             own = None if launch.own is None else names.index(launch.own)
             return cls("remote", cluster.tasks, task=own)
         raise ClusterError(
             f"{launch.source}: this process is task {launch.own[1]} of job {launch.own[0]}, which "
-            f"the cluster does not have: {', '.join(cluster.devices)}"
+            f"the cluster does not have: {', '.join(task.device for task in cluster.tasks)}"
         )
 
     @classmethod
     def coerce(cls, workers: Any) -> Cluster:
-        """The cluster that `workers` stands for.
+        """The cluster that `workers` stands for, where only workers take part.
 
         Args:
             workers: a `Cluster`, returned as it is; a number of embedded workers; or what
                 `Cluster.of` accepts.
 
         Raises:
-            ClusterError: `workers` is something else, or is not valid.
+            ClusterError: `workers` is something else, or is not valid, or has parameter servers.
         """
+        cluster = cls._coerced(workers, None, None)
+        if cluster.servers:
+            raise ClusterError(
+                f"the cluster has {_counted_servers(len(cluster.servers))} "
+                f"({', '.join(cluster.server_devices)}): the job ps is for training with parameter "
+                "servers, which hold the variables; here each worker holds all of them. Give a "
+                "cluster without the job ps, such as caramel.Cluster.local(4) or "
+                "{'worker': ['host:port', ...]}"
+            )
+        return cluster
+
+    @classmethod
+    def coerce_with_servers(cls, workers: Any, parameter_servers: Any = None) -> Cluster:
+        """The cluster of workers and parameter servers that the two arguments stand for.
+
+        Args:
+            workers: as for `coerce`; a cluster, mapping or `tf.train.ClusterSpec` may have servers.
+            parameter_servers: the number of servers, embedded where `workers` is a number, too; or
+                their addresses, where `workers` has none; None where `workers` says all.
+
+        Raises:
+            ClusterError: an argument is something else or is not valid, there are no servers, or
+                other ones than `workers` has.
+        """
+        addresses = parameter_servers if is_list(parameter_servers) else None
+        count = None if addresses is not None else parameter_servers
+        cluster = cls._coerced(workers, addresses, count)
+        if not cluster.servers:
+            raise ClusterError(
+                f"the cluster has {cluster._counted} and no parameter server, which is to hold the "
+                "variables. Give one with the job ps, such as "
+                "caramel.Cluster.local(4, parameter_servers=1) or "
+                "{'worker': ['host:port', ...], 'ps': ['host:port', ...]}"
+            )
+        if count is not None and _server_count(count) != len(cluster.servers):
+            raise ClusterError(
+                f"the cluster has {cluster._counted}, but parameter_servers is {count}"
+            )
+        return cluster
+
+    @classmethod
+    def _coerced(cls, workers: Any, addresses: Any, count: Any) -> Cluster:
+        """The cluster of `workers`, and of servers at `addresses` or so many embedded ones."""
         if isinstance(workers, Cluster):
+            if addresses is not None:
+                raise ClusterError(
+                    "the addresses of parameter servers are given beside a Cluster; name both jobs "
+                    "in it"
+                )
             return workers
         if isinstance(workers, numbers.Integral):
-            return cls.embedded(_worker_count(workers))
-        if _is_list(workers) or isinstance(workers, Mapping | ClusterSpecLike):
-            return cls.of(workers)
+            if addresses is not None:
+                raise ClusterError(
+                    "the workers are inside this process, but the parameter servers have "
+                    "addresses; give two numbers, or addresses of both"
+                )
+            return cls.embedded(_worker_count(workers), parameter_servers=count)
+        if is_list(workers) or isinstance(workers, Mapping | ClusterSpecLike):
+            return cls.of(workers, parameter_servers=addresses)
         raise ClusterError(
             f"workers is {workers!r} ({type(workers).__name__}); expected a number of workers "
             "inside this process, a list of addresses ['host:port', ...], a mapping "
@@ -228,20 +309,35 @@ class Cluster:
         )
 
     @property
+    def workers(self) -> tuple[Task, ...]:
+        """The tasks that compute."""
+        return tuple(task for task in self.tasks if task.job != SERVER_JOB)
+
+    @property
+    def servers(self) -> tuple[Task, ...]:
+        """The parameter servers; often none."""
+        return self.tasks[self.size :]
+
+    @property
     def size(self) -> int:
         """The number of workers."""
-        return len(self.tasks)
+        return len(self.workers)
 
     @property
     def devices(self) -> tuple[str, ...]:
         """The workers' device names, ``/job:worker/task:0`` and so on."""
-        return tuple(task.device for task in self.tasks)
+        return tuple(task.device for task in self.workers)
+
+    @property
+    def server_devices(self) -> tuple[str, ...]:
+        """The parameter servers' device names, ``/job:ps/task:0`` and so on."""
+        return tuple(task.device for task in self.servers)
 
     def as_dict(self) -> dict[str, list[str]]:
         """Job names and addresses, as `tf.train.ClusterSpec` takes them.
 
         Raises:
-            ClusterError: the workers are embedded and have no addresses.
+            ClusterError: the tasks are embedded and have no addresses.
         """
         jobs: dict[str, list[str]] = {}
         for task in self.tasks:
@@ -250,10 +346,15 @@ class Cluster:
             jobs.setdefault(task.job, []).append(task.address)
         return jobs
 
+    def name(self, task: int) -> str:
+        """What task number `task` is called: "worker 3", or "parameter server 0"."""
+        return f"worker {task}" if task < self.size else f"parameter server {task - self.size}"
+
     def describe(self, task: Task | int, *, wait_s: float = 0.0) -> str:
-        """Which worker `task` is, in words: its number, name, address, and process if known.
+        """Which task `task` is, in words: its name, device, address, and process if known.
 
         Args:
+            task: a task, or its index in `tasks`.
             wait_s: how long a process that is ending has to tell how it ended, in seconds.
         """
         number = task if isinstance(task, int) else self.tasks.index(task)
@@ -266,17 +367,17 @@ class Cluster:
             code = self._group.exit_code(number, wait_s=wait_s)
             if code is not None:
                 process += f", {processes.describe_exit(code)}"
-        return f"worker {number} ({which.device} {where}{process})"
+        return f"{self.name(number)} ({which.device} {where}{process})"
 
     def unreachable(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
-        """The workers that do not accept a TCP connection now, tried all at once.
+        """The tasks that do not accept a TCP connection now, tried all at once.
 
-        A worker process of `Cluster.local` that has ended counts; embedded workers never do.
+        A process of `Cluster.local` that has ended counts; embedded ones never do.
 
         Args:
             timeout_s: how long a connection may take, in seconds.
         """
-        answers = _answers(self.tasks, timeout_s)
+        answers = probes.answers(self._addresses, timeout_s)
         return tuple(
             task
             for number, (task, answer) in enumerate(zip(self.tasks, answers, strict=True))
@@ -285,16 +386,16 @@ class Cluster:
         )
 
     def silent(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
-        """The workers that accept a TCP connection and then say nothing, tried all at once.
+        """The tasks that accept a TCP connection and then say nothing, tried all at once.
 
         A server of TensorFlow begins by itself to talk HTTP/2. What does not is a proxy or port
-        forwarding in its place; or the worker's process was stopped, or has no time at all.
+        forwarding in its place; or the task's process was stopped, or has no time at all.
 
         Args:
             timeout_s: how long they may take, in seconds.
         """
-        accepted = _answers(self.tasks, timeout_s)
-        talked = _answers(self.tasks, timeout_s, talk=True)
+        accepted = probes.answers(self._addresses, timeout_s)
+        talked = probes.answers(self._addresses, timeout_s, talk=True)
         return tuple(
             task
             for task, accepts, talks in zip(self.tasks, accepted, talked, strict=True)
@@ -302,14 +403,14 @@ class Cluster:
         )
 
     def wait_until_reachable(self, timeout_s: float) -> None:
-        """Wait until every worker accepts TCP connections. Embedded workers always do.
+        """Wait until every task accepts TCP connections. Embedded ones always do.
 
         Args:
             timeout_s: how long to wait for all of them together, in seconds.
 
         Raises:
-            WorkerStartError: not all of them did in time, or a worker process of `Cluster.local`
-                has ended; names each that is missing.
+            WorkerStartError: not all of them did in time, or a process of `Cluster.local` has
+                ended; names each that is missing.
         """
         start = time.monotonic()
         while True:
@@ -323,13 +424,13 @@ class Cluster:
                 raise WorkerStartError(f"{self._describe_all(lost)} ended before it was needed")
             if left_s <= 0:
                 raise WorkerStartError(
-                    f"{len(missing)} of {_counted(self.size)} cannot be reached after "
+                    f"{len(missing)} of {self._counted} cannot be reached after "
                     f"{time.monotonic() - start:.1f} s: {self._describe_all(missing)}"
                 )
             time.sleep(min(0.2, max(left_s, 0.0)))
 
     def close(self) -> None:
-        """End the worker processes that `Cluster.local` started; nothing else to do otherwise."""
+        """End the processes that `Cluster.local` started; nothing else to do otherwise."""
         if self._group is not None:
             self._group.close()
 
@@ -341,10 +442,23 @@ class Cluster:
 
     def __repr__(self) -> str:
         if self.kind == "embedded":
-            return f"Cluster.embedded({self.size})"
-        workers = ", ".join(f"{task.device} at {task.address}" for task in self.tasks)
-        own = "" if self.task is None else f", this process is worker {self.task}"
-        return f"<Cluster, {self.kind}: {workers}{own}>"
+            servers = f", parameter_servers={len(self.servers)}" if self.servers else ""
+            return f"Cluster.embedded({self.size}{servers})"
+        tasks = ", ".join(f"{task.device} at {task.address}" for task in self.tasks)
+        own = "" if self.task is None else f", this process is {self.name(self.task)}"
+        return f"<Cluster, {self.kind}: {tasks}{own}>"
+
+    @property
+    def _counted(self) -> str:
+        """How many tasks of which kind there are, in words."""
+        workers = f"{self.size} worker" if self.size == 1 else f"{self.size} workers"
+        if not self.servers:
+            return workers
+        return f"{len(self.tasks)} tasks ({workers}, {_counted_servers(len(self.servers))})"
+
+    @property
+    def _addresses(self) -> list[str | None]:
+        return [task.address for task in self.tasks]
 
     def _describe_all(self, tasks: Sequence[Task]) -> str:
         return ", ".join(self.describe(task) for task in tasks)
@@ -354,7 +468,7 @@ class Cluster:
 
     def _wait_until_listening(self, deadline: float, timeout_s: float) -> None:
         assert self._group is not None
-        waiting = list(range(self.size))
+        waiting = list(range(len(self.tasks)))
         while waiting:
             for number in waiting:
                 if self._group.exit_code(number) is not None:
@@ -377,82 +491,75 @@ class Cluster:
 
 
 class _PortTakenError(WorkerStartError):
-    """Somebody else took a worker's port between its choice and its use."""
-
-
-# What users may give ----------------------------------------------------------------------------
+    """Somebody else took a task's port between its choice and its use."""
 
 
 def _worker_count(n: Any) -> int:
+    return _count(n, "workers")
+
+
+def _server_count(n: Any) -> int:
+    return 0 if n is None else _count(n, "parameter servers")
+
+
+def _count(n: Any, what: str) -> int:
     # True is a number to Python.
     if isinstance(n, bool) or not isinstance(n, numbers.Integral):
-        raise ClusterError(f"the number of workers is {n!r}; expected a whole number of at least 1")
+        raise ClusterError(f"the number of {what} is {n!r}; expected a whole number of at least 1")
     if n < 1:
-        raise ClusterError(f"the number of workers is {n}; expected at least 1")
+        raise ClusterError(f"the number of {what} is {n}; expected at least 1")
     if int(n) > MOST_WORKERS:
-        raise ClusterError(f"the number of workers is more than {MOST_WORKERS}")
+        raise ClusterError(f"the number of {what} is more than {MOST_WORKERS}")
     return int(n)
 
 
-def _counted(count: int) -> str:
-    return f"{count} worker" if count == 1 else f"{count} workers"
+def _counted_servers(count: int) -> str:
+    return f"{count} parameter server" if count == 1 else f"{count} parameter servers"
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+def _numbered(workers: int, servers: int) -> list[Task]:
+    """So many tasks of each kind, which have no addresses yet."""
+    return [
+        *(Task("worker", index) for index in range(workers)),
+        *(Task(SERVER_JOB, index) for index in range(servers)),
+    ]
 
 
-def _tasks_of(workers: Any) -> list[Task]:
+def _jobs_of(workers: Any, servers: Any) -> Mapping[str, Any]:
+    """The addresses of each job, which may still be wrong."""
     if isinstance(workers, ClusterSpecLike):
         workers = workers.as_dict()
     jobs = workers if isinstance(workers, Mapping) else {"worker": workers}
+    if servers is None:
+        return jobs
+    if jobs.get(SERVER_JOB):
+        raise ClusterError(
+            "the parameter servers are given twice: as parameter_servers, and as the job ps"
+        )
+    if not servers:
+        raise ClusterError(
+            "parameter_servers names no address; expected at least one address host:port"
+        )
+    return {**jobs, SERVER_JOB: servers}
+
+
+def _tasks_of(jobs: Mapping[str, Any]) -> list[Task]:
     unknown = sorted(str(job) for job in jobs if job not in _JOBS)
     if unknown:
         raise ClusterError(
-            f"Caramel computes on the jobs {' and '.join(_JOBS)} only; "
+            f"Caramel knows the jobs {', '.join(_WORKER_JOBS)} and {SERVER_JOB} only; "
             f"the cluster also has {', '.join(unknown)}"
         )
     tasks = [
         Task(job, index, address)
         for job in _JOBS
         if job in jobs
-        for index, address in enumerate(_addresses_of(job, jobs[job]))
+        for index, address in enumerate(addresses_of(job, jobs[job]))
     ]
-    if not tasks:
+    if not any(task.job in _WORKER_JOBS for task in tasks):
         raise ClusterError("the cluster has no workers; expected at least one address host:port")
     _check_distinct(tasks)
     return tasks
-
-
-def _addresses_of(job: str, addresses: Any) -> Iterator[str]:
-    if isinstance(addresses, Mapping):  # the form of a ClusterSpec with numbered tasks
-        if set(addresses) != set(range(len(addresses))):
-            raise ClusterError(
-                f"the tasks of job {job} are {list(addresses)}; expected 0, 1, ... without gaps"
-            )
-        addresses = [addresses[index] for index in range(len(addresses))]
-    if not _is_list(addresses):
-        raise ClusterError(
-            f"the addresses of job {job} are {addresses!r}; expected a list of host:port"
-        )
-    for address in addresses:
-        _host_and_port(address)
-        yield address
-
-
-def _host_and_port(address: Any) -> tuple[str, int]:
-    match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-    if match is None:
-        raise ClusterError(
-            f"{address!r} is not an address; expected host:port, such as 'node1:4321', "
-            "'192.168.0.7:4321' or '[::1]:4321'"
-        )
-    port = match["port"]
-    if len(port) > _MOST_DIGITS:
-        raise ClusterError(f"the port of '{match['host']}' has {len(port)} digits")
-    if not 1 <= int(port) <= 65535:
-        raise ClusterError(f"the port of address '{address}' is {port}; expected 1 to 65535")
-    return match["host"].strip("[]"), int(port)
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:
@@ -465,39 +572,3 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
             raise ClusterError(
                 f"the address '{task.address}' is given twice, for {other.device} and {task.device}"
             )
-
-
-# Who answers ------------------------------------------------------------------------------------
-
-
-def _answers(tasks: Sequence[Task], timeout_s: float, *, talk: bool = False) -> list[bool]:
-    """For each task whether it accepts a TCP connection within `timeout_s`, tried all at once.
-
-    Args:
-        talk: whether it has to say something, too.
-    """
-    # Embedded workers are in this process, so they are there.
-    answers = [task.address is None for task in tasks]
-    deadline = time.monotonic() + timeout_s
-
-    def probe(number: int, host: str, port: int) -> None:
-        try:
-            with socket.create_connection((host, port), timeout_s) as connection:
-                answers[number] = not talk or bool(connection.recv(1))
-        except (OSError, UnicodeError):  # the latter from host names that cannot be encoded
-            pass
-
-    threads = [
-        threading.Thread(target=probe, args=(number, *_host_and_port(task.address)), daemon=True)
-        for number, task in enumerate(tasks)
-        if task.address is not None
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-    except RuntimeError:  # Python begins no thread while it ends: then nothing is known
-        return [True] * len(tasks)
-    for thread in threads:  # looking up a name has no time limit of its own
-        thread.join(max(0.0, deadline - time.monotonic()))
-    # A copy: threads that are late may still write.
-    return list(answers)

@@ -7,7 +7,7 @@ import math
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -39,8 +39,11 @@ class Launch:
     own: tuple[str, int] | None = None
 
 
-def read_environment(environ: Mapping[str, str], base_port: int) -> Launch:
+def read_environment(environ: Mapping[str, str], base_port: int, servers: int = 0) -> Launch:
     """The job that an environment describes; see `caramel.Cluster.from_environment`.
+
+    Args:
+        servers: how many ranks of Slurm or MPI are parameter servers.
 
     Raises:
         ClusterError: there is no description, or it contradicts itself.
@@ -50,9 +53,9 @@ def read_environment(environ: Mapping[str, str], base_port: int) -> Launch:
     # An ``mpirun`` inside a Slurm job is a task of Slurm's itself; its ranks are not.
     by_srun = "SLURM_PROCID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ
     if by_srun and _slurm_nodes(environ):
-        return _from_slurm(environ, base_port)
+        return _from_slurm(environ, base_port, servers)
     if any(name in environ for name in MPI_VARIABLES):
-        return _from_mpi(environ)
+        return _from_mpi(environ, servers)
     raise ClusterError(
         "the environment describes no cluster. Looked for: TF_CONFIG; Slurm (SLURM_PROCID with "
         "SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, which srun sets); "
@@ -77,11 +80,14 @@ def _from_tf_config(text: str) -> Launch:
         )
     # Some launchers write the index as a string.
     job, index = task.get("type"), str(task.get("index"))
-    # A client or an evaluator, which is none of the workers.
-    if not isinstance(job, str) or job not in config["cluster"]:
-        return Launch("TF_CONFIG", config["cluster"])
+    # TensorFlow's evaluator is no part of the cluster that trains, and some launchers leave it out.
+    jobs = {name: tasks for name, tasks in config["cluster"].items() if name != "evaluator"}
+    # A client or an evaluator, which is none of the tasks. A server that the cluster forgets is an
+    # error: as a client it would drive the job.
+    if not isinstance(job, str) or (job not in jobs and job != "ps"):
+        return Launch("TF_CONFIG", jobs)
     own = _number(index, f"TF_CONFIG: the index of the task is {_short(index)}")
-    return Launch("TF_CONFIG", config["cluster"], (job, own))
+    return Launch("TF_CONFIG", jobs, (job, own))
 
 
 def _slurm_nodes(environ: Mapping[str, str]) -> str:
@@ -89,7 +95,24 @@ def _slurm_nodes(environ: Mapping[str, str]) -> str:
     return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
 
 
-def _from_slurm(environ: Mapping[str, str], base_port: int) -> Launch:
+def _ranked(source: str, addresses: Sequence[str], rank: int, servers: int) -> Launch:
+    """A job of ranks with these addresses, of which the first ones are parameter servers.
+
+    Raises:
+        ClusterError: no rank is left to be a worker.
+    """
+    if servers >= len(addresses):
+        raise ClusterError(
+            f"parameter_servers is {servers}, but {source} has {len(addresses)} ranks: none is "
+            "left to be a worker"
+        )
+    if not servers:
+        return Launch(source, addresses, ("worker", rank))
+    jobs = {"ps": addresses[:servers], "worker": addresses[servers:]}
+    return Launch(source, jobs, ("ps", rank) if rank < servers else ("worker", rank - servers))
+
+
+def _from_slurm(environ: Mapping[str, str], base_port: int, servers: int) -> Launch:
     nodes = _expand_nodes(_slurm_nodes(environ))
     task_counts = _slurm_task_counts(environ, len(nodes))
     places = [
@@ -108,7 +131,7 @@ def _from_slurm(environ: Mapping[str, str], base_port: int) -> Launch:
             "needs the distribution 'block' (srun --distribution=block)"
         )
     addresses = [f"{node}:{base_port + local}" for node, local in places]
-    return Launch("Slurm", addresses, ("worker", rank))
+    return _ranked("Slurm", addresses, rank, servers)
 
 
 def _slurm_number(environ: Mapping[str, str], name: str) -> int:
@@ -211,7 +234,7 @@ def _too_many(node_list: str) -> ClusterError:
     )
 
 
-def _from_mpi(environ: Mapping[str, str]) -> Launch:
+def _from_mpi(environ: Mapping[str, str], servers: int) -> Launch:
     """The ranks' addresses, which they tell each other."""
     used_by_program = "mpi4py.MPI" in sys.modules
     try:
@@ -233,10 +256,10 @@ def _from_mpi(environ: Mapping[str, str]) -> Launch:
         chosen.bind(("", 0))
         places = world.allgather((socket.gethostname(), chosen.getsockname()[1]))
     rank = world.Get_rank()
-    # Else a rank could not end before all do, while the others wait for rank 0 to end.
+    # Else a rank could not end before all do, while the others wait for the chief to end.
     if not used_by_program:
         MPI.Finalize()
     # The machine's name need not be known to itself.
     one_machine = len({host for host, _ in places}) == 1
     addresses = [f"{'127.0.0.1' if one_machine else host}:{port}" for host, port in places]
-    return Launch("MPI", addresses, ("worker", rank))
+    return _ranked("MPI", addresses, rank, servers)

@@ -1,6 +1,6 @@
 """A group of child processes that cannot outlive the process that started it.
 
-`Cluster.local` runs its workers in such a group.
+`Cluster.local` runs its tasks in such a group.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import IO
@@ -27,12 +27,18 @@ CANNOT_LISTEN = "cannot listen on"
 """In the error of a worker whose port is taken; what started it then tries other ports."""
 
 
-def worker_command(addresses: Sequence[str], task: int) -> list[str]:
-    """The command that runs worker `task` of `addresses` for as long as this process lives."""
+def worker_command(jobs: Mapping[str, Sequence[str]], job: str, task: int) -> list[str]:
+    """The command that runs task `task` of `job` for as long as this process lives.
+
+    Args:
+        jobs: the addresses of "worker", and of "ps" if there are parameter servers.
+        job, task: which of them it is.
+    """
     return [
         *(sys.executable, "-m", "caramel", "worker"),
-        *("--cluster", ",".join(addresses)),
-        *("--task", str(task)),
+        *("--cluster", ",".join(jobs["worker"])),
+        *(("--ps", ",".join(jobs["ps"])) if "ps" in jobs else ()),
+        *("--job", job, "--task", str(task)),
         *("--parent-pid", str(os.getpid())),
     ]
 

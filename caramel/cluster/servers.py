@@ -53,14 +53,17 @@ class Servers:
     addresses: tuple[str, ...]
 
 
-def embedded_servers(n: int, *, config: tf.compat.v1.ConfigProto | None = None) -> Servers:
-    """`n` servers in this process that form one cluster, with the job name "worker".
+def embedded_servers(
+    n: int, *, parameter_servers: int = 0, config: tf.compat.v1.ConfigProto | None = None
+) -> Servers:
+    """Servers in this process that form one cluster: `n` of job "worker", the rest of job "ps".
 
     A second call with the same arguments returns the same servers, with the variables that they
     hold. All servers of a process share its threads.
 
     Args:
-        n: the number of servers.
+        n: the number of workers.
+        parameter_servers: the number of parameter servers.
         config: options of each server, such as thread counts.
 
     Raises:
@@ -68,21 +71,21 @@ def embedded_servers(n: int, *, config: tf.compat.v1.ConfigProto | None = None) 
     """
     with _starting:
         options = _serialized(config)
-        key = (n, options)
+        key = (n, parameter_servers, options)
         if key not in _started:
-            _started[key] = _start_embedded(n, options)
+            _started[key] = _start_embedded(n, parameter_servers, options)
         return _started[key]
 
 
 def own_server(cluster: Cluster, *, config: tf.compat.v1.ConfigProto | None = None) -> Servers:
-    """The server of the worker that this process is (`cluster.task`), started if it is not yet.
+    """The server of the task that this process is (`cluster.task`), started if it is not yet.
 
     Args:
-        cluster: the cluster; its `task` says which worker this process is.
+        cluster: the cluster; its `task` says which task this process is.
         config: options of the server, such as thread counts.
 
     Raises:
-        ClusterError: this process is no worker of `cluster`.
+        ClusterError: this process is no task of `cluster`.
         WorkerStartError: the server cannot listen on its address.
     """
     return _own_server(cluster, _serialized(config))
@@ -91,12 +94,11 @@ def own_server(cluster: Cluster, *, config: tf.compat.v1.ConfigProto | None = No
 def _own_server(cluster: Cluster, options: bytes) -> Servers:
     if cluster.task is None:
         raise ClusterError(f"this process is no worker of {cluster!r}, so it has no server there")
-    jobs = cluster.as_dict()
-    addresses = tuple(address for job in jobs.values() for address in job)
     with _starting:
-        key = (addresses, cluster.task, options)
+        key = (cluster.tasks, cluster.task, options)
         if key not in _started:
-            _started[key] = Servers(_start(cluster, cluster.task, options), addresses)
+            target = _start(cluster, cluster.task, options)
+            _started[key] = Servers(target, tuple(task.address or "" for task in cluster.tasks))
         return _started[key]
 
 
@@ -109,13 +111,13 @@ def serve(
     inter_op_threads: int | None = None,
     ready: Callable[[], None] | None = None,
 ) -> None:
-    """Run worker `task` of `cluster` in this process until SIGTERM, SIGINT or its parent's end.
+    """Run task `task` of `cluster` in this process until SIGTERM, SIGINT or its parent's end.
 
     Call it from the main thread, which alone can handle signals; elsewhere it ends only with the
     parent. The handlers that were installed before are put back.
 
     Args:
-        cluster: all workers.
+        cluster: all workers and parameter servers.
         task: which of them this is, as an index in `cluster.tasks`.
         parent_pid: return when the parent of this process is another than this one.
         intra_op_threads: threads that one op may use; TensorFlow's choice by default.
@@ -151,20 +153,20 @@ def serve_until_chief_ends(
     failures: int = 5,
     config: tf.compat.v1.ConfigProto | None = None,
 ) -> None:
-    """Run this process's own worker for as long as the chief, worker 0, is there.
+    """Run this process's own worker or parameter server as long as the chief, worker 0, is there.
 
     For jobs in which every process runs the same script: the chief drives the training, the
     others call this and end with it.
 
     Args:
-        cluster: the cluster; its `task` says which worker this process is.
+        cluster: the cluster; its `task` says which task this process is.
         start_timeout_s: how long the chief may take to come up, in seconds.
         poll_s: seconds between two attempts to connect to the chief.
         failures: how many attempts in a row must fail until the chief counts as gone.
         config: options of the server, such as thread counts.
 
     Raises:
-        ClusterError: this process is no worker of `cluster`, or is the chief.
+        ClusterError: this process is no task of `cluster`, or is the chief.
         WorkerStartError: the server cannot listen, or the chief did not come up in time.
     """
     if cluster.task == 0:
@@ -183,12 +185,13 @@ def _serialized(config: tf.compat.v1.ConfigProto | None) -> bytes:
     return b"" if config is None else config.SerializeToString(deterministic=True)
 
 
-def _start_embedded(n: int, options: bytes) -> Servers:
+def _start_embedded(workers: int, parameter_servers: int, options: bytes) -> Servers:
     for races_left in reversed(range(_PORT_RACES)):
-        addresses = [f"127.0.0.1:{port}" for port in processes.free_ports(n)]
-        cluster = Cluster.of(addresses)
+        ports = processes.free_ports(workers + parameter_servers)
+        addresses = [f"127.0.0.1:{port}" for port in ports]
+        cluster = Cluster.of({"worker": addresses[:workers], "ps": addresses[workers:]})
         try:
-            targets = [_start(cluster, task, options) for task in range(n)]
+            targets = [_start(cluster, task, options) for task in range(len(addresses))]
         except WorkerStartError:
             if not races_left:
                 raise
@@ -216,7 +219,8 @@ def _start(cluster: Cluster, task: int, options: bytes) -> str:
         assert which.address is not None
         reason = _why_not_bound(which.address) or error.message
         raise WorkerStartError(
-            f"worker {task} ({which.device}) {processes.CANNOT_LISTEN} {which.address}: {reason}"
+            f"{cluster.name(task)} ({which.device}) {processes.CANNOT_LISTEN} {which.address}: "
+            f"{reason}"
         ) from None
 
 

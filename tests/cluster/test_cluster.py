@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -99,8 +101,8 @@ def test_an_empty_cluster_is_an_error():
 
 
 def test_other_jobs_are_named():
-    with pytest.raises(ClusterError, match="chief and worker only; the cluster also has ps"):
-        Cluster.of({"ps": ["a:1"], "worker": ["b:1"]})
+    with pytest.raises(ClusterError, match="chief, worker and ps only; the cluster also has sp"):
+        Cluster.of({"sp": ["a:1"], "worker": ["b:1"]})
 
 
 def test_one_string_instead_of_a_list_is_an_error():
@@ -157,6 +159,138 @@ def test_the_error_for_other_types_lists_what_is_accepted():
         assert accepted in str(caught.value)
 
 
+# With parameter servers -------------------------------------------------------------------------
+
+
+def test_parameter_servers_come_after_the_workers():
+    cluster = Cluster.of({"ps": ["s:1", "s:2"], "worker": ["a:1"], "chief": ["c:1"]})
+    assert cluster.size == 2
+    assert cluster.workers == (Task("chief", 0, "c:1"), Task("worker", 0, "a:1"))
+    assert cluster.servers == (Task("ps", 0, "s:1"), Task("ps", 1, "s:2"))
+    assert cluster.tasks == cluster.workers + cluster.servers
+    assert cluster.devices == ("/job:chief/task:0", "/job:worker/task:0")
+    assert cluster.server_devices == ("/job:ps/task:0", "/job:ps/task:1")
+    assert cluster.as_dict() == {"chief": ["c:1"], "worker": ["a:1"], "ps": ["s:1", "s:2"]}
+    assert cluster.describe(3) == "parameter server 1 (/job:ps/task:1 at s:2)"
+    assert cluster.where == ("remote", "c", "a", "ps s", "ps s")
+
+
+def test_a_cluster_without_the_job_ps_has_no_servers():
+    for cluster in (Cluster.embedded(2), Cluster.of({"worker": ["a:1", "b:1"], "ps": []})):
+        assert (cluster.servers, cluster.server_devices) == ((), ())
+        assert cluster.workers == cluster.tasks
+
+
+def test_servers_can_be_named_beside_the_workers():
+    cluster = Cluster.of(["a:1"], parameter_servers=["s:1"], task=1)
+    assert cluster.as_dict() == {"worker": ["a:1"], "ps": ["s:1"]}
+    assert repr(cluster) == (
+        "<Cluster, remote: /job:worker/task:0 at a:1, /job:ps/task:0 at s:1, "
+        "this process is parameter server 0>"
+    )
+    with pytest.raises(ClusterError, match="servers are given twice: as parameter_servers, and as"):
+        Cluster.of(cluster.as_dict(), parameter_servers=["s:1"])
+    with pytest.raises(ClusterError, match="parameter_servers names no address"):
+        Cluster.of(["a:1"], parameter_servers=[])
+    with pytest.raises(ClusterError, match="addresses of job ps are 's:1'; expected a list"):
+        Cluster.of(["a:1"], parameter_servers="s:1")
+    with pytest.raises(
+        ClusterError, match=r"has 2 tasks \(1 worker, 1 parameter server\), 0 to 1$"
+    ):
+        Cluster.of(["a:1"], parameter_servers=["s:1"], task=2)
+
+
+def test_an_address_of_both_jobs_names_both_tasks():
+    with pytest.raises(
+        ClusterError, match="'a:1' is given twice, for /job:worker/task:0 and /job:ps/task:0"
+    ):
+        Cluster.of(["a:1"], parameter_servers=["a:1"])
+
+
+def test_servers_alone_are_no_cluster():
+    with pytest.raises(ClusterError, match="has no workers"):
+        Cluster.of({"ps": ["s:1"]})
+
+
+def test_servers_can_be_embedded_beside_workers():
+    cluster = Cluster.embedded(2, parameter_servers=1)
+    assert (cluster.devices[1], cluster.server_devices) == (
+        "/job:worker/task:1",
+        ("/job:ps/task:0",),
+    )
+    assert repr(cluster) == "Cluster.embedded(2, parameter_servers=1)"
+    assert cluster.describe(2) == "parameter server 0 (/job:ps/task:0 in this process)"
+    assert cluster.unreachable() == ()
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_fewer_than_one_server_is_an_error(count):
+    message = f"number of parameter servers is {count}; expected at least 1"
+    for make in (
+        Cluster.embedded,
+        Cluster.local,
+        Cluster.coerce_with_servers,
+        lambda n, parameter_servers: Cluster.from_environment(
+            {}, parameter_servers=parameter_servers
+        ),
+    ):
+        with pytest.raises(ClusterError, match=message):
+            make(2, parameter_servers=count)
+
+
+@pytest.mark.parametrize("count", [True, 1.0, "s:1"])
+def test_another_number_of_servers_is_an_error(count):
+    with pytest.raises(ClusterError, match="servers is .*; expected a whole number of at least 1"):
+        Cluster.embedded(2, parameter_servers=count)
+
+
+def test_where_only_workers_take_part_servers_are_an_error():
+    expected = (
+        r"the cluster has 1 parameter server \(/job:ps/task:0\): the job ps is for training with "
+        r"parameter servers, .* Give a cluster without the job ps, such as "
+    )
+    for workers in (
+        Cluster.embedded(2, parameter_servers=1),
+        {"worker": ["a:1"], "ps": ["s:1"]},
+    ):
+        with pytest.raises(ClusterError, match=expected):
+            Cluster.coerce(workers)
+
+
+def test_workers_with_servers_can_be_given_in_many_forms():
+    both = {"worker": ["a:1", "b:1"], "ps": ["s:1"]}
+    cluster = Cluster.of(both)
+    assert Cluster.coerce_with_servers(cluster) is cluster
+    assert Cluster.coerce_with_servers(cluster, 1) is cluster
+    assert Cluster.coerce_with_servers(both).tasks == cluster.tasks
+    assert Cluster.coerce_with_servers(both["worker"], both["ps"]).tasks == cluster.tasks
+    assert repr(Cluster.coerce_with_servers(np.int64(4), np.int64(2))) == (
+        "Cluster.embedded(4, parameter_servers=2)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "message"),
+    [
+        (2, None, "has 2 workers and no parameter server, .* Give one with the job ps, such as"),
+        (["a:1"], None, "has 1 worker and no parameter server"),
+        (["a:1"], 1, "has 1 worker and no parameter server"),
+        (Cluster.embedded(1), 1, "has 1 worker and no parameter server"),
+        (
+            Cluster.embedded(1, parameter_servers=1),
+            2,
+            r"has 2 tasks \(1 worker, 1 parameter server\), but parameter_servers is 2",
+        ),
+        (Cluster.of(["a:1"]), ["s:1"], "given beside a Cluster; name both jobs in it"),
+        (2, ["s:1"], "workers are inside this process, but .* give two numbers, or addresses of"),
+        ("a:1", 1, "workers is 'a:1'"),
+    ],
+)
+def test_workers_and_servers_that_do_not_fit_are_one_clear_error(workers, servers, message):
+    with pytest.raises(ClusterError, match=message):
+        Cluster.coerce_with_servers(workers, servers)
+
+
 # Described by a launcher ------------------------------------------------------------------------
 
 
@@ -180,9 +314,39 @@ def test_a_process_that_is_no_worker_in_tf_config_is_a_client():
     assert client.task is None
 
 
+def test_tf_config_says_which_server_this_process_is():
+    jobs = {"chief": ["c:1"], "worker": ["a:1"], "ps": ["s:1", "s:2"]}
+    cluster = Cluster.from_environment(tf_config(jobs, {"type": "ps", "index": 1}))
+    assert cluster.as_dict() == jobs
+    assert (cluster.task, cluster.name(cluster.task)) == (3, "parameter server 1")
+    chief = Cluster.from_environment(
+        tf_config(jobs, {"type": "chief", "index": 0}), parameter_servers=2
+    )
+    assert chief.task == 0
+
+
+def test_an_evaluator_in_tf_config_is_no_part_of_the_cluster():
+    jobs = {"worker": ["a:1"], "ps": ["s:1"]}
+    described = {**jobs, "evaluator": ["e:1"]}
+    evaluator = Cluster.from_environment(tf_config(described, {"type": "evaluator", "index": 0}))
+    assert (evaluator.as_dict(), evaluator.task) == (jobs, None)
+    worker = Cluster.from_environment(tf_config(described, {"type": "worker", "index": 0}))
+    assert (worker.as_dict(), worker.task) == (jobs, 0)
+
+
+def test_a_number_of_servers_must_be_that_of_tf_config():
+    expected = r"TF_CONFIG: the cluster has 2 tasks \(1 worker, 1 .*\), but parameter_servers is 2"
+    with pytest.raises(ClusterError, match=expected):
+        Cluster.from_environment(tf_config({"worker": ["a:1"], "ps": ["s:1"]}), parameter_servers=2)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            '{"cluster": {"worker": ["a:1"]}, "task": {"type": "ps", "index": 0}}',
+            "this process is task 0 of job ps, which the cluster does not have: /job:worker/task:0",
+        ),
         ("{oops", "TF_CONFIG is not valid JSON"),
         ('{"task": {}}', "TF_CONFIG describes no cluster; expected a 'cluster' entry"),
         ('{"cluster": {"worker": ["a"]}}', "TF_CONFIG: 'a' is not an address"),
@@ -242,6 +406,24 @@ def test_a_slurm_step_goes_before_its_job():
     cluster = Cluster.from_environment({**job, **step, "SLURMD_NODENAME": "n3"})
     assert cluster.as_dict()["worker"] == ["n2:12321", "n3:12321"]
     assert cluster.task == 1
+
+
+@pytest.mark.parametrize(("rank", "task"), [(0, 2), (1, 3), (2, 0), (3, 1)])
+def test_the_first_ranks_of_slurm_can_be_parameter_servers(rank, task):
+    variables = slurm(JOB_NODELIST="n[1-2]", NTASKS=4, PROCID=rank)
+    cluster = Cluster.from_environment(variables, parameter_servers=2)
+    assert cluster.as_dict() == {
+        "worker": ["n2:12321", "n2:12322"],
+        "ps": ["n1:12321", "n1:12322"],
+    }
+    assert cluster.task == task
+
+
+def test_a_rank_must_be_left_to_be_a_worker():
+    with pytest.raises(ClusterError, match="is 2, but Slurm has 2 ranks: none is left to be"):
+        Cluster.from_environment(
+            slurm(JOB_NODELIST="n[1-2]", NTASKS=2, PROCID=0), parameter_servers=2
+        )
 
 
 @pytest.mark.parametrize(
@@ -306,6 +488,13 @@ def test_mpi_ranks_exchange_their_addresses(monkeypatch):
     cluster = Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "3"})
     assert cluster.as_dict() == {"worker": ["a:5", "a:6", "b:5"]}
     assert cluster.task == 1
+
+
+def test_the_first_ranks_of_mpi_can_be_parameter_servers(monkeypatch):
+    use_mpi(monkeypatch, [("a", 5), ("a", 6), ("b", 5)], rank=0)
+    cluster = Cluster.from_environment({"OMPI_COMM_WORLD_SIZE": "3"}, parameter_servers=1)
+    assert cluster.as_dict() == {"worker": ["a:6", "b:5"], "ps": ["a:5"]}
+    assert cluster.name(cluster.task) == "parameter server 0"
 
 
 def test_mpi_is_ended_unless_the_program_uses_it_itself(monkeypatch):
@@ -400,6 +589,17 @@ def test_waiting_in_vain_names_the_missing_workers_and_the_time(listener):
         cluster.wait_until_reachable(0.3)
 
 
+def test_waiting_in_vain_names_a_missing_server(listener):
+    missing = nobody()
+    cluster = Cluster.of([listener], parameter_servers=[missing])
+    expected = (
+        r"1 of 2 tasks \(1 worker, 1 parameter server\) cannot be reached after [\d.]+ s: "
+        rf"parameter server 0 \(/job:ps/task:0 at {missing}\)$"
+    )
+    with pytest.raises(WorkerStartError, match=expected):
+        cluster.wait_until_reachable(0.3)
+
+
 # Processes on this machine ----------------------------------------------------------------------
 
 
@@ -416,6 +616,24 @@ def test_local_workers_listen_until_they_are_closed():
     assert cluster.unreachable() == cluster.tasks
     assert cluster.describe(cluster.tasks[0]).endswith(", exited with code 0)")
     cluster.close()
+
+
+@pytest.mark.processes
+def test_local_servers_listen_beside_the_workers_until_they_are_closed():
+    with Cluster.local(1, parameter_servers=1) as cluster:
+        assert (cluster.size, len(cluster.servers)) == (1, 1)
+        assert cluster.unreachable() == cluster.silent() == ()
+        described = re.fullmatch(
+            r"parameter server 0 \(/job:ps/task:0 at 127\.0\.0\.1:\d+, pid (\d+)\)",
+            cluster.describe(cluster.servers[0]),
+        )
+        os.kill(int(described[1]), signal.SIGKILL)
+        assert "killed by signal 9" in cluster.describe(1, wait_s=60.0)
+        expected = r"parameter server 0 \(.*, killed by signal 9\) ended before it was needed"
+        with pytest.raises(WorkerStartError, match=expected):
+            cluster.wait_until_reachable(5.0)
+        assert cluster.unreachable() == cluster.servers
+    assert cluster.unreachable() == cluster.tasks
 
 
 @pytest.mark.processes

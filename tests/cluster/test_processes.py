@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -128,11 +129,11 @@ def test_a_process_knows_whether_it_has_lost_its_parent():
 # Workers ----------------------------------------------------------------------------------------
 
 
-def test_local_workers_end_soon_after_their_client_is_killed():
+def test_local_workers_and_servers_end_soon_after_their_client_is_killed():
     code = """
         import time
         from caramel.cluster.cluster import Cluster
-        cluster = Cluster.local(2)
+        cluster = Cluster.local(1, parameter_servers=1)
         print([cluster.describe(number) for number in range(2)], flush=True)
         time.sleep(60)
     """
@@ -162,6 +163,18 @@ def test_a_worker_ends_quietly_when_it_is_asked_to(number):
         worker.send_signal(number)
         output, errors = worker.communicate(timeout=60)
     assert (worker.returncode, output, errors) == (0, "", "")
+
+
+def test_a_parameter_server_says_where_it_listens():
+    ports = free_ports(2)
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    command = [*WORKER, "--cluster", addresses[0], "--ps", addresses[1], "--job", "ps"]
+    with started(*command, "--task", "0") as server:
+        line = server.stdout.readline()
+        assert line == f"caramel parameter server 0 of 1 listening on {addresses[1]}\n"
+        server.send_signal(signal.SIGTERM)
+        output, errors = server.communicate(timeout=60)
+    assert (server.returncode, output, errors) == (0, "", "")
 
 
 def test_a_worker_ends_quietly_while_it_starts():
@@ -208,11 +221,22 @@ def test_a_worker_reads_its_cluster_from_the_environment():
         assert Cluster.of([address]).unreachable() == ()
 
 
-def test_a_port_in_use_is_one_clear_error():
+@pytest.mark.parametrize(
+    ("jobs", "options", "which"),
+    [
+        ('{"chief": ["%s"]}', (), "worker 0 (/job:chief/task:0)"),
+        (
+            '{"chief": ["127.0.0.1:1"], "ps": ["%s"]}',
+            ("--job", "ps"),
+            "parameter server 0 (/job:ps/task:0)",
+        ),
+    ],
+)
+def test_a_port_in_use_is_one_clear_error(jobs, options, which):
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         result = subprocess.run(
-            [*WORKER, "--cluster", f'{{"chief": ["{address}"]}}', "--task", "0"],
+            [*WORKER, "--cluster", jobs % address, "--task", "0", *options],
             capture_output=True,
             text=True,
             timeout=100,
@@ -220,8 +244,7 @@ def test_a_port_in_use_is_one_clear_error():
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == (
-        "caramel: error: worker 0 (/job:chief/task:0) cannot listen on "
-        f"{address}: Address already in use\n"
+        f"caramel: error: {which} cannot listen on {address}: Address already in use\n"
     )
 
 
@@ -232,6 +255,29 @@ def test_a_port_in_use_is_one_clear_error():
         (["--cluster", "a:1", "--task", "3"], "--task 3 does not exist: the workers are 0 to 0"),
         (["--cluster", "a", "--task", "0"], "'a' is not an address; expected host:port"),
         (["--cluster", "{a", "--task", "0"], "--cluster is not valid JSON"),
+        (
+            ["--cluster", "a:1", "--job", "ps", "--task", "0"],
+            "--job is ps, but the cluster has no parameter server; name them by --ps",
+        ),
+        (
+            ["--cluster", "a:1", "--ps", "b:1,c:1", "--job", "ps"],
+            "--task is needed: which parameter server, 0 to 1, is this?",
+        ),
+        (
+            ["--cluster", "a:1", "--ps", "b:1", "--job", "ps", "--task", "1"],
+            "--task 1 does not exist: the parameter servers are 0 to 0",
+        ),
+        (
+            ["--cluster", "a:1", "--ps", "a:1", "--job", "ps", "--task", "0"],
+            "the address 'a:1' is given twice, for /job:worker/task:0 and /job:ps/task:0",
+        ),
+        (
+            ["--cluster", "a:1", "--job", "server", "--task", "0"],
+            "--job is 'server'; expected worker (the chief is worker 0) or ps",
+        ),
+        (["--ps", "b:1"], "--ps is 'b:1' without --cluster; name the workers, too"),
+        (["--ps", "1"], "the environment describes no cluster. Looked for: TF_CONFIG"),
+        (["--ps", "0"], "the number of parameter servers is 0; expected at least 1"),
         ([], "the environment describes no cluster. Looked for: TF_CONFIG"),
     ],
 )
@@ -247,6 +293,41 @@ def test_mistakes_on_the_command_line_are_one_line(options, message, monkeypatch
     assert exit_.value.code == 2
     assert errors.startswith(f"caramel: error: {message}")
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "task"),
+    [
+        ((), 2),  # rank 0 serves
+        (("--job", "ps", "--task", "0"), 2),
+        (("--job", "worker", "--task", "1"), 1),
+        (("--task", "1"), 1),
+    ],
+)
+def test_a_worker_command_serves_the_task_of_its_rank_or_the_one_it_names(
+    options, task, monkeypatch
+):
+    from caramel.cli import main
+    from caramel.cluster import servers
+
+    class ServedError(Exception):
+        pass
+
+    def serve(cluster, task, **_):
+        raise ServedError(cluster.as_dict(), task)
+
+    variables = {"JOB_NODELIST": "n", "NTASKS": "3", "PROCID": "0"}
+    for name in ("TF_CONFIG", "OMPI_COMM_WORLD_SIZE", "SLURMD_NODENAME", "SLURM_STEP_NODELIST"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.setattr(servers, "serve", serve)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["caramel", "worker", "--ps", "1", *options])
+    with pytest.raises(ServedError) as served:
+        main.main()
+    jobs = {"worker": ["n:12322", "n:12323"], "ps": ["n:12321"]}
+    assert served.value.args == (jobs, task)
 
 
 def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
@@ -280,18 +361,22 @@ def test_the_command_starts_without_tensorflow():
 # Servers ----------------------------------------------------------------------------------------
 
 
-def test_a_worker_of_a_common_script_serves_until_the_chief_has_gone():
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_task_of_a_common_script_serves_until_the_chief_has_gone(job):
     code = """
-        import sys
         from caramel.cluster.cluster import Cluster
         from caramel.cluster.servers import serve_until_chief_ends
-        serve_until_chief_ends(Cluster.of(sys.argv[1:], task=1), poll_s=0.1, failures=3)
+        cluster = Cluster.from_environment()
+        assert cluster.task == 1
+        serve_until_chief_ends(cluster, poll_s=0.1, failures=3)
         print("the chief has gone")
     """
     own = f"127.0.0.1:{free_ports(1)[0]}"
     with socket.create_server(("127.0.0.1", 0)) as chief:
         address = f"127.0.0.1:{chief.getsockname()[1]}"
-        with started(*python(code), address, own) as worker:
+        jobs = {"chief": [address], job: [own]}
+        config = json.dumps({"cluster": jobs, "task": {"type": job, "index": 0}})
+        with started(*python(code), TF_CONFIG=config) as worker:
             Cluster.of([own]).wait_until_reachable(20.0)
             time.sleep(1.0)
             assert worker.poll() is None
@@ -319,6 +404,25 @@ def test_embedded_servers_form_one_cluster_and_are_started_once():
     """
     result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
     assert result.stdout == "2 7.0\n", result.stderr
+
+
+def test_embedded_parameter_servers_belong_to_the_cluster_of_the_workers():
+    code = """
+        import tensorflow as tf
+        from caramel.cluster.servers import embedded_servers
+
+        servers = embedded_servers(1, parameter_servers=2)
+        assert embedded_servers(1, parameter_servers=2) is servers
+        with tf.Graph().as_default():
+            with tf.device("/job:ps/task:1"):
+                six = tf.constant(2.0) * 3.0
+            with tf.device("/job:worker/task:0"):
+                seven = six + 1.0
+            with tf.compat.v1.Session(servers.target) as session:
+                print(len(servers.addresses), session.run(seven))
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
+    assert result.stdout == "3 7.0\n", result.stderr
 
 
 def test_a_client_that_is_no_worker_has_no_own_server():

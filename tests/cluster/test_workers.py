@@ -168,6 +168,29 @@ def test_a_client_that_lost_a_worker_can_end():
     assert finished.returncode == 0
 
 
+def test_a_parameter_server_process_holds_what_workers_compute():
+    with caramel.Cluster.local(2, parameter_servers=1) as cluster:
+        with tf.Graph().as_default() as graph:
+            with tf.device(cluster.server_devices[0]):
+                total = tf1.get_variable("total", initializer=1.0, use_resource=True)
+            parts = []
+            for device in cluster.devices:
+                with tf.device(device):
+                    parts.append(total + 1.0)
+            add = total.assign_add(tf.add_n(parts))
+        for expected in (5.0, 17.0):  # the second session finds the value that the first one left
+            with tf1.Session(f"grpc://{cluster.tasks[0].address}", graph=graph) as session:
+                if expected == 5.0:
+                    session.run(total.initializer)
+                assert session.run(add) == expected
+
+
+def test_parameter_servers_are_nothing_for_all_reduce():
+    job = networks.network(number=12)
+    with pytest.raises(ClusterError, match="has 1 parameter server .*Give a cluster without the"):
+        caramel.ARModel(job.context(), workers={"worker": ["a:1"], "ps": ["b:1"]})
+
+
 def test_a_worker_that_stands_still_is_noticed_at_the_deadline():
     job = networks.network(number=12)
     with caramel.Cluster.local(2) as cluster:
