@@ -277,6 +277,11 @@ class PlannedJob:
             raise PlanError("a plan needs at least one worker")
 
     @cached_property
+    def variable_of_handle(self) -> Mapping[str, Variable]:
+        """Each variable by the op of its handle."""
+        return {variable.handle: variable for variable in self.variables}
+
+    @cached_property
     def gradient_of(self) -> Mapping[str, AggregatedGradient]:
         """The gradient of each parameter that has one."""
         return {gradient.parameter: gradient for gradient in self.gradients}

@@ -8,8 +8,14 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    loses the last one
 `checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
 `device_check`     are the devices there that a job asks for, and what runs elsewhere?
+`evaluation`       runs part of the graph once, without training
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
+`running_job`      what a session works with while it is open: workers, variables, and what does the
+                   steps
+`saving`           variables into a checkpoint, and back
 `session`          runs a distributed job: training steps, evaluation, variables, checkpoints
+`training`         training steps: what is given is checked and split, done by a controller, and put
+                   together
 `turns`            the public methods of an object take turns: one is done before that of another
                    thread begins
 `variables`        the variables that all plans of a session work on: initialised, read, broadcast,

@@ -342,8 +342,8 @@ def test_steps_without_a_loss_leave_no_tokens_behind(tmp_path):
         session.restore(expected.save(tmp_path / "initial"))
         for _ in range(3):
             session.step(job.feed, []), expected.step(job.feed, [])
-            pending = session._controller.executor._pending
-            counts = session._runner.run(pending._counts, [], {}, "counting tokens")
+            pending = session._running.controllers.active.executor._pending
+            counts = session._running.runner.run(pending._counts, [], {}, "counting tokens")
             assert max(counts) <= 1
         for _ in range(3):
             assert session.step(job.feed) == expected.step(job.feed)

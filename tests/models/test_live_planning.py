@@ -359,7 +359,7 @@ def test_plans_are_made_from_steps_that_were_traced_in_a_row(caplog):
         caplog.at_level(logging.INFO, "caramel"),
         model.session(replanning=AT_ONCE) as session,
     ):
-        controller = session._controller
+        controller = session._running.controllers.active
         while not (isinstance(controller._phase, Tracing) and controller._phase.traces):
             session.step(job.feed)
         session.try_plans(short, plans=["own", "other"])
@@ -380,7 +380,7 @@ def test_the_planner_of_the_paper_can_plan_again_while_the_job_runs(caplog):
         caplog.at_level(logging.WARNING, "caramel"),
         slow.session(replanning=drifting) as session,
     ):
-        session._controller._drift.expected_s = 1e-9
+        session._running.controllers.active._drift.expected_s = 1e-9
         train_steps(session, job, 8)
     (told,) = [m for m in caplog.messages if "times as long as expected (0.0000 s)" in m]
     assert told.endswith("planning again from fresh measurements")

@@ -227,7 +227,9 @@ def test_random_ops_of_each_plan_draw_something_else():
     with model.session() as session:
         for name in (OWN, "again"):
             session.use(name)
-            drawn += session._controller.executor._runner.run(noises, [], {}, "drawing")
+            drawn += session._running.controllers.active.executor._runner.run(
+                noises, [], {}, "drawing"
+            )
     assert len({float(value) for value in drawn}) == 4
 
 
@@ -349,7 +351,7 @@ def test_what_an_abandoned_plan_keeps_is_freed():
         session.use(GROUPED)
         for step in range(4):
             assert session.step(job.feed) == losses[step]
-        runner = session._controller.executor._runner
+        runner = session._running.controllers.active.executor._runner
         kept = read_back(kept_flat("two", 1))
         session.variables()
         assert len(runner.run([], [kept], {}, "reading what is kept")) == 0

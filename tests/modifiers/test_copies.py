@@ -10,6 +10,7 @@ import pytest
 
 import caramel
 from caramel.core.names import in_group, without_variant
+from caramel.runtime.training import training_step
 from tests.support.networks import (
     CLASSES,
     FEATURES,
@@ -50,7 +51,11 @@ def outputs_of(session, feed):
     for _ in range(2):
         session.step(feed)
     traces = []
-    session._step(lambda controller, *given: controller.step_as_before(*given, traces), feed)
+
+    def traced(controller, *given):
+        return controller.step_as_before(*given, traces)
+
+    training_step(session._running, feed, run=traced)
     found = {}
     for metadata in traces:
         for device in metadata.step_stats.dev_stats:

@@ -330,7 +330,7 @@ def test_the_plans_without_factors_take_turns():
     short = TrialSettings(rounds=1, steps=1, skipped=1)
     with model.session(trials=short) as session:
         train_steps(session, job, 1)
-        session._controller.leave_factors(unlike)
+        session._running.controllers.active.leave_factors(unlike)
         tried = {plan.name for plan in session.metrics().trials.plans}
         train_steps(session, job, 2 * len(tried) + 1)
         metrics = session.metrics()
@@ -362,7 +362,7 @@ def test_where_nothing_was_tried_a_plan_like_the_first_goes_on_without_factors()
     decided = [(group.members, group.deferred) for group in model.plan.decision.groups]
     with model.session(trials=None) as session:
         train_steps(session, job, 2)
-        session._controller.leave_factors(Unlike(1, "w1"))
+        session._running.controllers.active.leave_factors(Unlike(1, "w1"))
         train_steps(session, job, 2)
         name = session.metrics().plan
     plan = model.variants.plan(name)
@@ -380,7 +380,7 @@ def test_a_session_without_trials_tries_what_is_left():
     assert model._step.plans.tried() == [OWN]
     with model.session() as session:
         train_steps(session, job, 1)
-        session._controller.leave_factors(Unlike(1, "w1"))
+        session._running.controllers.active.leave_factors(Unlike(1, "w1"))
         trials = session.metrics().trials
         train_steps(session, job, 1)
     names = [plan.name for plan in trials.plans]

@@ -164,7 +164,7 @@ def test_a_plan_keeps_whether_it_marks_but_a_model_decides():
 
 def counts(session, worker=0):
     """How often each group was ready and has arrived on a worker, by the plan in use."""
-    runner = session._controller.executor._runner
+    runner = session._running.controllers.active.executor._runner
     kinds = ("ready", "arrived")
     return [v.tolist() for v in runner.run([marks_read(worker, k) for k in kinds], [], {}, "marks")]
 
@@ -174,7 +174,7 @@ def test_each_step_marks_each_group_once():
     model, _ = models(job, "plain")
     assert [group.members[0] for group in model.plan.marked_groups] == ["rows", "w"]
     with model.session(trials=None) as session:
-        marks = session._controller.executor.marks
+        marks = session._running.controllers.active.executor.marks
         assert counts(session) == [[0, 0], [0, 0]]
         for step in range(1, 4):
             session.step(job.feed)
@@ -190,7 +190,7 @@ def test_deferred_groups_arrive_in_the_next_step():
     model, _ = models(job, SOME)
     assert [group.deferred for group in model.plan.decision.groups] == [False, True, False, True]
     with model.session(trials=None) as session:
-        marks = session._controller.executor.marks
+        marks = session._running.controllers.active.executor.marks
         session.step(job.feed)
         assert counts(session) == [[1, 1, 1, 1], [1, 0, 1, 0]]
         session.step(job.feed)
@@ -227,7 +227,7 @@ def test_marks_are_right_again_after_a_failed_step():
             session.step(bad)
         for step in range(1, 3):
             session.step(job.feed)
-            assert session._controller.executor.marks.done == Done(step, step - 1)
+            assert session._running.controllers.active.executor.marks.done == Done(step, step - 1)
             assert counts(session)[0] == [step] * 4
 
 

@@ -181,7 +181,7 @@ def test_a_deferred_part_that_never_ends_is_done_again_with_its_step(monkeypatch
     with model.session(trials=None) as session:
         initial = session.variables()
         session.use("deferred")
-        pending = session._controller.executor._pending
+        pending = session._running.controllers.active.executor._pending
         compiled = pending._runner.compile
 
         def hanging(tensors, targets, fed, options):
@@ -209,14 +209,14 @@ def test_a_plan_that_ends_is_not_watched_over_any_longer(monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     limits = []
     with model.session(trials=None) as session:
-        call = session._runner.call
+        call = session._running.runner.call
 
         def limited(function, what, options=DEFAULT):
             if options.limit_s is not None and what == "a training step":
                 limits.append(options.limit_s)
             return call(function, what, options)
 
-        monkeypatch.setattr(session._runner, "call", limited)
+        monkeypatch.setattr(session._running.runner, "call", limited)
         session.step(job.feed)
         assert not limits  # the plain plan
         session.use("deferred")

@@ -140,7 +140,7 @@ def test_the_clocks_of_remote_workers_are_read():
         with caramel.ARModel(job.context(), remote).session() as session:
             (timeline,) = session.trace(1, job.feed)
             assert timeline.workers == (0, 1)
-            offsets_s = session._runner.clock_offsets_s()
+            offsets_s = session._running.runner.clock_offsets_s()
     assert offsets_s[0] == 0.0
     assert offsets_s[1] != 0.0
     assert abs(offsets_s[1]) < 0.1

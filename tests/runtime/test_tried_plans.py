@@ -157,7 +157,7 @@ def test_the_next_session_begins_with_the_plan_that_was_chosen():
     model = caramel.ARModel(job.context(), 2, pattern="shuffle", analyzers=slow_facts(2))
     with model.session() as session:
         train_steps(session, job, 2)
-        session._controller.job.plans.keep("plain")  # as at the end of trials
+        session._running.controllers.active.job.plans.keep("plain")  # as at the end of trials
     variants = list(model.variants)
     with model.session() as session:
         train_steps(session, job, 2)

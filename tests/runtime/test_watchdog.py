@@ -187,8 +187,10 @@ def test_what_is_predicted_is_asked_for_until_it_is_known_and_when_plans_are_mad
     found = [None, None, Forecast(1.0, {}), Forecast(2.0, {})]
     monkeypatch.setattr(model._step.plans, "forecast", lambda name: found.pop(0))
     with model.session(trials=None, stalls=None) as session:
-        executor = session._controller.executor
-        watchdog = Watchdog(session._runner, model.cluster, session._job, StallSettings())
+        executor = session._running.controllers.active.executor
+        watchdog = Watchdog(
+            session._running.runner, model.cluster, session._running.job, StallSettings()
+        )
         assert [watchdog._forecast(executor) for _ in range(2)] == [None, None]
         assert {watchdog._forecast(executor).step_s for _ in range(3)} == {1.0}
         watchdog.forget_forecasts()
@@ -250,7 +252,7 @@ def test_a_step_that_ends_in_time_while_workers_are_asked_is_not_late(monkeypatc
             session.step(job.feed)
         with bar.down_until(asked.is_set):
             session.step(flagged(job, 1))
-        thread = session._controller._watchdog._thread
+        thread = session._running.controllers.active._watchdog._thread
         thread.submit(lambda: None).result(timeout=PATIENCE_S)  # behind what looks into the step
     assert session.metrics().stalls == ()
 

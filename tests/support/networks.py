@@ -285,10 +285,10 @@ def replicas_of(session: caramel.Session) -> list[dict[str, np.ndarray]]:
 
     TensorFlow prepares each call of another part of the graph, which takes longer than to run it.
     """
-    plan = session._job.plan
+    plan = session._running.job.plan
     session.variables()  # all updates are done then
     read = [value_on(worker, v) for worker in range(plan.workers) for v in plan.job.variables]
-    values = iter(session._runner.run(read, [], {}, "reading all replicas"))
+    values = iter(session._running.runner.run(read, [], {}, "reading all replicas"))
     return [{v.name: next(values) for v in plan.job.variables} for _ in range(plan.workers)]
 
 

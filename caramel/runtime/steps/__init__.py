@@ -15,10 +15,15 @@
                     before it runs
 `marks`             how far has a running step come? Reads the marks that a plan's steps leave on
                     the workers
+`missing_feeds`     is every placeholder fed that is needed?
 `plan_executor`     runs the training steps of one plan: what they fetch and feed, and what of them
                     is done later
 `scaled_results`    from scalars of the workers to that of the whole batch: what to fetch besides,
                     and how to add
 `step_result`       what a step is asked for, and what it returned
+`user_feeds`        what a user feeds, by tensor or name: found in the graph, with what is known of
+                    each
+`user_fetches`      what a user fetches: tensors, operations or names in any structure, and back
+                    into that
 =================== ================================================================================
 """

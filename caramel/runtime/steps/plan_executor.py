@@ -56,7 +56,6 @@ class PlanExecutor:
         self._pending = Pending(self._runner, plan)
         self._late = LateFetches(_ordered(job.context.op_graph, plan), plan, job.access)
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
-        self._by_handle = {variable.handle: variable for variable in plan.job.variables}
         self._targets = step_ops(plan)
         self._comparison = FactorComparison(plan)
         self._steps = 0
@@ -122,7 +121,7 @@ class PlanExecutor:
 
     def _read(self, fetch: Fetch) -> tuple[str, TensorRef | None]:
         """What is fetched; in place of a variable's handle the op that reads it."""
-        variable = self._by_handle.get(fetch.op)
+        variable = self._plan.job.variable_of_handle.get(fetch.op)
         if variable is None or fetch.tensor is None:
             return fetch.op, fetch.tensor
         return variable.read, TensorRef(variable.read)
@@ -255,7 +254,7 @@ class PlanExecutor:
         """Where a tensor of the single-device graph is found; in place of a handle its value."""
         if replaced := self._aggregated[worker].get(tensor):
             return replaced
-        variable = self._by_handle.get(tensor.op)
+        variable = self._plan.job.variable_of_handle.get(tensor.op)
         if variable is not None:
             return variable_ops.value_on(worker, variable)
         return names.tensor_in_replica(worker, tensor)

@@ -1,0 +1,125 @@
+"""Runs part of the graph once, without training.
+
+It runs on the source of the variables, which is the evaluation copy if there is one, else worker 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from caramel.core import names
+from caramel.core.errors import FeedError
+from caramel.core.facts import Variable
+from caramel.core.names import TensorRef
+from caramel.core.variable_access import handle_of
+from caramel.modifiers import variable_ops
+from caramel.runtime.job import Job
+from caramel.runtime.running_job import RunningJob
+from caramel.runtime.steps.step_result import Fetch
+from caramel.runtime.steps.user_feeds import whole_feeds_of
+from caramel.runtime.steps.user_fetches import UserFetches
+
+
+def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+    """What is fetched; see `caramel.runtime.session.Session.run`.
+
+    Args:
+        fetches: tensors, operations or names, or a structure of them.
+        feed_dict: values by tensor or name, none of them split.
+    """
+    job, state = running.job, running.state
+    fetched = UserFetches(job, fetches)
+    flat, feeds = fetched.flat, whole_feeds_of(job, feed_dict)
+    if not flat:
+        return fetches
+    running.missing_feeds.check(job.context, fetched.ops, feeds)
+    closure = job.context.op_graph.ancestors(
+        fetched.ops, stop=frozenset(tensor.op for tensor in feeds)
+    )
+    _refuse_training(job, running.controllers.train_ops, flat, closure)
+    running.settle()
+    state.refresh()
+    prefix = variable_ops.source_prefix(job.plan)
+    tensors = [_readable(job, prefix, f.tensor) for f in flat if f.tensor is not None]
+    targets = [names.in_copy(prefix, fetch.op) for fetch in flat if fetch.tensor is None]
+    fed = {names.tensor_in_copy(prefix, t): value for t, value in feeds.items()}
+    written = _written(job, closure)
+    with state.torn_by_failures() if written else nullcontext():
+        results = iter(running.runner.run(tensors, targets, fed, "session.run"))
+        _repeat_on_workers(running, fetched.ops, feeds)
+        state.broadcast(written)
+    return fetched.packed([None if fetch.tensor is None else next(results) for fetch in flat])
+
+
+def _refuse_training(
+    job: Job, train_ops: Iterable[str], flat: Sequence[Fetch], closure: set[str]
+) -> None:
+    """Raise if a fetch belongs to training: it would be that of one worker, or of none."""
+    for train_op in train_ops:
+        if train_op in closure:
+            raise FeedError(
+                f"session.run would run the train op '{train_op}' on one worker only; use "
+                "session.step"
+            )
+    consumers = {name for g in job.plan.job.gradients for name in g.consumers}
+    for fetch in flat:
+        name = names.in_copy(variable_ops.source_prefix(job.plan), fetch.op)
+        of_training = name not in job.graph or (
+            job.plan.workers > 1 and closure.intersection(consumers)
+        )
+        if of_training:
+            raise FeedError(
+                f"'{fetch.op}' is computed from gradients, which only a training step has; fetch "
+                "it with session.step"
+            )
+
+
+def _readable(job: Job, prefix: str, tensor: TensorRef) -> TensorRef:
+    """A tensor in a copy; in place of a variable's handle its value."""
+    variable = job.plan.job.variable_of_handle.get(tensor.op)
+    if variable is None:
+        return names.tensor_in_copy(prefix, tensor)
+    return variable_ops.source_value(variable)
+
+
+def _written(job: Job, closure: Iterable[str]) -> list[Variable]:
+    """The variables that ops write."""
+    writes = job.access.writes
+    written = {name for op in closure for name in writes.get(op, ())}
+    return [variable for variable in job.plan.job.variables if variable.name in written]
+
+
+def _repeat_on_workers(
+    running: RunningJob, fetched: Iterable[str], feeds: Mapping[TensorRef, np.ndarray]
+) -> None:
+    """Do to every worker's pipelines and tables what was done to the source's."""
+    job = running.job
+    source = variable_ops.source_prefix(job.plan)
+    replicas = (names.replica_prefix(worker) for worker in range(job.plan.workers))
+    others = [prefix for prefix in replicas if prefix != source]
+    ops = [op for op in fetched if _prepares_workers(job, op)]
+    targets = [names.in_copy(prefix, op) for op in ops for prefix in others]
+    if targets:
+        fed = {
+            names.tensor_in_copy(prefix, tensor): value
+            for prefix in others
+            for tensor, value in feeds.items()
+        }
+        running.runner.run([], targets, fed, "session.run on all workers")
+
+
+def _prepares_workers(job: Job, op: str) -> bool:
+    """Whether an op starts an input pipeline of the step, or fills a table."""
+    graph = job.context.op_graph
+    tables = set(job.context.job.table_initializers)
+    iterators = set(job.pipelines.iterators)
+    for name in graph.ancestors([op]):
+        if name in tables:
+            return True
+        if graph[name].kind == "MakeIterator":
+            return handle_of(graph, graph[name].inputs[1]) in iterators
+    return False

@@ -1,0 +1,96 @@
+"""What a session works with while it is open: workers, variables, and what does the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from caramel.capture.initial_values import check_initial_feeds
+from caramel.cluster.cluster import Cluster
+from caramel.core.train_steps import StepName
+from caramel.core.util.stopwatch import Stopwatch
+from caramel.runtime.control.controllers import Controllers
+from caramel.runtime.control.settings import ControlSettings
+from caramel.runtime.device_check import check_devices
+from caramel.runtime.execution.runner import Runner
+from caramel.runtime.job import Job
+from caramel.runtime.steps.missing_feeds import MissingFeeds
+from caramel.runtime.steps.user_feeds import whole_feeds_of
+from caramel.runtime.variables import SharedState
+
+
+@dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job on its workers.
+
+    Attributes:
+        job: its first step, whose plan also does what is no training step.
+        runner: runs parts of the distributed graph.
+        state: variables and tables on the workers.
+        controllers: do the steps.
+        missing_feeds: looks for what is not fed.
+    """
+
+    job: Job
+    runner: Runner
+    state: SharedState
+    controllers: Controllers
+    missing_feeds: MissingFeeds = field(default_factory=MissingFeeds)
+
+    def settle(self) -> None:
+        """Do what is pending of the last step; then all replicas are equal.
+
+        Raises:
+            WorkerLostError, tf.errors.OpError: what was pending has failed.
+        """
+        with self.state.torn_by_failures():
+            self.controllers.active.flush()
+        self.state.mend()
+
+
+def start_job(
+    jobs: Mapping[StepName, Job],
+    settings: ControlSettings,
+    cluster: Cluster,
+    parts: ExitStack,
+    *,
+    start_timeout_s: float,
+    step_timeout_s: float,
+    config: Any,
+    stopwatch: Stopwatch,
+    initial_feeds: Mapping[Any, Any] | None,
+) -> RunningJob:
+    """Reach the workers, place the graph, and give variables their initial values.
+
+    Args:
+        parts: gets what is to be closed in the end, in reverse order, also if this fails.
+
+    For the other arguments, and what is raised, see `caramel.runtime.session.Session`.
+    """
+    job = next(iter(jobs.values()))
+    initial = whole_feeds_of(job, initial_feeds)
+    check_initial_feeds(job.context.op_graph, job.context.job, initial)
+    devices = job.plan.job.devices
+    runner = Runner(
+        job.graph,
+        devices,
+        cluster,
+        start_timeout_s=start_timeout_s,
+        call_timeout_s=step_timeout_s,
+        config=config,
+    )
+    parts.callback(runner.close)
+    available = runner.available_devices(start_timeout_s)
+    is_soft = config is not None and config.allow_soft_placement
+    check_devices(job.context, devices, available, is_soft=is_soft)
+    controllers = Controllers(jobs, settings, runner, cluster)
+    parts.callback(controllers.close)  # before the runner: it has threads that read marks
+    stopwatch.note("connect")
+    state = SharedState(job, runner)
+    runner.extend()
+    stopwatch.note("place")
+    state.initialise(initial, besides=controllers.preparation)
+    stopwatch.note("initialise")
+    return RunningJob(job, runner, state, controllers)

@@ -1,0 +1,100 @@
+"""Variables into a checkpoint, and back."""
+
+from __future__ import annotations
+
+import logging
+import os
+from numbers import Integral
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.core.errors import CheckpointError
+from caramel.runtime.checkpoint import (
+    Restored,
+    SavedTensor,
+    read_checkpoint,
+    some_of,
+    write_checkpoint,
+)
+from caramel.runtime.running_job import RunningJob
+
+_log = logging.getLogger(__name__)
+
+
+def save_variables(
+    running: RunningJob, path: str | os.PathLike[str], global_step: int | None
+) -> str:
+    """Write a checkpoint; see `caramel.runtime.session.Session.save`.
+
+    Args:
+        path: its path, without the endings that TensorFlow adds.
+        global_step: a number to append to the path; None for none.
+    """
+    _check_path(path)
+    if global_step is not None and not isinstance(global_step, Integral):
+        raise CheckpointError(
+            f"global_step must be a whole number, not {global_step!r}; session.run(global_step) "
+            "returns that of a tensor"
+        )
+    running.settle()
+    saved = [variable for variable in running.job.plan.job.variables if variable.saved]
+    if not saved:
+        raise CheckpointError("the graph has no global variables to save")
+    values = dict(running.state.values(saved))
+    prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
+    return write_checkpoint(
+        prefix, [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
+    )
+
+
+def restore_variables(
+    running: RunningJob, path: str | os.PathLike[str], *, partial: bool
+) -> tuple[str, ...]:
+    """Give variables the values of a checkpoint; see `caramel.runtime.session.Session.restore`.
+
+    Args:
+        path: what `save` returned, or a directory, whose latest checkpoint is taken.
+        partial: whether it may lack some of the variables.
+
+    Returns:
+        The names of the variables that it lacks.
+    """
+    _check_path(path)
+    saved = [variable for variable in running.job.plan.job.variables if variable.saved]
+    if not saved:
+        raise CheckpointError("the graph has no global variables to restore")
+    found = read_checkpoint(path, saved, partial=partial)
+    try:
+        running.settle()
+    except tf.errors.OpError as error:  # nothing of what was to be done counts any more
+        _log.info("what was left to do of the last step failed before a restore: %s", error)
+        running.settle()
+    with running.state.torn_by_failures():
+        running.state.assign([v for v in saved if v.name in found.values], found.values)
+    _tell_of_difference(path, found)
+    return found.missing
+
+
+def _check_path(path: Any) -> None:
+    """Raise unless a path of a checkpoint was given."""
+    if not isinstance(path, str | os.PathLike):
+        raise CheckpointError(f"the path of a checkpoint must be a string or a path, not {path!r}")
+
+
+def _tell_of_difference(path: str | os.PathLike[str], found: Restored) -> None:
+    """Log where a checkpoint that was restored and the graph differ."""
+    if found.missing:
+        _log.warning(
+            "checkpoint '%s' lacks %d variables, which are as they were: %s",
+            os.fspath(path),
+            len(found.missing),
+            some_of(found.missing),
+        )
+    if found.left_over:
+        _log.warning(
+            "checkpoint '%s' holds %d values of which the graph has no variable: %s",
+            os.fspath(path),
+            len(found.left_over),
+            some_of(found.left_over),
+        )

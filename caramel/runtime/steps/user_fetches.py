@@ -1,0 +1,89 @@
+"""What a user fetches: tensors, operations or names in any structure, and back into that."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.capture.structures import Fetched, kind_of, tensors_of, value_of, value_of_workers
+from caramel.core.names import TensorRef
+from caramel.runtime.job import Job
+from caramel.runtime.steps.exchangeable import check_fetched, check_object
+from caramel.runtime.steps.step_result import Fetch
+
+
+class UserFetches:
+    """A structure of what is fetched.
+
+    Args:
+        job: whose graph has it.
+        structure: tensors, operations or names, or a structure of them.
+
+    Attributes:
+        flat: each tensor or op in it, in order.
+
+    Raises:
+        FeedError: something in it cannot be fetched.
+    """
+
+    def __init__(self, job: Job, structure: Any) -> None:
+        self._fetched = Fetched.of(structure)
+        self.flat: list[Fetch] = []
+        for leaf in self._fetched.leaves:
+            apart = kind_of(leaf) is not None
+            own = [_fetch(job, tensor) for tensor in tensors_of(leaf)]
+            self.flat += [dataclasses.replace(fetch, apart=apart) for fetch in own]
+
+    @property
+    def ops(self) -> list[str]:
+        """The op of each."""
+        return [fetch.op for fetch in self.flat]
+
+    def packed(self, values: Sequence[Any]) -> Any:
+        """The structure with values in it.
+
+        Args:
+            values: for each of `flat` its value; None for an op.
+        """
+        return self._fetched.pack(
+            [
+                value_of(kind, own) if (kind := kind_of(leaf)) else own[0]
+                for leaf, own in self._fetched.by_leaf(values)
+            ]
+        )
+
+    def packed_of_workers(
+        self, values: Sequence[Any], examples: Sequence[int] | None, job: Job
+    ) -> Any:
+        """The structure with what a step returned: of composites the rows of all workers.
+
+        Args:
+            values: for each of `flat` its result; None for an op.
+            examples: the workers' numbers of examples; None if unknown.
+            job: says whose rows are the examples of its worker.
+        """
+        results = []
+        for leaf, own in self._fetched.by_leaf(values):
+            kind = kind_of(leaf)
+            if kind is None:
+                results.append(own[0])
+                continue
+            ops = [job.context.tensor(tensor, "fetches").op for tensor in tensors_of(leaf)]
+            has_rows = not job.state.worker_dependent.isdisjoint(ops)
+            results.append(value_of_workers(kind, own, examples if has_rows else None))
+        return self._fetched.pack(results)
+
+
+def _fetch(job: Job, given: Any) -> Fetch:
+    check_object(given)
+    op, index = job.context.tensor_or_operation(given, "fetches")
+    is_operation = isinstance(given, tf.Operation) or (
+        index is None and not job.context.op_graph[op].outputs
+    )
+    is_run = is_operation or (index is None and isinstance(given, str))
+    tensor = None if is_run else TensorRef(op, index or 0)
+    check_fetched(job, op, None if op in job.plan.job.variable_of_handle else tensor)
+    return Fetch(op, tensor)

@@ -1,0 +1,111 @@
+"""Training steps: what is given is checked and split, done by a controller, and put together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from caramel.core.names import TensorRef
+from caramel.core.timeline import Timeline
+from caramel.core.train_steps import StepName
+from caramel.runtime.control.controller import Controller
+from caramel.runtime.job import Job
+from caramel.runtime.running_job import RunningJob
+from caramel.runtime.steps.entries import check_entries
+from caramel.runtime.steps.exchangeable import check_one_example
+from caramel.runtime.steps.feeds import Rows, SplitFeeds, split_feeds
+from caramel.runtime.steps.step_result import Fetch, StepResult
+from caramel.runtime.steps.user_feeds import feeds_of
+from caramel.runtime.steps.user_fetches import UserFetches
+from caramel.runtime.traces.step_timeline import timeline_of
+
+Run = Callable[[Controller, Sequence[Fetch], SplitFeeds], StepResult]
+"""How a controller does a step."""
+
+
+def training_step(
+    running: RunningJob,
+    feed_dict: Mapping[Any, Any] | None,
+    fetches: Any = None,
+    step: StepName | None = None,
+    *,
+    run: Run = Controller.step,
+) -> Any:
+    """One training step; see `caramel.runtime.session.Session.step`.
+
+    Args:
+        feed_dict: values by tensor or name.
+        fetches: what to return; None for the loss.
+        step: its name, where the job has several.
+        run: lets a controller do it.
+    """
+    state, controllers = running.state, running.controllers
+    wanted = controllers.own(step).job.context.job.loss if fetches is None else fetches
+    fetched = UserFetches(running.job, str(wanted) if isinstance(wanted, TensorRef) else wanted)
+    controller = controllers.serving(step, fetched.ops)
+    job = controller.job
+    feeds = _split(job, feed_dict)
+    train = job.context.job
+    needed = [*fetched.ops, train.train_op, train.loss.op]
+    running.missing_feeds.check(job.context, needed, feeds.values[0])
+    if state.is_torn:
+        running.settle()
+    state.may_change()
+    with state.torn_by_failures():
+        controllers.take_over(controller)
+        result = run(controller, fetched.flat, feeds)
+        if result.unlike is not None:
+            controller.leave_factors(result.unlike)
+            state.tear()
+    return fetched.packed_of_workers(result.values, result.examples, job)
+
+
+def _split(job: Job, feed_dict: Mapping[Any, Any] | None) -> SplitFeeds:
+    """What each worker is fed.
+
+    Raises:
+        FeedError: something does not fit.
+    """
+    given = feeds_of(job, feed_dict)
+    feeds = split_feeds(given, job.plan.workers)
+    if feeds.examples is None and job.state.taken_for_batches:
+        check_one_example(job, feeds)
+    if composites := [each for each in given if isinstance(each, Rows)]:
+        check_entries(job.context.op_graph, job.context.job, composites, feeds)
+    return feeds
+
+
+def traced_steps(
+    running: RunningJob, steps: int, feed_dict: Mapping[Any, Any] | None, step: StepName | None
+) -> tuple[Timeline, ...]:
+    """Timelines of some training steps; see `caramel.runtime.session.Session.trace`.
+
+    Args:
+        steps: how many.
+        feed_dict: as for `training_step`, for each of them.
+        step: its name, where the job has several.
+    """
+    clock_offsets_s = running.runner.clock_offsets_s()
+    return tuple(_traced(running, feed_dict, step, clock_offsets_s) for _ in range(steps))
+
+
+def _traced(
+    running: RunningJob,
+    feed_dict: Mapping[Any, Any] | None,
+    step: StepName | None,
+    clock_offsets_s: Sequence[float],
+) -> Timeline:
+    traces: list[Any] = []
+    plan = ""
+
+    def run(controller: Controller, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
+        nonlocal plan
+        result = controller.step_as_before(fetches, feeds, traces)
+        plan = controller.executor.name
+        return result
+
+    training_step(running, feed_dict, step=step, run=run)
+    stats = [metadata.step_stats for metadata in traces]
+    timeline = timeline_of(stats, running.job.plan.job.devices, clock_offsets_s)
+    return dataclasses.replace(timeline, plan=plan)
