@@ -54,6 +54,7 @@ from caramel.analyzers.pipelines import input_pipelines
 from caramel.analyzers.replicas import replica_state
 from caramel.analyzers.state_order import state_order
 from caramel.analyzers.windows import transfer_windows
+from caramel.core.calibration import usual_calibration
 from caramel.core.variable_access import state_access
 
 ANALYZERS = (
@@ -71,4 +72,5 @@ ANALYZERS = (
     input_pipelines,
     activation_order,
     transfer_windows,
+    usual_calibration,
 )

@@ -15,18 +15,31 @@ from rich.table import Table
 
 from caramel.cli.user_job import UserJob
 from caramel.cluster.cluster import Cluster
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.measurements import Measurements
 from caramel.core.profile import Profile
 from caramel.core.util.fingerprint import graph_hash
 from caramel.core.workload import JobOutline
 from caramel.planning.from_profile import outline_of
+from caramel.profiling.calibration import measure_calibration
 from caramel.profiling.network import measure_network
 from caramel.profiling.ops import machine, profile_steps
 from caramel.simulation.network_model import LARGEST_THRESHOLD, fit_network
 
 _SLOWEST_OPS = 10
 _MOST_LINKS = 12
+_COSTS = {
+    "reduce_s_per_byte": ("adding", "ns per byte", 1e9),
+    "copy_s_per_byte": ("copying", "ns per byte", 1e9),
+    "processor_s_per_message": ("a message, of one core", "ms", 1e3),
+    "transfer_s": ("a transfer of nothing", "ms", 1e3),
+    "request_s": ("asking for a message", "ms", 1e3),
+    "processor_s_per_byte": ("sending, of one core", "ns per byte", 1e9),
+    "handling_s_per_byte": ("before and after the wire", "ns per byte", 1e9),
+    "message_s": ("a message, of its link", "ms", 1e3),
+}
+"""Costs of `Calibration`, in words, with the unit in which they are shown."""
 _RESTLESS = 1.5  # 1.05 to 1.2 on a quiet machine, 1.5 to 3.4 on a busy one
 
 
@@ -42,7 +55,7 @@ def measured_profile(
     use_cache: bool,
     threshold_bytes: int | None,
 ) -> Profile:
-    """Measure the network, or the ops of a job, or both.
+    """Measure the network, or the ops of a job, or both; and what transfers cost this machine.
 
     Raises:
         CaramelError: something that the user can correct.
@@ -53,30 +66,31 @@ def measured_profile(
     networks: tuple[NetworkModel, ...] = ()
     measurements: tuple[Measurements, ...] = ()
     with _progress() as step_of:
+        report_of = cache(step_of)  # one bar for each part
+
+        def report(part: str, done: int, total: int) -> None:
+            report_of(part)(done, total)
+
         if job is not None:
-            report = step_of("ops of a step")
+            move = step_of("ops of a step")
             timing = profile_steps(
                 job.context,
                 feed=job.feed,
                 steps=steps,
                 device=device,
                 use_cache=use_cache,
-                progress=report,
+                progress=move,
             )
-            report(1, 1)  # there are no steps where an earlier result was kept
+            move(1, 1)  # there are no steps where an earlier result was kept
             graph = graph_hash(job.context.graph_def)
             outline = outline_of(job.context.op_graph, job.context.job, timing)
         if cluster is not None:
-            report_of = cache(step_of)  # one bar for each part
             measured = measure_network(
-                cluster,
-                sizes=sizes,
-                repeats=repeats,
-                pairs=pairs,
-                progress=lambda part, done, total: report_of(part)(done, total),
+                cluster, sizes=sizes, repeats=repeats, pairs=pairs, progress=report
             )
             model = fit_network(measured, threshold_bytes=threshold_bytes)
             networks, measurements = (model,), (measured,)
+        calibration = measure_calibration(progress=report)
     return Profile(
         tensorflow=tf.__version__,
         machine=machine(device),
@@ -85,6 +99,7 @@ def measured_profile(
         job=outline,
         networks=networks,
         measurements=measurements,
+        calibration=calibration,
     )
 
 
@@ -138,6 +153,7 @@ def show(profile: Profile, console: Console) -> None:
                 )
         if model.links:
             console.print(_links_table(model))
+    console.print(_calibration_table(profile.calibration))
 
 
 def _ops_line(timing: TimingTable) -> str:
@@ -204,6 +220,16 @@ def _links_table(model: NetworkModel) -> Table:
             f"{link.bytes_per_s / 1e6:,.1f}",
             f"{link.latency_s * 1e3:.2f}",
         )
+    return table
+
+
+def _calibration_table(calibration: Calibration) -> Table:
+    """What was measured of this machine, beside the defaults."""
+    table = _table("transfers cost this machine", "measured", "default")
+    for name, (what, unit, units_per_s) in _COSTS.items():
+        value = f"{getattr(calibration, name) * units_per_s:.3g} {unit}"
+        default = f"{getattr(DEFAULT, name) * units_per_s:.3g} {unit}"
+        table.add_row(what, value if name in calibration.measured else "", default)
     return table
 
 

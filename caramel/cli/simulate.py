@@ -108,13 +108,26 @@ def simulated_curves(
     timing = profile.timing
     assert timing is not None, "a profile with a job has its timing"
     hardware = {
-        each: assumed_hardware(_hosts(each, entries), each.latency_s, timing, profile.networks)
+        each: assumed_hardware(
+            _hosts(each, entries),
+            each.latency_s,
+            timing,
+            profile.networks,
+            profile.calibration,
+        )
         for each in settings
     }
     _check_cost(hardware)
     # It sends nothing, so its rates do not matter.
     alone = Host(1.0, 1.0, timing.slowdown)
-    points = sweep(outline, hardware, alone=alone, patterns=patterns, progress=progress)
+    points = sweep(
+        outline,
+        hardware,
+        alone=alone,
+        patterns=patterns,
+        calibration=profile.calibration,
+        progress=progress,
+    )
     return Curves(len(outline.gradients), outline.free.computation_s, points)
 
 

@@ -4,6 +4,8 @@ In comes plain data (a serialized graph, a file); out come frozen records, check
 made. Nothing here computes a plan or runs anything.
 
 ================= ==================================================================================
+`calibration`     what transfers cost a machine, beside what is measured of each job and each
+                  network
 `devices`         device names as TensorFlow writes them: parsed, merged, and reduced to their task
 `errors`          every error Caramel raises: what went wrong, where, and what the user can do about
                   it

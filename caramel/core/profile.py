@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import CaramelError, ProfileError
 from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.measurements import Measurements
@@ -20,8 +21,9 @@ from caramel.core.util.fingerprint import Machine
 from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.core.workload import JobOutline
 
-FORMAT = 3
-_READABLE = (1, 2, 3)  # without outlines of jobs, and of one tensor at a time only
+FORMAT = 4
+_READABLE = (1, 2, 3, 4)
+"""Without outlines of jobs, of one tensor at a time only, and without a calibration."""
 _KIND = "caramel profile"
 
 
@@ -37,6 +39,7 @@ class Profile:
         job: what a step computes and aggregates, for simulating it without the graph.
         networks: at most one for each number of workers.
         measurements: what `networks` were fitted to.
+        calibration: what transfers cost the machine.
     """
 
     tensorflow: str
@@ -46,6 +49,7 @@ class Profile:
     job: JobOutline | None = None
     networks: tuple[NetworkModel, ...] = ()
     measurements: tuple[Measurements, ...] = ()
+    calibration: Calibration = DEFAULT
 
     def __post_init__(self) -> None:
         if (self.graph is None) != (self.timing is None):
@@ -127,6 +131,7 @@ class Profile:
             job=timed.job,
             networks=tuple(networks[count] for count in sorted(networks)),
             measurements=tuple(measured[count] for count in sorted(measured)),
+            calibration=self.calibration.joined(newer.calibration),
         )
 
     def to_json(self) -> str:

@@ -126,7 +126,8 @@ def _measured(profile: GivenProfile | None, context: Context, workers: int) -> t
     if profile is None or workers == 1:
         return ()
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    return (known.timing_of(graph_hash(context.graph_def)), known.network(workers))
+    timing = known.timing_of(graph_hash(context.graph_def))
+    return (timing, known.network(workers), known.calibration)
 
 
 def _told_whole_feeds(context: Context) -> frozenset[str]:

@@ -74,7 +74,7 @@ def plan_from_traces(
     timing = observed_timing(traces, step.known.graph, devices, cores)
     network = observed_network(traces, devices, clock_offsets_s)
     live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
-    return choose(step.plain, step.known.analysis([timing, network]), live)
+    return choose(step.plain, step.known.analysis([*step.known.measured, timing, network]), live)
 
 
 class PlanChoice(PlanSource):

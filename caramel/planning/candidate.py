@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.facts import NetworkModel
 from caramel.core.plan import Gate, Group, Part, Plan
 from caramel.core.workload import Workload
@@ -56,6 +57,7 @@ class Outlook:
         hardware: workers and links.
         free: the workload without control edges.
         ordered: the workload with them.
+        calibration: the sizes that suit the machines.
     """
 
     plain: Plan
@@ -63,6 +65,7 @@ class Outlook:
     hardware: Hardware
     free: Workload
     ordered: Workload
+    calibration: Calibration = DEFAULT
 
     def workload(self, ordered: bool) -> Workload:
         """What a worker computes, with or without control edges."""

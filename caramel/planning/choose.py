@@ -10,6 +10,7 @@ from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.fusions import find_cycle
 from caramel.analyzers.workload import workload_of
+from caramel.core.calibration import Calibration
 from caramel.core.devices import Device
 from caramel.core.errors import MissingFactError, PlanError
 from caramel.core.facts import (
@@ -263,6 +264,7 @@ def _outlook(
     plain: Plan, analysis: Analysis, deferrals: Deferrals, edges: tuple[Edge, ...]
 ) -> Outlook:
     timing, network = analysis.get(TimingTable), analysis.get(NetworkModel)
+    calibration = analysis.get(Calibration)
     free, ordered = (
         workload_of(
             analysis.get(OpGraph),
@@ -276,7 +278,8 @@ def _outlook(
         )
         for added in ((), edges)
     )
-    return Outlook(plain, network, hardware_of(network, timing), free, ordered)
+    hardware = hardware_of(network, timing, calibration)
+    return Outlook(plain, network, hardware, free, ordered, calibration)
 
 
 def _paper(
@@ -287,12 +290,16 @@ def _paper(
     edges: tuple[Edge, ...],
 ) -> Plan:
     windows, timing = analysis.get(TransferWindows), analysis.get(TimingTable)
+    calibration = analysis.get(Calibration)
     summed = sum(plain.bytes(group) for group in plain.decision.groups if group.is_summed)
     return paper_plan(
         plain,
         order=analysis.get(ActivationOrder),
         windows=stretched(
-            windows, cores=timing.cores, sent_bytes=2 * summed * (plain.workers - 1) / plain.workers
+            windows,
+            cores=timing.cores,
+            sent_bytes=2 * summed * (plain.workers - 1) / plain.workers,
+            calibration=calibration,
         ),
         network=analysis.get(NetworkModel),
         edges=edges,
@@ -302,5 +309,6 @@ def _paper(
         pattern=options.pattern,
         deferrable=deferrals.reason_against,
         moved_updates=deferrals.updated_with,
-        in_flight_bytes=options.gated_bytes,
+        in_flight_bytes=options.gated_bytes(calibration),
+        pair_bytes=calibration.pair_bytes,
     )

@@ -11,6 +11,7 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.ordered_state import ordered_analysis
 from caramel.analyzers.workload import workload_of
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.facts import (
     Factors,
     GradientFactors,
@@ -85,14 +86,18 @@ def plan_of(outline: JobOutline, workers: int, pattern: str) -> Plan:
     return Plan(job, Decided(plain_groups(gradients, workers, pattern)))
 
 
-def outlook_of(outline: JobOutline, hardware: Hardware, pattern: str) -> Outlook:
+def outlook_of(
+    outline: JobOutline, hardware: Hardware, pattern: str, calibration: Calibration = DEFAULT
+) -> Outlook:
     """What is known for planning on some hardware; aggregations cost what it can do.
 
     Args:
         pattern: of the plain plan.
+        calibration: the sizes that suit the machines.
     """
     plain = plan_of(outline, hardware.workers, pattern)
-    return Outlook(plain, network_of(hardware), hardware, outline.free, outline.ordered)
+    network = network_of(hardware)
+    return Outlook(plain, network, hardware, outline.free, outline.ordered, calibration)
 
 
 def deferrable(outline: JobOutline) -> Callable[[frozenset[str]], str | None]:

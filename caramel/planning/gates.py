@@ -11,16 +11,11 @@ from collections.abc import Sequence
 
 from caramel.core.plan import Gate, Plan
 
-# The best of 6, 12, 24 and 50 MB for ResNet-50 on two hosts of one core at 1 Gbit/s.
-IN_FLIGHT_BYTES = 12_000_000
-
 SPLIT_BETWEEN_ALL = 1
 """The smallest chunk, in bytes, of groups that are split as far as they have elements."""
 
 
-def gates_of(
-    transfers: Sequence[tuple[str, int]], *, in_flight_bytes: int = IN_FLIGHT_BYTES
-) -> tuple[Gate, ...]:
+def gates_of(transfers: Sequence[tuple[str, int]], *, in_flight_bytes: int) -> tuple[Gate, ...]:
     """At most one gate for each transfer, on the earliest one that leaves the limit unbroken.
 
     With one group at a time, each worker sends in one order, in every step. But the wire is idle

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Literal, get_args
 
+from caramel.core.calibration import Calibration
 from caramel.core.errors import PlanError
 from caramel.core.patterns import check_pattern
-from caramel.planning.gates import IN_FLIGHT_BYTES
 from caramel.planning.pattern_choice import AUTO
 
 Planner = Literal["search", "paper", "plain"]
@@ -57,10 +57,10 @@ class Options:
         if self.pattern != AUTO:
             check_pattern(self.pattern)
 
-    @property
-    def gated_bytes(self) -> int:
+    def gated_bytes(self, calibration: Calibration) -> int:
         """Bytes in flight, by default as many as were best on a test bed."""
-        return IN_FLIGHT_BYTES if self.in_flight_bytes is None else self.in_flight_bytes
+        given = self.in_flight_bytes
+        return calibration.in_flight_bytes if given is None else given
 
     @property
     def sends_factors(self) -> bool:

@@ -5,10 +5,8 @@ Each measurement is a job of its own that computes nothing.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 
@@ -20,6 +18,7 @@ from caramel.core.errors import ProfileError
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.core.patterns import check_pattern, frugal_patterns
 from caramel.models.allreduce import ARModel
+from caramel.profiling.series import Progress, Series, take_turns
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.execution.runner import Runner
 from caramel.simulation.network_model import SMALL_BYTES
@@ -34,11 +33,7 @@ TOGETHER = 4
 MANY = 64
 """Of so many small tensors nearly all of a step is what messages cost."""
 
-_ROUNDS = 4  # the series take turns, so that a slow moment does not hit one alone
-_UNTIMED = 2  # steps of each turn; the first ones after a pause are slower
 _STEP_TIMEOUT_S = 300.0
-
-Progress = Callable[[str, int, int], None]
 
 
 def measure_network(
@@ -85,29 +80,29 @@ def measure_network(
     report = progress or (lambda *_: None)
     with ExitStack() as stack:
 
-        def series(context: Context, pattern: str) -> _Series:
+        def series(context: Context, pattern: str) -> Series:
             model = ARModel(context, cluster, pattern=pattern, planner="plain")
             session = model.session(**options, trials=None)  # every step alike
             stack.enter_context(session)
-            return _Series(lambda: session.step(fetches=[]))
+            return Series(lambda: session.step(fetches=[]))
 
         # A job that sends nothing: its step takes what every step takes.
-        empty = series(_nothing(), patterns[0])
+        empty = series(empty_job(), patterns[0])
         aggregations = {
-            (pattern, size): series(_aggregation(size), pattern)
+            (pattern, size): series(aggregation_job(size), pattern)
             for size in wanted
             for pattern in dict.fromkeys(patterns)
         }
-        _take_turns([empty, *aggregations.values()], repeats, "aggregations", report)
+        take_turns([empty, *aggregations.values()], repeats, "aggregations", report)
         # Together as large as the largest single one, in whole floats.
         each_bytes = max(4, max(wanted) // TOGETHER // 4 * 4)
         together = {
-            pattern: series(_aggregation(each_bytes, TOGETHER), pattern)
+            pattern: series(aggregation_job(each_bytes, TOGETHER), pattern)
             for pattern in dict.fromkeys(patterns)
         }
-        many = series(_aggregation(SMALL_BYTES, MANY), patterns[0])
+        many = series(aggregation_job(SMALL_BYTES, MANY), patterns[0])
         some = max(1, repeats // 4)
-        _take_turns([*together.values(), many], some, "aggregations at a time", report)
+        take_turns([*together.values(), many], some, "aggregations at a time", report)
     empty_sends, sends = (
         _measure_pairs(cluster, wanted, repeats, options, report) if with_pairs else ((), ())
     )
@@ -145,39 +140,10 @@ def _check(cluster: Cluster, patterns: Sequence[str], sizes: Sequence[int], repe
         raise ProfileError(f"{repeats} repeats: at least 1 is needed")
 
 
-# Taking turns -----------------------------------------------------------------------------------
-
-
-@dataclass
-class _Series:
-    """One kind of step and the times it took."""
-
-    step: Callable[[], Any]
-    seconds: list[float] = field(default_factory=list)
-
-    def take_turn(self, timed: int) -> None:
-        for _ in range(_UNTIMED):
-            self.step()
-        for _ in range(timed):
-            begin = time.perf_counter()
-            self.step()
-            self.seconds.append(time.perf_counter() - begin)
-
-
-def _take_turns(series: Sequence[_Series], repeats: int, what: str, report: Progress) -> None:
-    rounds = min(_ROUNDS, repeats)
-    for number in range(rounds):
-        # So that the turns add up to `repeats`.
-        timed = repeats * (number + 1) // rounds - repeats * number // rounds
-        for position, each in enumerate(series):
-            each.take_turn(timed)
-            report(what, number * len(series) + position + 1, rounds * len(series))
-
-
 # Aggregations -----------------------------------------------------------------------------------
 
 
-def _aggregation(size_bytes: int, tensors: int = 1) -> Context:
+def aggregation_job(size_bytes: int, tensors: int = 1) -> Context:
     """A job whose step stores the mean of a variable over the workers in another variable.
 
     The first stands for a gradient, and storing it for an update.
@@ -204,7 +170,7 @@ def _aggregation(size_bytes: int, tensors: int = 1) -> Context:
     return Context(graph, train_op=train_op, loss=loss, gradients=pairs)
 
 
-def _nothing() -> Context:
+def empty_job() -> Context:
     """The same without anything that would have to be aggregated."""
     with tf.Graph().as_default() as graph:
         loss = tf.constant(0.0)
@@ -244,8 +210,8 @@ def _measure_pairs(
         config=options["config"],
     )
 
-    def series(targets: list[str]) -> _Series:
-        return _Series(lambda: runner.run([], targets, {}, "measuring the network"))
+    def series(targets: list[str]) -> Series:
+        return Series(lambda: runner.run([], targets, {}, "measuring the network"))
 
     with closing(runner):
         runner.extend()
@@ -256,7 +222,7 @@ def _measure_pairs(
             (source, target, size): series([op, *empty])
             for source, target, size, op in sends
         }
-        _take_turns([without, *measured.values()], max(1, repeats // 4), "pairs", report)
+        take_turns([without, *measured.values()], max(1, repeats // 4), "pairs", report)
     times = tuple(SendTimes(*key, tuple(each.seconds)) for key, each in measured.items())
     return tuple(without.seconds), times
 

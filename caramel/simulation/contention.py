@@ -9,24 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.facts import TransferWindows, Window
 
-PROCESSOR_S_PER_BYTE = 2.1e-9
-"""Time of one core for each byte that a worker sends in an all-reduce, receiving as many: measured
-with 100 MB between two workers at 1 Gbit/s, 0.21 s on each."""
 
-
-def stretched(windows: TransferWindows, *, cores: int | None, sent_bytes: float) -> TransferWindows:
+def stretched(
+    windows: TransferWindows,
+    *,
+    cores: int | None,
+    sent_bytes: float,
+    calibration: Calibration = DEFAULT,
+) -> TransferWindows:
     """The windows of a step in which a worker also sends and receives.
 
     Args:
         windows: those of computation alone.
         cores: how many cores compute and transfer; None if an accelerator computes.
         sent_bytes: by each worker in a step.
+        calibration: what transfers cost the processor.
     """
     if cores is None or windows.computation_s <= 0:
         return windows
-    transferring_s = PROCESSOR_S_PER_BYTE * sent_bytes / cores
+    transferring_s = calibration.processor_s_per_byte * sent_bytes / cores
     factor = 1 + transferring_s / windows.computation_s
     return dataclasses.replace(
         windows,

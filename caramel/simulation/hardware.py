@@ -7,36 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import PlanError
 from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.patterns import PATTERNS, schedule
-from caramel.simulation.contention import PROCESSOR_S_PER_BYTE
 from caramel.simulation.network_model import JUDGED_AT_BYTES, cheapest, threshold
 from caramel.simulation.rounds import rounds_of
-
-REDUCE_S_PER_BYTE = 0.25e-9
-"""Adding two tensors of so many bytes, on one core: 64 MB take 12 to 18 ms."""
-
-SENDING_S_PER_BYTE = PROCESSOR_S_PER_BYTE - REDUCE_S_PER_BYTE / 2
-"""What each byte that is sent costs a processor without the additions, which are half as many."""
-
-HANDLING_S_PER_BYTE = 0.4e-9
-"""From the last byte of a tensor that arrives until it can be used, and before the first one goes:
-what one aggregation of 16 or 64 MB between two workers takes longer than the wire and the additions
-need (`benchmarks/results/decided/allreduce.json`)."""
-
-MESSAGE_S = 0.04e-3
-"""What each chunk costs its link beside its bytes: what plain steps of Inception v1, v2 and v3 with
-emulated accelerators took longer than their bytes explain, with two workers and with four
-(`benchmarks/results/step-k80-2.json`, `step-k80-4.json`)."""
-
-PROCESSOR_S_PER_MESSAGE = 0.15e-3
-"""Time of one core for each chunk that a worker sends, receiving as many: by so much processor
-times differ between plans of few and of many groups (ResNet-50, Inception v1 and v3 with real
-computation, `benchmarks/results/ablation-real-2.json`)."""
-
-COPY_S_PER_BYTE = 0.25e-9
-"""Laying tensors side by side; taking them apart again copies only what is not aligned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +71,11 @@ class Hardware:
     links: tuple[Link, ...] = ()
     excess: Mapping[str, float] = field(default_factory=dict)
     cores: int | None = None
-    processor_s_per_byte: float = SENDING_S_PER_BYTE
+    processor_s_per_byte: float = DEFAULT.sending_s_per_byte
     processor_s_per_message: float = 0.0
-    reduce_s_per_byte: float = REDUCE_S_PER_BYTE
-    handling_s_per_byte: float = HANDLING_S_PER_BYTE
-    copy_s_per_byte: float = COPY_S_PER_BYTE
+    reduce_s_per_byte: float = DEFAULT.reduce_s_per_byte
+    handling_s_per_byte: float = DEFAULT.handling_s_per_byte
+    copy_s_per_byte: float = DEFAULT.copy_s_per_byte
     message_s: float = 0.0
     op_s: float = 0.0
     step_s: float = 0.0
@@ -154,6 +130,19 @@ class Hardware:
         """What each byte of a pattern's transfers takes, while others may be on the wire."""
         return self.handling_s_per_byte + self.gaps_s_per_byte.get(pattern, 0.0)
 
+    def with_costs(self, calibration: Calibration) -> Hardware:
+        """The same with what transfers cost the machines."""
+        per_message_s = calibration.processor_s_per_message
+        return dataclasses.replace(
+            self,
+            processor_s_per_byte=calibration.sending_s_per_byte,
+            processor_s_per_message=per_message_s / self.cores if self.cores else 0.0,
+            reduce_s_per_byte=calibration.reduce_s_per_byte,
+            handling_s_per_byte=calibration.handling_s_per_byte,
+            copy_s_per_byte=calibration.copy_s_per_byte,
+            message_s=calibration.message_s,
+        )
+
     def with_rates(self, factor: float) -> Hardware:
         """The same with every link so many times faster."""
         hosts = [
@@ -185,7 +174,9 @@ many times slower than both of its hosts. The rate of one pair is less certain t
 host's."""
 
 
-def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
+def hardware_of(
+    network: NetworkModel, timing: TimingTable, calibration: Calibration = DEFAULT
+) -> Hardware:
     """What was measured.
 
     Where links differ, a host sends as fast as the fastest of its links and receives likewise,
@@ -200,10 +191,11 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
     Args:
         network: lines of aggregations.
         timing: knows what computes, and how much longer a step takes than its ops.
+        calibration: what transfers cost the machines.
     """
     workers = network.workers
-    slopes = {name: _wire_s_per_byte(network, name) for name in network.costs}
-    rate = payload_bytes_per_s(network)
+    slopes = {name: _wire_s_per_byte(network, name, calibration) for name in network.costs}
+    rate = payload_bytes_per_s(network, calibration)
     request_s = network.request_s if timing.cores is None else 0.0
     excess, latency, gaps = {}, {}, {}
     for name, cost in network.costs.items():
@@ -211,34 +203,33 @@ def hardware_of(network: NetworkModel, timing: TimingTable) -> Hardware:
         least = _sent(name, workers) / rate
         excess[name] = max(1.0, slopes[name] / least) if least else 1.0
         if cost.busy_s_per_byte and least:
-            alone_s = _alone_s_per_byte(network, name)
+            alone_s = _alone_s_per_byte(network, name, calibration)
             gaps[name] = max(0.0, alone_s - excess[name] * least) / _sent(name, workers)
-        chunks_s = (MESSAGE_S + request_s) * sum(each.chunks for each in rounds)
+        chunks_s = (calibration.message_s + request_s) * sum(each.chunks for each in rounds)
         count = max(1, sum(each.count for each in rounds))
         latency[name] = max(0.0, cost.latency_s - chunks_s) / count
-    hosts, links = _hosts_and_links(network, rate, timing.slowdown)
-    return Hardware(
+    hosts, links = _hosts_and_links(network, rate, timing.slowdown, calibration)
+    hardware = Hardware(
         hosts=hosts,
         latency_s=latency,
         links=links,
         excess=excess,
         cores=timing.cores,
-        processor_s_per_message=processor_s_per_message(timing),
-        message_s=MESSAGE_S,
         step_s=network.empty_s,
         gaps_s_per_byte=gaps,
         request_s=request_s,
     )
+    return hardware.with_costs(calibration)
 
 
 def _hosts_and_links(
-    network: NetworkModel, rate: float, slowdown: float
+    network: NetworkModel, rate: float, slowdown: float, calibration: Calibration
 ) -> tuple[tuple[Host, ...], tuple[Link, ...]]:
     """Hosts, and their links if these differ: the slowest has `rate`, or else all hosts do."""
     alike = (Host(rate, rate, slowdown),) * network.workers
     if not network.links:
         return alike, ()
-    own = [_without_handling(link.bytes_per_s) for link in network.links]
+    own = [_without_handling(link.bytes_per_s, calibration) for link in network.links]
     links = tuple(
         dataclasses.replace(link, bytes_per_s=each * rate / min(own))
         for link, each in zip(network.links, own, strict=True)
@@ -260,11 +251,6 @@ def _hosts_and_links(
     if max(rates) <= HOSTS_DIFFER * min(rates) and max(slower) <= LINK_DIFFERS:
         return alike, ()
     return hosts, links
-
-
-def processor_s_per_message(timing: TimingTable) -> float:
-    """What every chunk costs the processors that were timed."""
-    return PROCESSOR_S_PER_MESSAGE / timing.cores if timing.cores else 0.0
 
 
 def network_of(hardware: Hardware) -> NetworkModel:
@@ -289,7 +275,7 @@ def network_of(hardware: Hardware) -> NetworkModel:
     )
 
 
-def payload_bytes_per_s(network: NetworkModel) -> float:
+def payload_bytes_per_s(network: NetworkModel, calibration: Calibration = DEFAULT) -> float:
     """What a link carries while nothing else waits.
 
     If it was measured with several tensors on their way, it is what the model of the network says.
@@ -300,21 +286,22 @@ def payload_bytes_per_s(network: NetworkModel) -> float:
     if any(cost.busy_s_per_byte for cost in network.costs.values()):
         return network.bytes_per_s
     if network.links:
-        return min(_without_handling(link.bytes_per_s) for link in network.links)
+        return min(_without_handling(link.bytes_per_s, calibration) for link in network.links)
     if any(cost.residual is not None for cost in network.costs.values()):
-        return _without_handling(network.bytes_per_s)
+        return _without_handling(network.bytes_per_s, calibration)
     rates = [network.bytes_per_s]
     for name in network.costs:
-        slope, sent = _wire_s_per_byte(network, name), _sent(name, network.workers)
+        slope = _wire_s_per_byte(network, name, calibration)
+        sent = _sent(name, network.workers)
         if slope > 0:
             rates.append(sent / slope)
     return max(rates)
 
 
-def _without_handling(bytes_per_s: float) -> float:
+def _without_handling(bytes_per_s: float, calibration: Calibration) -> float:
     """The rate of a link, from that of one transfer at a time."""
     seconds = max(1 / bytes_per_s, LEAST_S_PER_BYTE)
-    return 1 / max(seconds - HANDLING_S_PER_BYTE, seconds / 2)
+    return 1 / max(seconds - calibration.handling_s_per_byte, seconds / 2)
 
 
 def _sent(pattern: str, workers: int) -> float:
@@ -328,15 +315,17 @@ def _chunks(pattern: str, workers: int) -> tuple[float, ...]:
     return (1.0 / count,) * count
 
 
-def _wire_s_per_byte(network: NetworkModel, pattern: str) -> float:
+def _wire_s_per_byte(network: NetworkModel, pattern: str, calibration: Calibration) -> float:
     """For how long each aggregated byte keeps the links busy, as far as that is known."""
-    return network.costs[pattern].busy_s_per_byte or _alone_s_per_byte(network, pattern)
+    busy_s = network.costs[pattern].busy_s_per_byte
+    return busy_s or _alone_s_per_byte(network, pattern, calibration)
 
 
-def _alone_s_per_byte(network: NetworkModel, pattern: str) -> float:
+def _alone_s_per_byte(network: NetworkModel, pattern: str, calibration: Calibration) -> float:
     """The slope of a pattern's line, without additions and handling."""
     chunks = _chunks(pattern, network.workers)
     added = sum(each.added for each in rounds_of(pattern, network.workers, chunks))
-    besides = added * REDUCE_S_PER_BYTE + _sent(pattern, network.workers) * HANDLING_S_PER_BYTE
+    besides = added * calibration.reduce_s_per_byte
+    besides += _sent(pattern, network.workers) * calibration.handling_s_per_byte
     slope = network.costs[pattern].s_per_byte
     return max(slope / 2, slope - besides)

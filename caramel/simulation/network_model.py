@@ -16,6 +16,7 @@ from itertools import groupby
 
 import numpy as np
 
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import ProfileError
 from caramel.core.facts import Link, NetworkModel, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
@@ -30,19 +31,16 @@ JUDGED_AT_BYTES = 4 * 2**20
 LARGEST_THRESHOLD = sys.maxsize
 """The threshold where doubling the size never costs enough: latency is all there is."""
 
-REQUEST_SHARE = 0.45
-"""Of what a small message costs, the part that comes at the begin of a step, when whoever will
-receive it asks for it. Steps with emulated accelerators that hide all transfers are longer than
-their computation by 40, 115 and 240 microseconds for each message that a worker receives, with two,
-four and eight workers (`step-grid-2.json`, `step-grid-4.json`, `step-grid-8.json` in
-`benchmarks/results`, plain plans with rho 0.5); of many small tensors each message took 81, 219 and
-610 to 740 there, measured by hand (all workers share two cores)."""
-
 SMALL_BYTES = 64
 """Of a tensor of which only its messages matter."""
 
 
-def fit_network(measurements: Measurements, *, threshold_bytes: int | None = None) -> NetworkModel:
+def fit_network(
+    measurements: Measurements,
+    *,
+    threshold_bytes: int | None = None,
+    calibration: Calibration = DEFAULT,
+) -> NetworkModel:
     """The lines that fit measurements best, and what follows from them.
 
     What an empty step takes is subtracted from every measurement: many aggregations share one step
@@ -51,6 +49,7 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
     Args:
         measurements: of each pattern at two sizes or more.
         threshold_bytes: in place of the one that follows from the lines.
+        calibration: which part of what a message takes is asking for it.
 
     Raises:
         ProfileError: there are too few measurements.
@@ -65,7 +64,7 @@ def fit_network(measurements: Measurements, *, threshold_bytes: int | None = Non
     costs = {pattern: _fit_pattern(times, empty_s) for pattern, times in by_pattern.items()}
     several = [t for t in measurements.aggregations if t.tensors > 1 and t.pattern in costs]
     small = [times for times in several if times.size_bytes <= SMALL_BYTES * times.tensors]
-    request_s = _request_s(small, costs, empty_s, measurements.workers)
+    request_s = _request_s(small, costs, empty_s, measurements.workers, calibration.request_share)
     for times in several:
         if times not in small:
             costs[times.pattern] = _with_busy(costs[times.pattern], times, empty_s)
@@ -96,6 +95,7 @@ def _request_s(
     costs: Mapping[str, TransferCost],
     empty_s: float,
     workers: int,
+    share: float,
 ) -> float:
     """What asking for a message takes, from many small tensors, each of which is a single chunk."""
     if not small:
@@ -105,7 +105,7 @@ def _request_s(
     received = sum(not isinstance(step, Reduce) and step.chunk == 0 for step in steps) / workers
     # The first tensor is in the latency.
     further_s = times.median_s - empty_s - costs[times.pattern].latency_s
-    return max(0.0, REQUEST_SHARE * further_s / (times.tensors - 1) / received)
+    return max(0.0, share * further_s / (times.tensors - 1) / received)
 
 
 def _fit_pattern(times: Sequence[AggregationTimes], empty_s: float) -> TransferCost:

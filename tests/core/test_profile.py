@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from caramel.cli.profile import show
+from caramel.core.calibration import DEFAULT
 from caramel.core.errors import FileError, ProfileError
 from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
@@ -56,6 +57,7 @@ WORK = Workload(
 )
 OUTLINE = JobOutline(WORK, WORK, (Gradient("p", 12, "float32", stays="it is empty"),))
 
+CALIBRATION = DEFAULT.with_measured({"transfer_s": 0.0003, "in_flight_bytes": 6_000_000})
 PROFILE = Profile(
     "2.21.0",
     Machine("a processor", 2, "CPU"),
@@ -64,6 +66,7 @@ PROFILE = Profile(
     OUTLINE,
     (network(2), network(4)),
     (measurements(2), measurements(4)),
+    CALIBRATION,
 )
 
 
@@ -124,7 +127,7 @@ def test_a_profile_of_the_second_format_knows_one_tensor_at_a_time():
         ("{", "not JSON"),
         ("[1]", "'caramel profile' writes one"),
         ('{"format": 1}', "'caramel profile' writes one"),
-        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 3"),
+        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 4"),
         ('{"kind": "caramel profile", "format": 1}', r"keys \['machine', 'tensorflow'\]"),
     ],
 )
@@ -143,6 +146,40 @@ def test_a_profile_of_the_first_format_has_no_job():
     with pytest.raises(ProfileError, match="has no job; make it again with .*--module"):
         _ = profile.outline
     assert PROFILE.outline == OUTLINE
+
+
+def test_a_profile_of_the_third_format_has_the_default_calibration():
+    value = json.loads(PROFILE.to_json())
+    del value["calibration"]
+    profile = Profile.from_json(json.dumps(value | {"format": 3}))
+    assert profile == replace(PROFILE, calibration=DEFAULT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"transfer_s": 0.0}, "damaged .*transfer_s must be more than 0 and finite, not 0.0"),
+        ({"in_flight_bytes": 1.5}, r"damaged .*\$.calibration.in_flight_bytes: expected a int"),
+        ({"measured": ["speed"]}, r"damaged .*nothing can have measured \['speed'\]"),
+    ],
+)
+def test_a_damaged_calibration_is_named(changed, message):
+    value = json.loads(PROFILE.to_json())
+    value["calibration"] |= changed
+    with pytest.raises(ProfileError, match=message):
+        Profile.from_json(json.dumps(value))
+
+
+def test_what_was_measured_of_the_machine_is_shown_beside_the_defaults():
+    console = Console(file=io.StringIO(), width=100)
+    show(PROFILE, console)
+    rows = {
+        cells[1].strip(): [cells[2].strip(), cells[3].strip()]
+        for cells in (line.split("│") for line in console.file.getvalue().splitlines())
+        if len(cells) == 5
+    }
+    assert rows["a transfer of nothing"] == ["0.3 ms", "0.2 ms"]
+    assert rows["adding"] == ["", "0.25 ns per byte"]
 
 
 def test_a_damaged_entry_is_named():
@@ -178,12 +215,17 @@ def test_the_network_of_so_many_workers():
 
 def test_a_newer_profile_adds_to_an_older_one():
     newer = Profile(
-        "2.21.0", PROFILE.machine, None, None, None, (network(3), network(4)), (measurements(3),)
+        "2.21.0",
+        PROFILE.machine,
+        networks=(network(3), network(4)),
+        measurements=(measurements(3),),
+        calibration=DEFAULT.with_measured({"transfer_s": 0.0001}),
     )
     joined = PROFILE.joined(newer)
     assert (joined.graph, joined.timing, joined.job) == ("abc", TIMING, OUTLINE)
     assert [model.workers for model in joined.networks] == [2, 3, 4]
     assert [each.workers for each in joined.measurements] == [2, 3, 4]
+    assert joined.calibration == CALIBRATION.with_measured({"transfer_s": 0.0001})
     other = Profile("2.21.0", PROFILE.machine, "new", TimingTable({}))
     assert (PROFILE.joined(other).graph, PROFILE.joined(other).job) == ("new", None)
     with pytest.raises(ProfileError, match="measured on a processor, 2 cores .*another file"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import caramel
+from caramel.core.calibration import DEFAULT
 from caramel.core.errors import PlanError
 from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
 from caramel.core.plan import Plan
@@ -155,6 +156,25 @@ def test_a_profile_gives_the_facts(tmp_path):
         caramel.ARModel(other, 2, profile=profile)
     with pytest.raises(caramel.CaramelError, match="no network of 3 workers"):
         caramel.ARModel(context, 3, profile=profile)
+
+
+def test_the_calibration_of_a_profile_counts():
+    context = network("momentum", model=wide).context()
+    profile = Profile(
+        tensorflow=tf.__version__,
+        machine=Machine("some processor", 2, "CPU"),
+        graph=graph_hash(context.graph_def),
+        timing=every_op_takes_a_millisecond(context.op_graph),
+        networks=(assumed_network(2, 1e5, 1e-4),),
+    )
+    few = DEFAULT.with_measured({"in_flight_bytes": 1000, "message_s": 0.01})
+    usual, other = (
+        caramel.ARModel(context, 2, profile=each, planner="paper")
+        for each in (profile, dataclasses.replace(profile, calibration=few))
+    )
+    assert not usual.plan.decision.gates
+    assert other.plan.decision.gates
+    assert other.explain().plain_step_s > usual.explain().plain_step_s + 0.01
 
 
 @pytest.mark.parametrize("planner", ["paper", "search"])

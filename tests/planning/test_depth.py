@@ -48,3 +48,4 @@ def test_two_workers_split_only_what_is_very_large():
     assert depth_of(100_000_000, network(100, workers=2)) == 1
     assert depth_of(128_000_000, network(1_000_000, workers=2)) == 4
     assert depth_of(128_000_000, network(250_000, workers=2)) == 8
+    assert depth_of(100_000_000, network(1_000_000, workers=2), pair_bytes=100_000_000) == 4

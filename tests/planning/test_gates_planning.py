@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.core.plan import Gate
-from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
+from caramel.planning.gates import gates_of
 
 
 def waits(*sizes, limit):
@@ -18,8 +18,11 @@ def waits(*sizes, limit):
 
 
 def test_three_groups_of_a_third_of_the_limit_are_in_flight():
-    transfers = [(f"g{n}", IN_FLIGHT_BYTES // 3) for n in range(5)]
-    assert gates_of(transfers) == (Gate("g3", after="g0"), Gate("g4", after="g1"))
+    transfers = [(f"g{n}", 4) for n in range(5)]
+    assert gates_of(transfers, in_flight_bytes=12) == (
+        Gate("g3", after="g0"),
+        Gate("g4", after="g1"),
+    )
 
 
 def test_a_group_waits_for_the_earliest_that_makes_room():

@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from caramel.core.calibration import DEFAULT
 from caramel.core.errors import PlanError
 from caramel.core.facts import NetworkModel, TimingTable, TransferCost
 from caramel.planning.what_if.scaling import Setting, scale, sweep
 from caramel.simulation.assumed import (
     PAYLOAD_SHARE,
-    REQUEST_S,
-    TRANSFER_S,
     AssumedHost,
     assumed_hardware,
 )
-from caramel.simulation.hardware import MESSAGE_S, Host
+from caramel.simulation.hardware import Host
 from tests.support.outlines import OUTLINE, TIMING, WIDE_BYTES
 from tests.support.simulations import PATTERNS
 
@@ -36,9 +35,9 @@ def hardware(workers, bits_per_s=GBIT, latency_s=1e-4, slowdowns=None, timing=TI
 def test_of_a_links_rate_a_share_is_payload_and_tensorflow_takes_its_time():
     two = hardware(2, latency_s=0.001)
     assert set(two.hosts) == {Host(PAYLOAD_SHARE * 1.25e8, PAYLOAD_SHARE * 1.25e8, 1.0)}
-    assert set(two.latency_s.values()) == {TRANSFER_S + 0.001}
-    assert (two.message_s, two.cores, two.step_s, two.excess) == (MESSAGE_S, None, 0.0, {})
-    assert two.request_s == REQUEST_S
+    assert set(two.latency_s.values()) == {DEFAULT.transfer_s + 0.001}
+    assert (two.message_s, two.cores, two.step_s, two.excess) == (DEFAULT.message_s, None, 0.0, {})
+    assert two.request_s == DEFAULT.request_s
     assert hardware(2, timing=TimingTable({"a": 1.0}, cores=2)).request_s == 0.0
 
 
@@ -46,7 +45,7 @@ def test_a_host_that_was_measured_says_what_asking_for_a_message_takes_if_that_i
     costs = {"shuffle": TransferCost(0.004, 3e-8)}
     networks = [NetworkModel(2, costs, 5e7, 1, request_s=each) for each in (0.0, 2e-5, 1e-3)]
     assert hardware(2, networks=networks).request_s == 2e-5
-    assert hardware(2, networks=networks[2:]).request_s == REQUEST_S
+    assert hardware(2, networks=networks[2:]).request_s == DEFAULT.request_s
 
 
 def test_a_measured_network_says_what_transfers_take_besides():
@@ -55,7 +54,7 @@ def test_a_measured_network_says_what_transfers_take_besides():
     timing = TimingTable({"a": 1.0}, cores=2, step_s=1.5)
     four = hardware(4, latency_s=0.5, timing=timing, networks=networks)
     # The ring has six rounds, of a chunk each.
-    latencies = dict.fromkeys(PATTERNS, 0.5 + 0.00015 - MESSAGE_S)
+    latencies = dict.fromkeys(PATTERNS, 0.5 + 0.00015 - DEFAULT.message_s)
     assert four.latency_s == pytest.approx(latencies)
     assert four.excess["ring"] == 1.0 < four.excess["shuffle"]
     assert (four.step_s, four.cores, four.hosts[0].slowdown) == (0.004, 2, 1.5)
@@ -65,7 +64,7 @@ def test_a_measured_network_says_what_transfers_take_besides():
 def test_the_latency_of_the_network_that_was_measured_is_not_that_of_another_one():
     far = NetworkModel(2, {"shuffle": TransferCost(0.03, 2e-8)}, 5e7, 1)
     near = hardware(2, latency_s=0.001, networks=[far])
-    assert set(near.latency_s.values()) == {TRANSFER_S + 0.001}
+    assert set(near.latency_s.values()) == {DEFAULT.transfer_s + 0.001}
 
 
 @pytest.mark.parametrize("name", ["send_bits_per_s", "receive_bits_per_s", "slowdown"])

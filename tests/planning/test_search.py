@@ -9,11 +9,12 @@ import random
 import pytest
 
 from caramel.analyzers.workload import Update
+from caramel.core.calibration import Calibration
 from caramel.core.facts import TimingTable
 from caramel.core.names import TensorRef
 from caramel.core.plan import ALL_GATHER, Decided, Group, Plan
 from caramel.planning.candidate import Candidate, Outlook
-from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
+from caramel.planning.gates import gates_of
 from caramel.planning.options import DEFAULT, Options
 from caramel.planning.search.descent import IN_FLIGHT, Improver, Scored
 from caramel.planning.search.grouping import Grouping, Shape
@@ -166,7 +167,7 @@ def test_with_a_small_budget_only_the_usual_limit_of_what_is_in_flight_is_tried(
     outlook = outlook_of([MB, MB, 4 * MB, 8 * MB], [0.02] * 4, rate=60 * MB)
     found = search(outlook, [], options=Options(budget_tasks=200))
     assert found.best.step_s < found.plain.step_s
-    assert found.best.candidate.in_flight_bytes == IN_FLIGHT_BYTES
+    assert found.best.candidate.in_flight_bytes == Calibration().in_flight_bytes
 
 
 def test_not_only_the_best_of_the_family_is_improved(starts):

@@ -101,12 +101,12 @@ def test_what_is_measured_can_be_chosen():
 
 
 def test_the_measuring_jobs_send_what_they_should():
-    from caramel.profiling.network import _aggregation, _nothing
+    from caramel.profiling.network import aggregation_job, empty_job
 
-    for job in (_aggregation(4096), _aggregation(1024, 4)):
+    for job in (aggregation_job(4096), aggregation_job(1024, 4)):
         sent = caramel.ARModel(job, 2, pattern="shuffle").traffic
         assert sum(sent.bytes.values()) == 2 * 4096
-    nothing = caramel.ARModel(_nothing(), 2, pattern="shuffle").traffic
+    nothing = caramel.ARModel(empty_job(), 2, pattern="shuffle").traffic
     assert sum(nothing.bytes.values()) == 0
 
 
@@ -169,6 +169,7 @@ def test_a_profile_of_network_and_ops(directory, monkeypatch, capsys):
     assert "2 workers: " in result.stdout
     assert "halving_doubling" in result.stdout
     assert "least of 4 steps" in result.stdout
+    assert "transfers cost this machine" in result.stdout
     assert "Traceback" not in result.stderr
     assert "oneDNN" not in result.stderr
     profile = Profile.load(directory / "profile.json")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from caramel.core.calibration import DEFAULT
 from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements
 from caramel.core.patterns import schedule
@@ -16,8 +17,6 @@ from caramel.core.plan import Group
 from caramel.core.workload import Piece, Size, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import (
-    HANDLING_S_PER_BYTE,
-    REDUCE_S_PER_BYTE,
     Hardware,
     Host,
     hardware_of,
@@ -169,7 +168,7 @@ def test_aggregations_at_a_time_take_as_long_as_was_measured(pattern):
 def test_the_fastest_pattern_says_what_a_link_carries():
     """Two workers, one byte: a byte over the link, half of it added on each side."""
     hardware = hardware_of(NetworkModel(2, COSTS, 1e7, 100_000), TimingTable({}, cores=2))
-    wire_s = 1.7e-8 - HANDLING_S_PER_BYTE - REDUCE_S_PER_BYTE / 2
+    wire_s = 1.7e-8 - DEFAULT.handling_s_per_byte - DEFAULT.reduce_s_per_byte / 2
     assert hardware.bytes_per_s == pytest.approx(1 / wire_s)
     # Two rounds each, or one, with one chunk of 40 us in each.
     latencies = {
@@ -191,7 +190,7 @@ def test_links_that_differ_are_taken_one_by_one():
     assert not hardware.is_uniform
     rates = [link.bytes_per_s for link in hardware.links]
     assert rates == pytest.approx(
-        [1 / (1e-8 - HANDLING_S_PER_BYTE), 1 / (2e-8 - HANDLING_S_PER_BYTE)]
+        [1 / (1e-8 - DEFAULT.handling_s_per_byte), 1 / (2e-8 - DEFAULT.handling_s_per_byte)]
     )
     assert hardware.hosts == (Host(*rates), Host(*reversed(rates)))
     alike = NetworkModel(2, COSTS, 5e7, 100_000, (links[0], Link(1, 0, 0.95e8, 0.002)))
@@ -204,7 +203,7 @@ def test_a_host_whose_links_are_all_slow_is_slow_with_several_of_them_too():
     links = tuple(Link(*pair, 5e7 if 2 in pair else 1e8, 0.001) for pair in pairs)
     costs = {name: replace(cost, busy_s_per_byte=3e-8) for name, cost in COSTS.items()}
     hardware = hardware_of(NetworkModel(3, costs, 4e7, 100_000, links), TimingTable({}))
-    own = [1 / (1 / each - HANDLING_S_PER_BYTE) for each in (1e8, 5e7)]
+    own = [1 / (1 / each - DEFAULT.handling_s_per_byte) for each in (1e8, 5e7)]
     slow, fast = 4e7, 4e7 * own[0] / own[1]
     rates = [(host.send_bytes_per_s, host.receive_bytes_per_s) for host in hardware.hosts]
     assert rates == [pytest.approx((each, each)) for each in (fast, fast, slow)]
@@ -332,5 +331,5 @@ def test_a_link_that_lets_the_begin_through_at_once_is_not_taken_for_a_faster_on
     assert network.costs["shuffle"].s_per_byte < 0.95e-8
     assert network.bytes_per_s == pytest.approx(1e8, rel=1e-3)
     assert hardware_of(network, TimingTable({})).bytes_per_s == pytest.approx(
-        1 / (1e-8 - HANDLING_S_PER_BYTE), rel=1e-3
+        1 / (1e-8 - DEFAULT.handling_s_per_byte), rel=1e-3
     )

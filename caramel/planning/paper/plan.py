@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from caramel.analyzers.windows import group_window
+from caramel.core.calibration import DEFAULT
 from caramel.core.errors import PlanError
 from caramel.core.facts import ActivationOrder, NetworkModel, TransferWindows
 from caramel.core.plan import ALL_GATHER, AggregatedGradient, Edge, Gate, Group, Plan
 from caramel.planning.depth import depth_of
-from caramel.planning.gates import IN_FLIGHT_BYTES, gates_of
+from caramel.planning.gates import gates_of
 from caramel.planning.paper.batching import ReadyGradient, batches
 from caramel.planning.paper.packing import Placement, Transfer, pack
 from caramel.planning.pattern_choice import AUTO, pattern_of, seconds_of
@@ -32,7 +33,8 @@ def paper_plan(
     pattern: str = AUTO,
     deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None,
     moved_updates: Callable[[frozenset[str]], Iterable[str]] = lambda parameters: (),
-    in_flight_bytes: int = IN_FLIGHT_BYTES,
+    in_flight_bytes: int = DEFAULT.in_flight_bytes,
+    pair_bytes: int = DEFAULT.pair_bytes,
 ) -> Plan:
     """The plain plan with other groups and with gates and control edges.
 
@@ -52,6 +54,7 @@ def paper_plan(
         moved_updates: variables whose updates move with these parameters' gradients. A group is
             needed before the first of them is read.
         in_flight_bytes: see `planning.gates`.
+        pair_bytes: see `planning.depth`.
 
     Raises:
         PlanError: a fact does not cover a gradient or a pattern of the plan.
@@ -61,7 +64,7 @@ def paper_plan(
         return plain
     if not (batching or scheduling or adaptive_depth or pattern == AUTO):
         return plain.deciding(groups=_with_pattern(plain.decision.groups, pattern))
-    planner = _Planner(plain, order, windows, network, pattern)
+    planner = _Planner(plain, order, windows, network, pattern, pair_bytes)
     members = planner.batches() if batching else planner.singles()
     if scheduling:
         placed = planner.scheduled(members, deferrable, moved_updates)
@@ -85,8 +88,10 @@ class _Planner:
         windows: TransferWindows,
         network: NetworkModel,
         pattern: str,
+        pair_bytes: int,
     ) -> None:
         self._windows, self._network, self._pattern = windows, network, pattern
+        self._pair_bytes = pair_bytes
         self._plain_groups = {
             name: group for group in plain.decision.groups for name in group.members
         }
@@ -187,6 +192,14 @@ class _Planner:
         if plain.pattern == ALL_GATHER:
             return dataclasses.replace(plain, reason=f"rows are gathered; {placement.reason}")
         pattern = pattern_of(size_bytes, self._network, self._pattern)
+        depth = plain.depth
+        if beside_bytes is not None:
+            depth = depth_of(
+                size_bytes,
+                self._network,
+                beside_bytes=beside_bytes,
+                pair_bytes=self._pair_bytes,
+            )
         if len(members) > 1:
             reasons.append(f"{len(members)} small gradients joined while others are on the wire")
         if self._pattern == AUTO:
@@ -194,9 +207,7 @@ class _Planner:
         return dataclasses.replace(
             plain,
             pattern=pattern,
-            depth=plain.depth
-            if beside_bytes is None
-            else depth_of(size_bytes, self._network, beside_bytes=beside_bytes),
+            depth=depth,
             reason="; ".join(reasons),
         )
 

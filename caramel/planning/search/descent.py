@@ -10,15 +10,14 @@ from typing import TypeVar
 
 from caramel.core.plan import Group
 from caramel.planning.candidate import Candidate, Outlook
-from caramel.planning.gates import IN_FLIGHT_BYTES
 from caramel.planning.options import Options
 from caramel.planning.search.grouping import Grouping
 from caramel.planning.search.neighbours import Neighbours
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.simulate import simulate_groups
 
-IN_FLIGHT = (IN_FLIGHT_BYTES, 4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
-"""Bytes, in the order in which they are tried."""
+IN_FLIGHT = (4_000_000, 1_000_000, 8_000_000, 2_000_000, 25_000_000, 0)
+"""Bytes that are tried beside the usual ones, in this order."""
 
 
 T = TypeVar("T")
@@ -84,11 +83,15 @@ class Improver:
         grouping: what may be joined and deferred.
         options: which optimizations may be used.
         budget: what may be simulated.
+
+    Attributes:
+        usual_bytes: those in flight that are tried first.
     """
 
     def __init__(
         self, outlook: Outlook, grouping: Grouping, options: Options, budget: Budget
     ) -> None:
+        self.usual_bytes = options.gated_bytes(outlook.calibration)
         self._outlook, self._options, self._budget = outlook, options, budget
         self._grouping = grouping
         self._neighbours = Neighbours(grouping, options, outlook.network.costs)
@@ -121,15 +124,18 @@ class Improver:
     @property
     def limits(self) -> tuple[int, ...]:
         """Bytes in flight that may be tried."""
-        given = self._options.in_flight_bytes
-        return (*IN_FLIGHT, *self._wide) if given is None else (given,)
+        usual = self.usual_bytes
+        if self._options.in_flight_bytes is not None:
+            return (usual,)
+        return (usual, *(limit for limit in IN_FLIGHT if limit != usual), *self._wide)
 
     def _wide_limits(self) -> tuple[int, ...]:
         """Further limits where links are so long and fast that the usual ones do not fill them."""
         hardware = self._outlook.hardware
         latency_s = max([*hardware.latency_s.values(), *(k.latency_s for k in hardware.links)])
         filling = int(_FILLING * hardware.bytes_per_s * latency_s)
-        if filling <= max(IN_FLIGHT) or self._options.in_flight_bytes is not None:
+        is_given = self._options.in_flight_bytes is not None
+        if is_given or filling <= max(self.usual_bytes, *IN_FLIGHT):
             return ()
         return tuple(sorted({min(filling, self._grouping.all_bytes), self._grouping.all_bytes}))
 
@@ -145,7 +151,7 @@ class Improver:
             thoroughly: change each group in every way, also in those that seldom help.
         """
         if start.candidate.in_flight_bytes is None:  # gates that were given, or none
-            groups, limits = start.candidate.groups, (self._options.gated_bytes, *self._wide)
+            groups, limits = start.candidate.groups, (self.usual_bytes, *self._wide)
             gated = (self._scored(groups, limit) for limit in limits)
             as_fast = next((each for each in gated if each.step_s <= start.step_s), None)
             if as_fast is None:

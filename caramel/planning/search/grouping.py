@@ -55,6 +55,7 @@ class Grouping:
         options: Options,
     ) -> None:
         self._network, self._deferrable, self._options = outlook.network, deferrable, options
+        self._pair_bytes = outlook.calibration.pair_bytes
         self._parts = parts
         plain = with_parts(outlook.plain, parts)
         self.sizes = sizes_of(plain)
@@ -138,14 +139,17 @@ class Grouping:
         size = self.bytes(members)
         if not plain.is_summed:
             return dataclasses.replace(plain, members=members, deferred=deferred)
+        depth = 1
+        if self._options.adaptive_depth:
+            depth = depth_of(
+                size, self._network, beside_bytes=in_flight, pair_bytes=self._pair_bytes
+            )
         return dataclasses.replace(
             plain,
             members=members,
             deferred=deferred,
             pattern=pattern_of(size, self._network, self._options.pattern),
-            depth=depth_of(size, self._network, beside_bytes=in_flight)
-            if self._options.adaptive_depth
-            else 1,
+            depth=depth,
         )
 
     def halves(self, group: Group) -> tuple[Group, Group] | None:

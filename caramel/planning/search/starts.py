@@ -54,7 +54,7 @@ class Family:
         """
         options = self._options
         sizes = (2_000_000, 1_000_000) if options.batching else (0, 0)
-        first = start or Shape(0.0, *sizes, options.gated_bytes)
+        first = start or Shape(0.0, *sizes, self._improver.usual_bytes)
         if not options.scheduling:
             return [self._fitted(self._best_of([first], value), value, sized=start is None)]
         by_limit: list[tuple[Shape, Scored]] = []

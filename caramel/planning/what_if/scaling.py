@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.explanation import LimitedBy
 from caramel.core.patterns import PATTERNS
 from caramel.core.plan import Group, Plan
@@ -75,6 +76,7 @@ def scale(
     patterns: Sequence[str] = PATTERNS,
     starts: Sequence[Candidate] = (),
     budget_tasks: int = BUDGET_TASKS,
+    calibration: Calibration = DEFAULT,
 ) -> tuple[Scaled, Candidate]:
     """Predict a job's step on some hardware; also returns the best plan that was found.
 
@@ -85,6 +87,7 @@ def scale(
         patterns: which ones may be used.
         starts: plans that were good on similar hardware.
         budget_tasks: how much is simulated to find a plan.
+        calibration: the sizes that suit the machines.
     """
     plain = {
         pattern: Candidate(
@@ -92,11 +95,11 @@ def scale(
         )
         for pattern in patterns
     }
-    real = outlook_of(outline, hardware, patterns[0])
+    real = outlook_of(outline, hardware, patterns[0], calibration)
     plain_s = {name: real.predict(candidate).step_s for name, candidate in plain.items()}
     least_s = min(plain_s.values())
     fastest = next(name for name in patterns if plain_s[name] <= (1 + _AS_FAST) * least_s)
-    planned = plan_for(outline, hardware, fastest, patterns, starts, budget_tasks)
+    planned = plan_for(outline, hardware, fastest, patterns, starts, budget_tasks, calibration)
     planned_s = real.predict(planned).step_s
     best, step_s = planned, planned_s
     if plain_s[fastest] <= planned_s:  # a budget may end before anything better is found
@@ -142,6 +145,7 @@ def sweep(
     *,
     alone: Host,
     patterns: Sequence[str] = PATTERNS,
+    calibration: Calibration = DEFAULT,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[Setting, Scaled]:
     """A job in each of several settings; what was good in one is tried in the next ones too.
@@ -151,6 +155,7 @@ def sweep(
         hardware: what workers and links can do in each setting.
         alone: the worker that speedups compare with.
         patterns: which ones may be used.
+        calibration: the sizes that suit the machines.
         progress: is told how many settings are done, and of how many.
     """
     found: dict[Setting, Scaled] = {}
@@ -160,7 +165,12 @@ def sweep(
         # The last ones first.
         near = [plans[each] for each in reversed(plans) if _is_near(each, setting)]
         found[setting], plans[setting] = scale(
-            outline, own, alone=alone, patterns=patterns, starts=near[:_MOST_STARTS]
+            outline,
+            own,
+            alone=alone,
+            patterns=patterns,
+            starts=near[:_MOST_STARTS],
+            calibration=calibration,
         )
     progress(len(hardware), len(hardware))
     return found
@@ -178,13 +188,14 @@ def plan_for(
     patterns: Sequence[str] = PATTERNS,
     starts: Sequence[Candidate] = (),
     budget_tasks: int = BUDGET_TASKS,
+    calibration: Calibration = DEFAULT,
 ) -> Candidate:
     """The best plan that is found for some hardware.
 
     Where workers differ, it is one for as many that are all like the slowest. Factors are sent if
     processors compute and any pattern may be used.
     """
-    outlook = outlook_of(outline, _alike(hardware), plain_pattern)
+    outlook = outlook_of(outline, _alike(hardware), plain_pattern, calibration)
     costs = {name: outlook.network.costs[name] for name in patterns}
     outlook = dataclasses.replace(
         outlook, network=dataclasses.replace(outlook.network, costs=costs)
