@@ -19,6 +19,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 READY_FOR_DOCS := $(VENV)/.ready-for-docs
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+PYTEST := $(VENV)/bin/python -m pytest -n 3 --dist worksteal
 # In this mode editors and type checkers find the package, too.
 EDITABLE := --config-settings editable_mode=compat --editable
 
@@ -28,15 +29,17 @@ train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
 	@$(VENV)/bin/python examples/train_resnet.py --local --workers $(WORKERS)
 
+# With oneDNN, TensorFlow looks through all its kernels for every graph, a quarter of the time of a
+# small test. Float64, in which most tests compute, has no kernels of oneDNN.
 test: $(READY)
-	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal
+	@TF_ENABLE_ONEDNN_OPTS=0 $(PYTEST) -m "not onednn"
+	@TF_ENABLE_ONEDNN_OPTS=1 $(PYTEST) -m onednn $$(grep -rl --include='test_*.py' mark.onednn tests)
 
 test-fast: $(READY)
-	@PYTHONPATH=tests/support/without_tensorflow $(VENV)/bin/python -m pytest -n 2 --dist worksteal \
-	    -m "not processes and not slow"
+	@PYTHONPATH=tests/support/without_tensorflow $(PYTEST) -m "not processes and not slow"
 
 test-benchmarks: $(READY)
-	@$(VENV)/bin/python -m pytest -n 3 --dist worksteal benchmarks/tests
+	@$(PYTEST) benchmarks/tests
 
 lint: $(READY)
 	$(VENV)/bin/ruff check .

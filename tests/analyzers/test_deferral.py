@@ -81,6 +81,7 @@ def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: 
     return initial, other_values
 
 
+@pytest.mark.onednn
 @pytest.mark.parametrize(("optimizer", "choice"), in_turns(OPTIMIZERS, [EVERY, SOME]))
 def test_every_optimizer_gives_the_same_bits(optimizer, choice):
     dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32

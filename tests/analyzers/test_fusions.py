@@ -21,6 +21,8 @@ from tests.support.graphs import session_config, traced_step
 from tests.support.networks import network, slow_facts, tf, tf1
 from tests.support.orders import step
 
+pytestmark = pytest.mark.onednn
+
 
 def layers(**changed: str):
     """Two layers with a bias each; the second one's gradients are computed first."""

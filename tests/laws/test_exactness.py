@@ -274,6 +274,7 @@ def test_a_run_can_be_repeated_bit_for_bit(workers, pattern):
         np.testing.assert_array_equal(value, runs[1].values[name])
 
 
+@pytest.mark.onednn
 @pytest.mark.parametrize("workers", [2, 3])
 def test_shuffle_and_exchange_give_the_same_bits(workers):
     """Both add in the order of the workers, one of them on each worker by itself."""
@@ -285,6 +286,7 @@ def test_shuffle_and_exchange_give_the_same_bits(workers):
         np.testing.assert_array_equal(value, exchanged.values[name])
 
 
+@pytest.mark.onednn
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16])
 def test_replicas_are_equal_in_every_precision(dtype):
     job = network("momentum", dtype=dtype, number=41)

@@ -32,6 +32,8 @@ from tests.support.networks import (
 )
 from tests.support.slow_steps import FLAGS, every_op_takes_a_millisecond, model_of
 
+pytestmark = pytest.mark.onednn
+
 COMBINATIONS = [
     dict(zip(FLAGS, values, strict=True))
     for values in itertools.product((False, True), repeat=len(FLAGS))

@@ -33,6 +33,8 @@ from tests.support.pipelines import job as pipeline_job
 from tests.support.pipelines import numbers, until_the_end
 from tests.support.variants import ALL, GROUPED, SOME, in_turn, plain_training, with_variants
 
+pytestmark = pytest.mark.onednn
+
 
 def assert_same_bits(job, workers, *, every, own=None, feeds=None):
     """Training that changes its plan every few steps does what the plain plan does."""

@@ -24,6 +24,8 @@ from tests.support.aggregation import (
 from tests.support.networks import in_turns, tf
 from tests.support.plans import Shape, make_plan
 
+pytestmark = pytest.mark.onednn
+
 SHAPES: list[Shape] = [(), (7,), (3, 50), (2, 3, 4), (1000,)]
 TOLERANCE = {"float16": 5e-3, "bfloat16": 5e-2, "float32": 1e-5, "float64": 1e-13}
 

@@ -42,6 +42,8 @@ from tests.support.pending_updates import assert_equal
 from tests.support.processes import WORKER, started
 from tests.support.variants import plain_training
 
+pytestmark = pytest.mark.onednn
+
 STEPS = 8  # bits are compared after 1, 2, 4 and 8
 
 

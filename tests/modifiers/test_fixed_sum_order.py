@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import caramel
 from caramel.core.graph import called_functions
 from caramel.modifiers.fixed_sum_order import order_sums
 from tests.support import networks
+
+pytestmark = pytest.mark.onednn
 
 tf1 = tf.compat.v1
 

@@ -50,6 +50,8 @@ from tests.support.plans import make_plan
 from tests.support.slow_steps import every_op_takes_a_millisecond
 from tests.support.splitting import ALL, CHOICES, NONE, SOME, split_plan
 
+pytestmark = pytest.mark.onednn
+
 # Aggregation -------------------------------------------------------------------------------------
 
 

@@ -397,6 +397,7 @@ def trained(model: caramel.ARModel, start: str, feed, steps: int = 4):
         return losses, session.variables()
 
 
+@pytest.mark.onednn
 @pytest.mark.parametrize(
     ("model", "optimizer", "version"),
     [

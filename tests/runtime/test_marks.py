@@ -32,6 +32,8 @@ from tests.support.networks import (
 from tests.support.pending_updates import assert_equal
 from tests.support.variants import ALL, GROUPED, grouped, with_variants
 
+pytestmark = pytest.mark.onednn
+
 
 def embedding(empty_too=True):
     """A job with a sparse gradient, and if asked for with a parameter that has no elements."""

@@ -20,7 +20,10 @@ from tests.support.deferring import deferred
 from tests.support.networks import tf
 
 pytestmark = [
-    pytest.mark.skipif(advice({}) is not None, reason="TensorFlow uses oneDNN by itself only there")
+    pytest.mark.onednn,
+    pytest.mark.skipif(
+        advice({}) is not None, reason="TensorFlow uses oneDNN by itself only there"
+    ),
 ]
 
 

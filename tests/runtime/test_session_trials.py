@@ -48,6 +48,7 @@ def tried(session):
     return {plan.name: (plan.steps, plan.median_s) for plan in session.metrics().trials.plans}
 
 
+@pytest.mark.onednn
 def test_trial_steps_are_ordinary_steps():
     job = network("adam", model=wide, dtype=tf.float32)
     losses, values = plain_training(job, 2, steps=20)
