@@ -40,7 +40,7 @@ COMBINATIONS = [
 ]
 
 
-def train(model, feed, steps=8):
+def train(model, feed, steps=6):
     """Enough steps for all pieces of the piecewise learning rate (`networks.OPTIMIZERS`)."""
     with model.session() as session:
         initial = session.variables()

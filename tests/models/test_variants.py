@@ -14,7 +14,6 @@ from tests.support.control_flow import network as network_of
 from tests.support.deferring import JOBS, deferred, failing
 from tests.support.embeddings import METHODS, embedding
 from tests.support.networks import (
-    STEPS,
     Network,
     cross_entropy,
     in_turns,
@@ -31,7 +30,7 @@ from tests.support.networks import (
 from tests.support.pending_updates import assert_equal, assert_errors_lose_no_updates
 from tests.support.pipelines import job as pipeline_job
 from tests.support.pipelines import numbers, until_the_end
-from tests.support.variants import ALL, GROUPED, SOME, in_turn, plain_training, with_variants
+from tests.support.variants import ALL, GROUPED, SOME, STEPS, in_turn, plain_training, with_variants
 
 pytestmark = pytest.mark.onednn
 
@@ -67,7 +66,7 @@ def test_changing_the_plan_gives_the_bits_of_the_plain_plan(optimizer, own, ever
 def test_changing_the_plan_trains_as_one_device(optimizer):
     job = network(optimizer)
     initial, values = assert_same_bits(job, 3, every=2)
-    expected = run_on_one_device(job, initial)
+    expected = run_on_one_device(job, initial, steps=STEPS)
     assert relative_error(values, expected.values) < 1e-12
 
 
@@ -111,7 +110,7 @@ def test_rows_of_sparse_gradients_are_those_of_each_plan(sparse):
         for step in range(STEPS):
             session.use(in_turn(model, step, 2))
             session.step(job.feed)
-        expected = run_on_one_device(job, initial)
+        expected = run_on_one_device(job, initial, steps=STEPS)
         assert relative_error(session.variables(), expected.values) < 1e-12
 
 

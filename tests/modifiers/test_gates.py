@@ -29,7 +29,7 @@ def gated(plan: Plan, *, deferred: bool | int, depth: int = 1) -> Plan:
     return plan.deciding(groups=groups, gates=gates)
 
 
-def train(model, feed, steps=8):
+def train(model, feed, steps=5):
     with model.session() as session:
         initial = session.variables()
         losses = [session.step(feed) for _ in range(steps)]
@@ -94,7 +94,7 @@ def test_sparse_gradients_may_wait_too(sparse):
         plan = gated(plain.plan, deferred=deferred)
         model = caramel.ARModel(context, 2, plan=plan, check=True)
         initial, losses, values = train(model, job.feed)
-        expected = run_on_one_device(job, initial, steps=8)
+        expected = run_on_one_device(job, initial, steps=5)
         assert relative_error(values, expected.values) < 1e-12
         np.testing.assert_allclose(losses, expected.losses, rtol=1e-12)
 

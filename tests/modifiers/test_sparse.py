@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 
 import caramel
 from caramel.cluster.servers import embedded_servers
 from caramel.core.names import TensorRef, in_group
-from tests.support import networks
 from tests.support.embeddings import (
     METHODS,
     ROWS,
@@ -20,6 +17,7 @@ from tests.support.embeddings import (
     looked_up_twice,
 )
 from tests.support.networks import (
+    assert_equals_one_device,
     frontier_of,
     in_turns,
     parameter,
@@ -28,9 +26,6 @@ from tests.support.networks import (
     tf,
     tf1,
 )
-
-STEPS = 8  # of embeddings' optimizers none changes with the number of steps
-assert_equals_one_device = functools.partial(networks.assert_equals_one_device, steps=STEPS)
 
 
 def looked_up_twice_with_repeats(ids):
@@ -191,7 +186,7 @@ def test_only_rows_that_are_needed_are_gathered(process, rows):
 def test_rows_that_nobody_looked_up_stay_untouched(optimizer):
     job = embedding(optimizer)
     for sparse in METHODS:
-        run = run_distributed(job, 3, sparse=sparse, steps=STEPS)
+        run = run_distributed(job, 3, sparse=sparse)
         np.testing.assert_array_equal(run.values["table"][7:], run.initial["table"][7:])
         assert np.all(run.values["table"][:7] != run.initial["table"][:7])
 
@@ -209,7 +204,7 @@ def test_a_table_may_be_read_both_sparsely_and_whole():
 
 def test_two_ways_of_aggregating_agree():
     job = embedding("adam")
-    runs = [run_distributed(job, 3, sparse=sparse, steps=STEPS) for sparse in METHODS]
+    runs = [run_distributed(job, 3, sparse=sparse) for sparse in METHODS]
     for name, value in runs[0].values.items():
         np.testing.assert_allclose(value, runs[1].values[name], rtol=1e-12, atol=1e-15)
 
@@ -226,7 +221,7 @@ def test_partitioned_tables_train_as_on_one_device():
         return tf1.nn.embedding_lookup(parts, ids, partition_strategy="div")
 
     job = embedding("adam", lookup=partitioned)
-    run = run_distributed(job, 3, steps=STEPS)
-    expected = run_on_one_device(job, run.initial, steps=STEPS)
+    run = run_distributed(job, 3)
+    expected = run_on_one_device(job, run.initial)
     for name, value in expected.values.items():
         np.testing.assert_allclose(run.values[name], value, rtol=1e-12, atol=1e-15)

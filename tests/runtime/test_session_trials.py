@@ -11,11 +11,11 @@ from caramel.models.plan_choice import OWN
 from caramel.runtime.control import controller
 from caramel.runtime.control.trials import TrialSettings
 from tests.support.deferring import failing
-from tests.support.networks import STEPS, network, tf, wide
+from tests.support.networks import network, tf, wide
 from tests.support.pending_updates import assert_equal
 from tests.support.pipelines import job as pipeline_job
 from tests.support.pipelines import numbers, until_the_end
-from tests.support.variants import ALL, GROUPED, SOME, plain_training, with_variants
+from tests.support.variants import ALL, GROUPED, SOME, STEPS, plain_training, with_variants
 
 SHORT = TrialSettings(rounds=2, steps=1, skipped=1, give_up=1000.0)
 NAMES = (OWN, ALL, SOME, GROUPED)

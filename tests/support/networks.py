@@ -26,7 +26,7 @@ from caramel.simulation.network_model import assumed_network
 tf1 = tf.compat.v1
 
 FEATURES, WIDTH, CLASSES = 6, 5, 3
-STEPS = 8
+STEPS = 5
 
 # Gradients and variables to gradients: what a user does to them before they are applied.
 Process = Callable[[list[Any], list[Any]], list[Any]]
@@ -113,7 +113,7 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
         *(tf.constant(number, tf.float64) for number in (0.3, 0.001, 0.001))
     ),
     "piecewise": lambda step: train.GradientDescentOptimizer(
-        train.piecewise_constant(step, [3, 6], [0.3, 0.2, 0.1])
+        train.piecewise_constant(step, [1, 3], [0.3, 0.2, 0.1])
     ),
     # In float32, TensorFlow's graph optimizer changes the last digit of the learning rate.
     "exponential": lambda step: train.AdamOptimizer(

@@ -8,10 +8,8 @@ from typing import Any
 import caramel
 from caramel.core.plan import Gate, Plan
 from tests.support.deferring import deferred
-from tests.support.networks import (
-    STEPS,
-)
 
+STEPS = 8  # two for each of four plans
 ALL, SOME, GROUPED, PLAIN = "all deferred", "some deferred", "grouped", "plain"
 
 
