@@ -20,6 +20,11 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and ma
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# An example takes as long as it takes: a busy machine is no failure.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 sys.dont_write_bytecode = False
 

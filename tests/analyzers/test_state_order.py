@@ -290,7 +290,7 @@ def steps(draw):
     return graph_of(**ops)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(steps())
 def test_everything_is_ordered_and_nothing_waits_for_itself(graph):
     found = order_in(graph)
@@ -305,7 +305,7 @@ def test_everything_is_ordered_and_nothing_waits_for_itself(graph):
                 assert write in behind[other] or other in behind[write]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(steps())
 def test_a_graph_in_order_needs_no_more(graph):
     ordered = graph.with_edges(order_in(graph).edges)

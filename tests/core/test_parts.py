@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.core.errors import PlanError
@@ -110,7 +110,6 @@ def test_gates_are_between_all_parts():
     assert parts.decision.gates == (Gate("group_1", "group_0_0"), Gate("group_1", "group_0_1"))
 
 
-@settings(deadline=None)
 @given(
     elements=st.integers(0, 5000),
     most_bytes=st.integers(1, 5000),

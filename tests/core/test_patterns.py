@@ -63,7 +63,7 @@ def test_every_worker_ends_with_the_sum(workers, pattern):
             np.testing.assert_array_equal(carried_out(plan, values, sizes), expected)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     pattern=st.sampled_from(PATTERNS),
     workers=st.integers(1, 17),

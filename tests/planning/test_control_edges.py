@@ -302,7 +302,7 @@ def possible(job: Step, order) -> bool:
     return True
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(random_steps(), st.randoms(use_true_random=False))
 def test_every_execution_keeps_the_order(job, random):
     targets, free = targets_of(job.frontier), never_held(job)
@@ -320,7 +320,7 @@ def test_every_execution_keeps_the_order(job, random):
         assert not (ready & later) - allowed - free, (done, ready, edges)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(random_steps(), st.randoms(use_true_random=False))
 def test_no_edge_is_implied_and_what_is_not_ordered_waits_for_nothing_new(job, random):
     order = random.choice(list(permutations(targets_of(job.frontier))))

@@ -92,7 +92,7 @@ def test_many_rounds_are_simulated_as_a_few_longer_ones():
     assert sum(each.added for each in rounds) == pytest.approx(255)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(PATTERNS), st.integers(1, 20), st.data())
 def test_rounds_carry_what_the_pattern_sends(pattern, workers, data):
     plan = schedule(pattern, workers)

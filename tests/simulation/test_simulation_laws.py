@@ -30,7 +30,7 @@ from tests.support.simulations import (
     unfolded,
 )
 
-some = settings(deadline=None, max_examples=60)
+some = settings(max_examples=60)
 SIMPLE = ("shuffle", "ring")  # what the second simulator knows
 HALVING = ("halving_doubling",)
 COSTS = (

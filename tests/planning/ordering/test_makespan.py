@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.core.errors import PlanError
@@ -29,7 +29,6 @@ def test_six_transfers():
     assert makespan.least_picoseconds == 16 * 10**12  # 3 + 1 + 5 + 2 + 4 + 1
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 10**6), st.integers(0, 7), st.integers(0, 16), st.integers(1, 3), st.booleans()
 )

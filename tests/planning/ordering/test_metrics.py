@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.core.errors import PlanError
@@ -69,7 +69,6 @@ def test_overlap_and_ratio():
     assert communication_ratio(0, 0) == 0
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 12))
 def test_with_one_channel_efficiency_and_overlap_are_the_same(seed, recvs, ops):
     graph, time = random_job(random.Random(seed), recvs, ops)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.planning.ordering.properties import Outstanding, Properties
@@ -90,7 +90,6 @@ def test_ops_that_take_no_time_count_for_m_plus():
     assert Outstanding(graph, time).properties()[0] == Properties(S, 0, 2 * S)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 16))
 def test_updated_properties_are_those_of_the_papers_form(seed, recvs, ops):
     rng = random.Random(seed)

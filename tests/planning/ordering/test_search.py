@@ -7,7 +7,7 @@ import random
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.core.errors import ProfileError
@@ -46,7 +46,6 @@ def test_a_better_order_is_found_where_tac_is_misled():
     assert Makespan(graph, time)(search_order(graph, time)) == 25
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(0, 9), st.integers(0, 20), st.integers(1, 3))
 def test_it_is_never_worse_than_the_heuristics(seed, recvs, ops, channels):
     rng = random.Random(seed)
@@ -94,7 +93,6 @@ def test_more_evaluations_find_better_orders_of_a_graph_with_too_many_to_try():
     assert many < 0.90 * with_tac
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(0, 8))
 def test_the_best_order_of_larger_graphs_is_that_of_brute_force(seed, recvs, ops):
     """What the tests above compare with."""

@@ -7,7 +7,7 @@ import random
 import time as clock
 from itertools import permutations, product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.planning.ordering.executor import execute
@@ -193,7 +193,6 @@ SMALL = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(SMALL, min_size=1, max_size=7))
 def test_the_next_transfer_is_the_minimum_by_the_rule_that_compares_all_with_all(drawn):
     own = dict(enumerate(drawn))
@@ -206,7 +205,6 @@ def test_the_next_transfer_is_the_minimum_by_the_rule_that_compares_all_with_all
 # Incremental and direct -------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 16))
 def test_tac_is_the_papers_form_on_any_graph(seed, recvs, ops):
     rng = random.Random(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.planning.ordering.execution_order import (
@@ -75,7 +75,6 @@ def test_times_do_not_matter():
     assert tic(job(recvs, ops)[0]) == ("a", "c", "b")
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(0, 16))
 def test_tic_and_order_read_are_algorithm_2_on_any_graph(seed, recvs, ops):
     rng = random.Random(seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from caramel.core.errors import ProfileError
@@ -54,7 +54,6 @@ def test_a_span_does_not_end_before_it_begins():
 SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 6)), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(SPANS)
 def test_each_busy_moment_is_counted_once_for_the_transfer_that_ends_first(drawn):
     spans = [(number, begin, begin + length) for number, (begin, length) in enumerate(drawn)]
