@@ -81,13 +81,13 @@ class Gate:
         self.opened.set()
 
     @contextmanager
-    def shut_until_interrupted(self):
-        """A step of this block is interrupted in its middle, and then let through."""
+    def shut_until_interrupted(self, seen):
+        """A step of this block is interrupted in its middle, and let through when that is seen."""
 
         def interrupted():
             self.reached.wait(_LONGEST_S)
             interrupt()
-            time.sleep(0.3)  # it is handled meanwhile, or else when the step has ended
+            wait_for(lambda: seen)
             self.open()
 
         self.is_shut = True
@@ -113,10 +113,11 @@ def slow(gate):
     return Network(graph, train_op, loss, feed)
 
 
-def raising(kind):
-    """A signal handler that raises something."""
+def raising(kind, seen):
+    """A signal handler that notes what it has seen, and raises something."""
 
     def handler(number, frame):
+        seen.append(number)
         raise kind
 
     return handler
@@ -134,8 +135,8 @@ def fixture_handled():
 @pytest.mark.parametrize("defers", [False, True])
 def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_path):
     """By Ctrl-C, or by a signal handler that raises something else."""
-    handled(raising(kind))
-    gate = Gate()
+    gate, seen = Gate(), []
+    handled(raising(kind, seen))
     job = slow(gate)
     plain = caramel.ARModel(job.context(), 2, **PLAIN)
     model = caramel.ARModel(job.context(), 2, plan=deferred(plain, SOME)) if defers else plain
@@ -143,7 +144,7 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_pat
         session.restore(expected.save(tmp_path / "initial"))
         for _ in range(2):
             session.step(job.feed), expected.step(job.feed)
-        with gate.shut_until_interrupted(), pytest.raises(kind):
+        with gate.shut_until_interrupted(seen), pytest.raises(kind):
             session.step(job.feed)
         expected.step(job.feed)
         values = session.variables()
@@ -155,14 +156,14 @@ def test_a_step_that_is_interrupted_is_done_whole(defers, kind, handled, tmp_pat
 def test_a_signal_handler_that_uses_the_session_is_refused_and_the_session_goes_on(
     handled, tmp_path
 ):
-    gate = Gate()
+    gate, seen = Gate(), []
     job = slow(gate)
     model = caramel.ARModel(job.context(), 2, **PLAIN)
     within = pytest.raises(SessionError, match=r"session\.save was called within session\.step")
     with model.session(step_timeout_s=60) as session:
         session.step(job.feed)
-        handled(lambda *_: session.save(tmp_path / "within"))
-        with gate.shut_until_interrupted(), within:
+        handled(lambda number, _: (seen.append(number), session.save(tmp_path / "within")))
+        with gate.shut_until_interrupted(seen), within:
             session.step(job.feed)
         session.step(job.feed)
         assert session.variables()["global_step"] == 3
@@ -171,10 +172,6 @@ def test_a_signal_handler_that_uses_the_session_is_refused_and_the_session_goes_
 def test_a_second_interruption_comes_through_at_once_and_ends_the_session(handled):
     gate, seen = Gate(), []
 
-    def handler(number, frame):
-        seen.append(number)
-        raise KeyboardInterrupt
-
     def interrupted_twice():
         gate.reached.wait(_LONGEST_S)
         interrupt()
@@ -182,7 +179,7 @@ def test_a_second_interruption_comes_through_at_once_and_ends_the_session(handle
         time.sleep(0.3)
         interrupt()
 
-    handled(handler)
+    handled(raising(KeyboardInterrupt, seen))
     job = slow(gate)
     with caramel.ARModel(job.context(), 2, **PLAIN).session(step_timeout_s=120) as session:
         session.step(job.feed)
