@@ -11,6 +11,7 @@ import pytest
 
 import caramel
 from caramel.cluster.processes import free_ports
+from caramel.core.calibration import DEFAULT
 from caramel.core.errors import PlanError, ProfileError
 from caramel.core.patterns import frugal_patterns
 from caramel.core.profile import Profile
@@ -182,12 +183,14 @@ def test_a_profile_of_network_and_ops(directory, monkeypatch, capsys):
     sizes = {(each.tensors, each.size_bytes) for each in profile.measurements[0].aggregations}
     assert sizes == {(1, 64), (1, 16384), (4, 16384), (64, 64 * 64)}
 
+    monkeypatch.setattr("caramel.cli.profile.measure_calibration", lambda progress: DEFAULT)
     words = ["--out", "profile.json", "--module", "my_job:make_context", "--add"]
     again = called(monkeypatch, capsys, directory, "profile", *words)
     assert again.returncode == 0, again.stderr
     joined = Profile.load(directory / "profile.json")
     assert joined.timing.steps == 10
     assert joined.networks == profile.networks
+    assert joined.calibration == profile.calibration
 
 
 @pytest.mark.processes
