@@ -357,4 +357,4 @@ def test_groups_that_nobody_finds_change_no_plan(monkeypatch):
     before = planned()
     monkeypatch.setattr("caramel.analyzers.units.fusions_among", lambda *_: Fusions())
     assert planned() == before
-    assert before.edges
+    assert before.decision.edges
