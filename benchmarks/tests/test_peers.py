@@ -14,19 +14,9 @@ from benchmarks.peers.data import Case, Examples, prepared
 from benchmarks.peers.parameter_servers import Spread
 from benchmarks.peers.traced import timing_of, trace
 from benchmarks.peers.validate import difference, validate
+from benchmarks.tests.beds import needs_namespaces
 
-LACKING = testbed.missing()
 CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=60, network_repeats=5)
-
-needs_namespaces = pytest.mark.skipif(
-    bool(LACKING), reason=f"network namespaces need {', '.join(LACKING)}"
-)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with testbed.Testbed(2, "200mbit") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

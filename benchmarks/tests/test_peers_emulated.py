@@ -9,30 +9,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import peers, testbed
+from benchmarks import peers
 from benchmarks.peers import data
 from benchmarks.peers.data import Case, Kernel, initial_values, kernels_of, prepared
 from benchmarks.peers.plain import PLANNED
 from benchmarks.peers.rank import Rank
 from benchmarks.peers.validate import validate
+from benchmarks.tests.beds import needs_namespaces
 from caramel.cluster.processes import free_ports
 
-LACKING = testbed.missing()
 # 14.4 microseconds on a K80 become some 50 ms.
 CASE = Case("tiny", 4, steps=5, warm_up=1, timeout_s=60, accelerator="K80", slowdown=3500.0)
 ASSIGNED = replace(CASE, updates="none")
 EARLY_S = 1e-3  # what a wait may end before its time
 
 pytestmark = pytest.mark.processes
-needs_namespaces = pytest.mark.skipif(
-    bool(LACKING), reason=f"network namespaces need {', '.join(LACKING)}"
-)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with testbed.Testbed(2, "200mbit") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -8,26 +8,16 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks import networks, peers, testbed
+from benchmarks import networks, peers
 from benchmarks.peers import torch_ddp
 from benchmarks.peers.data import Case, kernels_of, prepared
 from benchmarks.peers.running import REPOSITORY
 from benchmarks.peers.validate import validate
+from benchmarks.tests.beds import needs_namespaces
 
-LACKING = testbed.missing()
 CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=60)
 # 14.4 microseconds on a K80 become some 50 ms.
 EMULATED = replace(CASE, accelerator="K80", slowdown=3500.0)
-
-needs_namespaces = pytest.mark.skipif(
-    bool(LACKING), reason=f"network namespaces need {', '.join(LACKING)}"
-)
-
-
-@pytest.fixture(scope="module")
-def bed():
-    with testbed.Testbed(2, "200mbit") as made:
-        yield made
 
 
 def skip_unless_there(name):

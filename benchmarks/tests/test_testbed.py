@@ -18,12 +18,8 @@ import pytest
 from benchmarks import testbed
 from benchmarks.testbed import PAYLOAD_SHARE, BedError, difference
 from benchmarks.testbed.system import call
+from benchmarks.tests.beds import needs_namespaces
 
-LACKING = testbed.missing()
-
-needs_namespaces = pytest.mark.skipif(
-    bool(LACKING), reason=f"network namespaces need {', '.join(LACKING)}"
-)
 pytestmark = pytest.mark.namespaces
 
 REPOSITORY = Path(__file__).parents[2]

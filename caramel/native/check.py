@@ -23,6 +23,7 @@ from typing import Any
 
 from caramel.core.devices import Device, task_of
 from caramel.core.errors import InstallationError
+from caramel.core.names import CHECK_CALL, CHECK_PRODUCT, CHECK_SENT
 from caramel.core.version import TENSORFLOW
 from caramel.native import labels
 
@@ -125,7 +126,6 @@ def _constants(elf: mmap.mmap) -> tuple[int, int]:
 
 # Labels -----------------------------------------------------------------------------------------
 
-_SENT, _PRODUCT, _CALL = "caramel/check/sent", "caramel/check/product", "caramel/check/call"
 _TRIES = 5  # a busy worker may begin too late to record what it receives
 _checked: set[str] = set()
 
@@ -152,7 +152,7 @@ def check_labels(prepare: Callable[[Any, str], Trace], devices: Sequence[str]) -
     wanted = {*kinds, "transfers"} if len(tasks) > 1 else kinds
     if wanted <= _checked:
         return
-    trace = prepare(_graph(devices[0], tasks[-1]), _CALL)
+    trace = prepare(_graph(devices[0], tasks[-1]), CHECK_CALL)
     for _ in range(_TRIES):
         unread = list(_unread(trace(), has_transfer=len(tasks) > 1))
         if not unread:
@@ -174,14 +174,14 @@ def _unread(traces: Iterable[Any], *, has_transfer: bool) -> Iterator[str]:
     kernels = [r for d in devices if d.device.endswith(labels.ALL_STREAMS) for r in d.node_stats]
     lowered = [record for record in records if record.node_name.startswith(labels.LOWERED)]
     received = {found.op for found in map(labels.transfer, records) if found is not None}
-    if not any(record.node_name == _PRODUCT for record in records):
-        yield f"no op '{_PRODUCT}' among {_shown(records)}"
-    if not any(_CALL in labels.scopes(record) for record in lowered):
-        yield f"no '{labels.LOWERED}{_CALL}/...' among {_shown(records)}"
-    if has_transfer and _SENT not in received:
-        yield f"no '{labels.TRANSFER}' of '{_SENT}' among {_shown(records)}"
-    if kernels and not any(_PRODUCT in labels.names(record) for record in kernels):
-        yield f"no kernel of '{_PRODUCT}' among {_shown(kernels)}"
+    if not any(record.node_name == CHECK_PRODUCT for record in records):
+        yield f"no op '{CHECK_PRODUCT}' among {_shown(records)}"
+    if not any(CHECK_CALL in labels.scopes(record) for record in lowered):
+        yield f"no '{labels.LOWERED}{CHECK_CALL}/...' among {_shown(records)}"
+    if has_transfer and CHECK_SENT not in received:
+        yield f"no '{labels.TRANSFER}' of '{CHECK_SENT}' among {_shown(records)}"
+    if kernels and not any(CHECK_PRODUCT in labels.names(record) for record in kernels):
+        yield f"no kernel of '{CHECK_PRODUCT}' among {_shown(kernels)}"
 
 
 def _shown(records: Iterable[Any]) -> str:
@@ -195,18 +195,18 @@ def _graph(device: str, other_task: str | None) -> Any:
     with tf.Graph().as_default() as graph:
         square = tf.function(tf.square).get_concrete_function(tf.TensorSpec([8, 8]))
         with tf.device(other_task):
-            sent = tf.constant(1.0, shape=[8, 8], name=_SENT)
+            sent = tf.constant(1.0, shape=[8, 8], name=CHECK_SENT)
         with tf.device(device):
-            product = tf.matmul(sent, sent, name=_PRODUCT)
+            product = tf.matmul(sent, sent, name=CHECK_PRODUCT)
             tf.raw_ops.StatelessIf(
                 cond=True,
                 input=[product],
                 Tout=[tf.float32],
                 then_branch=square,
                 else_branch=square,
-                name=_CALL,
+                name=CHECK_CALL,
             )
     graph_def = graph.as_graph_def()
-    (call,) = (node for node in graph_def.node if node.name == _CALL)
+    (call,) = (node for node in graph_def.node if node.name == CHECK_CALL)
     call.attr["_lower_using_switch_merge"].b = True
     return graph_def

@@ -5,14 +5,13 @@
 `lower_makespan_s`       L: TicTac 2018, equation 2; execution-ordering, equation 1
 `ordering_efficiency`    E: TicTac 2018, equation 3; execution-ordering, equation 2
 `speedup`                S: TicTac 2018, equation 4
-`overlap`                alpha: TicTac 2019, section 3.2
-`communication_ratio`    rho: TicTac 2019, section 3.2
 `straggler_share`        TicTac 2018 and 2019, section 6.3
 `unique_orders`          TicTac 2018 and 2019, section 2.2
 `out_of_place_share`     TicTac 2018 and 2019, section 5.1
 ======================== ==========================================================================
 
-With one channel, E is alpha: U - L is then min(N, C).
+alpha and rho (TicTac 2019, section 3.2) are those of a `core.timeline.Timeline`. With one channel,
+E is alpha: U - L is then min(N, C).
 """
 
 from __future__ import annotations
@@ -66,22 +65,6 @@ def speedup(loads_s: Collection[float]) -> float:
     """
     lower_s = lower_makespan_s(loads_s)
     return (upper_makespan_s(loads_s) - lower_s) / lower_s if lower_s else 0.0
-
-
-def overlap(communication_s: float, computation_s: float, step_s: float) -> float:
-    """alpha = (N + C - T) / min(N, C): how much overlaps of what could; 0 where nothing can.
-
-    Negative if the step also waits for other things.
-    """
-    least_s = min(communication_s, computation_s)
-    return (communication_s + computation_s - step_s) / least_s if least_s else 0.0
-
-
-def communication_ratio(communication_s: float, computation_s: float) -> float:
-    """rho = N / C; infinite if only the network is busy, 0 if nothing is."""
-    if computation_s == 0:
-        return math.inf if communication_s else 0.0
-    return communication_s / computation_s
 
 
 def straggler_share(waits_s: Collection[float], step_s: float) -> float:
