@@ -134,7 +134,7 @@ def main() -> None:
     """Worker 0."""
     import caramel
     from benchmarks.peers import graph
-    from caramel.core.plan import FACTORS
+    from caramel.core.decision import FACTORS
     from caramel.models.plan_choice import forecast_of
 
     rank = Rank.read()

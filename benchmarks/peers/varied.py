@@ -11,7 +11,8 @@ import dataclasses
 import random
 from collections.abc import Iterator, Sequence
 
-from caramel.core.plan import ALL_GATHER, Group, Plan
+from caramel.core.decision import ALL_GATHER, Group
+from caramel.core.plan import Plan
 from caramel.planning.choose import Decision
 from caramel.planning.gates import gates_of
 

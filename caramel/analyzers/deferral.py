@@ -11,11 +11,13 @@ from functools import cached_property
 
 from caramel.analyzers.moves import Moves
 from caramel.core import op_types
+from caramel.core.consequences import Barrier, Deferral, Detour, Kept
+from caramel.core.decision import Edge
 from caramel.core.errors import PlanError
 from caramel.core.facts import LoopFrames, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Barrier, Deferral, Detour, Edge, Kept
+from caramel.core.planned_job import AggregatedGradient
 
 _UNKEPT_DTYPES = frozenset({"resource", "variant", "unknown"})
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from caramel.core.decision import Edge
 from caramel.core.facts import Fusions, TrainingJob
 from caramel.core.graph import Op, OpGraph
-from caramel.core.plan import Edge
 
 # The pairs of TensorFlow 2.21 (``mkl_layout_pass.cc``, its merge rules; each was tried). What that
 # pass does besides renames single ops. Grappler, whose remapper merges ``MatMul`` with ``BiasAdd``,

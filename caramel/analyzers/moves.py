@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from caramel.core.facts import StateAccess
 from caramel.core.graph import OpGraph
-from caramel.core.plan import AggregatedGradient
+from caramel.core.planned_job import AggregatedGradient
 
 _WITHOUT_EFFECT = frozenset({"NoOp", "ControlTrigger"})
 _NOTHING: frozenset[str] = frozenset()

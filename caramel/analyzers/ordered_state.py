@@ -17,7 +17,7 @@ from caramel.core.facts import (
     WorkerInputs,
 )
 from caramel.core.graph import OpGraph
-from caramel.core.plan import AggregatedGradient
+from caramel.core.planned_job import AggregatedGradient
 
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,9 @@ made. Nothing here computes a plan or runs anything.
 ================= ==================================================================================
 `calibration`     what transfers cost a machine, beside what is measured of each job and each
                   network
+`consequences`    what follows from a job and what was decided for it; nobody decides it
+                  (`planning.complete`)
+`decision`        what a planner decides: groups of gradients, parts, control edges and gates
 `devices`         device names as TensorFlow writes them: parsed, merged, and reduced to their task
 `errors`          every error Caramel raises: what went wrong, where, and what the user can do about
                   it
@@ -21,6 +24,7 @@ made. Nothing here computes a plan or runs anything.
 `patterns`        aggregation patterns as data: who sends which chunk to whom, and who adds what in
                   which order
 `plan`            the plan: everything that will happen in the distributed job, as pure data
+`planned_job`     what a plan is for: a training step, its raw gradients, and the workers that do it
 `profile`         a profile: measured facts in a file, so that planning needs to run nothing
 `timeline`        a timeline: what each worker did when, as a simulator predicts it or a trace shows
                   it

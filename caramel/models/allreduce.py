@@ -7,7 +7,8 @@ from typing import Any
 
 from caramel.analyzers.analysis import Analyzer
 from caramel.capture.context import Context
-from caramel.core.plan import Plan, SparseMethod
+from caramel.core.plan import Plan
+from caramel.core.planned_job import SparseMethod
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions

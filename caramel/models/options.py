@@ -9,7 +9,8 @@ from typing import TypeVar, get_args
 
 from caramel.analyzers.analysis import Analyzer
 from caramel.core.errors import PlanError
-from caramel.core.plan import Plan, SparseMethod
+from caramel.core.plan import Plan
+from caramel.core.planned_job import SparseMethod
 from caramel.core.profile import Profile
 from caramel.core.train_steps import StepName, told
 from caramel.planning.options import Options

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
+from caramel.core.decision import FACTORS
 from caramel.core.errors import CaramelError, PlanError
-from caramel.core.plan import FACTORS, Plan
+from caramel.core.plan import Plan
 from caramel.core.util.gc_pause import held_back
 from caramel.models.assembly import Assembly
 from caramel.models.planned import PlannedStep

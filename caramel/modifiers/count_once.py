@@ -11,7 +11,8 @@ from typing import Any
 from caramel.core.facts import SUM, Weight
 from caramel.core.graph import dtype_name
 from caramel.core.names import TensorRef, added, in_replica, tensor_in_replica
-from caramel.core.plan import Plan, SharedInput
+from caramel.core.plan import Plan
+from caramel.core.planned_job import SharedInput
 from caramel.modifiers.batch_weights import SHARE_DTYPE, counted
 from caramel.modifiers.graph_writer import GraphWriter, copy_of, read_instead
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from caramel.core.decision import ALL_GATHER
 from caramel.core.names import (
     ALL_KEPT,
     TensorRef,
@@ -29,7 +30,7 @@ from caramel.core.names import (
     token_taken,
     without_prefix,
 )
-from caramel.core.plan import ALL_GATHER, Plan
+from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.results import aggregated_values, arrival
 from caramel.modifiers.aggregation.split import kept_pieces
 from caramel.modifiers.carry_over import keep

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from caramel.core.decision import Group
 from caramel.core.graph import TensorSpec
 from caramel.core.names import (
     Mark,
@@ -23,7 +24,8 @@ from caramel.core.names import (
     marks_made,
     marks_read,
 )
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 from caramel.modifiers.aggregation.results import arrival_of
 from caramel.modifiers.graph_writer import GraphWriter, copy_of, static_shape
 from caramel.modifiers.step_tokens import host_of

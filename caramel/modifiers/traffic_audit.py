@@ -7,13 +7,14 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.devices import task_of
 from caramel.core.errors import TrafficError
 from caramel.core.facts import SUM
 from caramel.core.graph import dtype_bytes
 from caramel.core.names import all_inputs_read, inputs_read, is_added, worker_of
 from caramel.core.patterns import Gather, Reduce, chunk_sizes, schedule
-from caramel.core.plan import ALL_GATHER, FACTORS, Group, Plan
+from caramel.core.plan import Plan
 from caramel.modifiers.crossings import Crossing, Wiring
 
 _SHARE_BYTES = 8

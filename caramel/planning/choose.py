@@ -11,6 +11,7 @@ from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.fusions import find_cycle
 from caramel.analyzers.workload import workload_of
 from caramel.core.calibration import Calibration
+from caramel.core.decision import FACTORS, Edge, Group
 from caramel.core.devices import Device
 from caramel.core.errors import MissingFactError, PlanError
 from caramel.core.facts import (
@@ -25,7 +26,7 @@ from caramel.core.facts import (
     TransferWindows,
 )
 from caramel.core.graph import OpGraph
-from caramel.core.plan import FACTORS, Edge, Group, Plan
+from caramel.core.plan import Plan
 from caramel.core.workload import Product
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.control_edges import serialize

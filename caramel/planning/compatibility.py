@@ -7,10 +7,12 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from caramel.analyzers.fusions import find_cycle, opened
+from caramel.core.decision import Decided, Edge
 from caramel.core.errors import PlanError
 from caramel.core.facts import Fusions, LoopFrames
 from caramel.core.graph import OpGraph
-from caramel.core.plan import Decided, Edge, Plan, PlannedJob
+from caramel.core.plan import Plan
+from caramel.core.planned_job import PlannedJob
 
 
 def decides_alike(plan: Plan, other: Plan) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from caramel.analyzers.deferral import Deferrals
+from caramel.core.consequences import Consequences
+from caramel.core.decision import Edge
 from caramel.core.facts import InputPipelines, LoopFrames, StateAccess, StateOrder, TrainingJob
 from caramel.core.graph import OpGraph
-from caramel.core.plan import Consequences, Edge, Plan
+from caramel.core.plan import Plan
 from caramel.planning.held_updates import held_updates
 
 

@@ -12,6 +12,7 @@ from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.ordered_state import ordered_analysis
 from caramel.analyzers.workload import workload_of
 from caramel.core.calibration import DEFAULT, Calibration
+from caramel.core.decision import Decided
 from caramel.core.facts import (
     Factors,
     GradientFactors,
@@ -23,7 +24,8 @@ from caramel.core.facts import (
 )
 from caramel.core.graph import OpGraph, TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Decided, Plan, PlannedJob
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.workload import Gradient, JobOutline
 from caramel.planning.candidate import Outlook
 from caramel.planning.choose import edges_of

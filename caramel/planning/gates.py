@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from caramel.core.plan import Gate, Plan
+from caramel.core.decision import Gate
+from caramel.core.plan import Plan
 
 SPLIT_BETWEEN_ALL = 1
 """The smallest chunk, in bytes, of groups that are split as far as they have elements."""

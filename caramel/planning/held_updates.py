@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from caramel.core import op_types
+from caramel.core.consequences import Deferral
 from caramel.core.facts import LoopFrames, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
-from caramel.core.plan import Deferral, Plan
+from caramel.core.plan import Plan
 
 
 def held_updates(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from caramel.core.decision import ALL_GATHER, Decided, Group
 from caramel.core.facts import (
     MEAN,
     SUM,
@@ -22,16 +23,8 @@ from caramel.core.facts import (
     Weight,
 )
 from caramel.core.graph import OpGraph
-from caramel.core.plan import (
-    ALL_GATHER,
-    AggregatedGradient,
-    Decided,
-    Group,
-    Plan,
-    PlannedJob,
-    SharedInput,
-    SparseMethod,
-)
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob, SharedInput, SparseMethod
 from caramel.planning.pattern_choice import AUTO, usual_pattern
 
 # A message costs more processor time than the wire needs for this much.

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.table import Table
 
 from caramel.analyzers.windows import group_window
+from caramel.core.decision import Group
 from caramel.core.facts import TransferWindows
-from caramel.core.plan import Group, Plan
+from caramel.core.plan import Plan
 
 _KIB = 1024
 

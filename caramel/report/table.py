@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from caramel.core.decision import ALL_GATHER
 from caramel.core.explanation import Explanation, GroupExplanation
-from caramel.core.plan import ALL_GATHER
 from caramel.report.units import (
     TO,
     bytes_text,

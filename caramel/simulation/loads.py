@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from caramel.core.plan import Group
+from caramel.core.decision import Group
 from caramel.core.workload import Size, Workload
 from caramel.simulation.hardware import Hardware
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from caramel.core.decision import Gate, Group, Part
 from caramel.core.graph import dtype_bytes
-from caramel.core.plan import Gate, Group, Part, Plan
+from caramel.core.plan import Plan
 from caramel.core.timeline import Resource, Span, Timeline
 from caramel.core.workload import Size, Workload
 from caramel.simulation.conditions import Conditions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from caramel.core.plan import Gate, Group
+from caramel.core.decision import Gate, Group
 from caramel.core.workload import Update
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.engine import Kind, TaskGraph

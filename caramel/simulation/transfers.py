@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import permutations
 
+from caramel.core.decision import ALL_GATHER, FACTORS
 from caramel.core.patterns import chunk_sizes, schedule
-from caramel.core.plan import ALL_GATHER, FACTORS
 from caramel.simulation.conditions import Conditions, Send
 from caramel.simulation.engine import Kind, TaskGraph
 from caramel.simulation.loads import Load

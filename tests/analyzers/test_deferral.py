@@ -11,9 +11,9 @@ import pytest
 import caramel
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
+from caramel.core.decision import Gate, Part
 from caramel.core.errors import PlanError
 from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
-from caramel.core.plan import Gate, Part
 from caramel.planning.control_edges import serialize
 from caramel.planning.search.split import with_parts
 from tests.support.deferring import (

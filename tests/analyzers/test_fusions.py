@@ -9,11 +9,11 @@ import pytest
 import caramel
 from caramel.analyzers.fusions import find_cycle, fused_ops, fusions_among, opened
 from caramel.cluster.onednn_check import advice
+from caramel.core.decision import Edge
 from caramel.core.errors import InvariantError, PlanError
 from caramel.core.facts import Fusions
 from caramel.core.graph import OpGraph
 from caramel.core.names import in_replica
-from caramel.core.plan import Edge
 from caramel.modifiers.invariants import check_graph
 from caramel.modifiers.pipeline import rewrite
 from tests.support import convolving

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caramel.core.decision import Decided, Gate, Group, Part
 from caramel.core.errors import PlanError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Decided, Gate, Group, Part, Plan, PlannedJob
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.planning.search.split import split_gradients, with_parts, worthwhile_parts
 from tests.support.plans import make_plan
 

@@ -11,18 +11,13 @@ import numpy as np
 import pytest
 
 import caramel
+from caramel.core.consequences import Consequences
+from caramel.core.decision import Decided, Gate, Group
 from caramel.core.errors import PlanError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import (
-    AggregatedGradient,
-    Consequences,
-    Decided,
-    Gate,
-    Group,
-    Plan,
-    PlannedJob,
-)
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from tests.support import networks
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import caramel
+from caramel.core.decision import FACTORS, Decided
 from caramel.core.errors import PlanError
-from caramel.core.plan import FACTORS, Decided, Plan
+from caramel.core.plan import Plan
 from tests.support.losses import SUMS, WEIGHTED, Batch, batch_feed, loss_network
 from tests.support.networks import (
     Network,

@@ -14,10 +14,11 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.factors import gradient_factors
 from caramel.cluster.processes import free_ports
+from caramel.core.decision import FACTORS, Gate, Group, Part
 from caramel.core.errors import PlanError
 from caramel.core.facts import Cut, GradientFactors, GradientFrontier, RawGradient
 from caramel.core.names import TensorRef, in_group, is_checksum
-from caramel.core.plan import FACTORS, Gate, Group, Part, Plan
+from caramel.core.plan import Plan
 from caramel.models.variants import UNFACTORED
 from caramel.planning.search.split import with_parts
 from caramel.runtime.control.trials import TrialSettings

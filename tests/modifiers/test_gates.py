@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import caramel
+from caramel.core.decision import Gate
 from caramel.core.errors import PlanError
 from caramel.core.names import in_group
-from caramel.core.plan import Gate, Plan
+from caramel.core.plan import Plan
 from tests.support.embeddings import embedding
 from tests.support.networks import network, relative_error, run_on_one_device, wide
 

@@ -13,10 +13,10 @@ import caramel
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.units import targets_of
+from caramel.core.decision import Edge
 from caramel.core.errors import PlanError
 from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
 from caramel.core.names import in_replica
-from caramel.core.plan import Edge
 from caramel.planning.control_edges import serialize, units_never_held
 from tests.support import networks
 from tests.support.graphs import traced_step

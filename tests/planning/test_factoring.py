@@ -8,12 +8,13 @@ import functools
 import pytest
 
 import caramel
+from caramel.core.decision import FACTORS
 from caramel.core.errors import PlanError
 from caramel.core.facts import Factors
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef, in_group
 from caramel.core.patterns import PATTERNS
-from caramel.core.plan import FACTORS, Plan
+from caramel.core.plan import Plan
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.core.workload import JobOutline, Product

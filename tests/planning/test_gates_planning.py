@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.core.plan import Gate
+from caramel.core.decision import Gate
 from caramel.planning.gates import gates_of
 
 

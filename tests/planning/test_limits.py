@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from caramel.core.plan import Group
+from caramel.core.decision import Group
 from caramel.core.workload import Piece, Size, Workload
 from caramel.planning.what_if.limits import saved_by
 from caramel.simulation.conditions import Conditions

@@ -6,10 +6,12 @@ import dataclasses
 
 import pytest
 
+from caramel.core.decision import Decided, Gate, Group, Part
 from caramel.core.errors import PlanError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Decided, Gate, Group, Part, Plan, PlannedJob
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.runtime.stalls.diagnosis import (
     Course,
     Forecast,

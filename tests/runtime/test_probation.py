@@ -11,8 +11,8 @@ import pytest
 
 import caramel
 from caramel.cluster.onednn_check import advice
+from caramel.core.decision import Edge
 from caramel.core.errors import StepTimeoutError
-from caramel.core.plan import Edge
 from caramel.runtime.control import probation
 from caramel.runtime.execution.calls import DEFAULT
 from tests.support import convolving, networks

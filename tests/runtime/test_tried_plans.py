@@ -10,8 +10,8 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel.core.decision import Gate
 from caramel.core.errors import PlanError, TrafficError
-from caramel.core.plan import Gate
 from caramel.models.variants import Variants
 from caramel.native.session import GraphSession
 from caramel.planning.candidate import Candidate

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from caramel.core.plan import ALL_GATHER, FACTORS
+from caramel.core.decision import ALL_GATHER, FACTORS
 from caramel.core.workload import Piece, Product, Workload
 from caramel.simulation.simulate import GroupTimes
 from tests.support.simulations import PATTERNS, hosts, unfolded

@@ -9,6 +9,7 @@ from caramel.analyzers.activation import activation_order
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.units import Units, units_of_step
 from caramel.analyzers.windows import transfer_windows
+from caramel.core.decision import Edge
 from caramel.core.facts import (
     ActivationOrder,
     Cut,
@@ -22,7 +23,6 @@ from caramel.core.facts import (
 )
 from caramel.core.graph import Op, OpGraph, TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import Edge
 from caramel.core.variable_access import state_access
 from caramel.planning.control_edges import serialize
 

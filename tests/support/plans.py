@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from caramel.core.decision import Decided, Group
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Decided, Group, Plan, PlannedJob
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 
 Shape = tuple[int, ...]
 

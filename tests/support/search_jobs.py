@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from caramel.analyzers.workload import Piece, Update, Workload
+from caramel.core.decision import Decided, Group
 from caramel.core.facts import Variable
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
-from caramel.core.plan import AggregatedGradient, Decided, Group, Plan, PlannedJob
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.planning.candidate import Outlook
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.network_model import assumed_network

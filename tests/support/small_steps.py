@@ -6,7 +6,7 @@ workers that aggregate 2048 bytes by `shuffle` send each other 1024, add, and se
 
 from __future__ import annotations
 
-from caramel.core.plan import Group
+from caramel.core.decision import Group
 from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.simulate import simulate_groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from caramel.core.plan import Gate
+from caramel.core.decision import Gate
 from caramel.planning.search.split import split_gradients
 
 ALL, SOME, NONE = "all", "some", "none"

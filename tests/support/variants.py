@@ -6,7 +6,8 @@ import dataclasses
 from typing import Any
 
 import caramel
-from caramel.core.plan import Gate, Plan
+from caramel.core.decision import Gate
+from caramel.core.plan import Plan
 from tests.support.deferring import deferred
 
 STEPS = 8  # two for each of four plans

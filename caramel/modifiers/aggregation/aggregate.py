@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.names import TensorRef, in_replica, tensor_in_replica
-from caramel.core.plan import ALL_GATHER, FACTORS, AggregatedGradient, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 from caramel.modifiers.aggregation.dense import DenseSum
 from caramel.modifiers.aggregation.factors import FactorSum, add_checksums
 from caramel.modifiers.aggregation.sparse import SparseRows

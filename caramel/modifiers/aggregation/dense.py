@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from caramel.core.decision import Group
 from caramel.core.facts import SUM
 from caramel.core.graph import TensorSpec, dtype_bytes
 from caramel.core.names import TensorRef, is_added, kept_flat
@@ -16,7 +17,7 @@ from caramel.core.patterns import (
     chunk_sizes,
     schedule,
 )
-from caramel.core.plan import Group, Plan
+from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.worker_writer import Desk, InGroup
 
 # Sums of these overflow or lose digits, so every worker's part is scaled before it is added.

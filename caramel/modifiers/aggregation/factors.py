@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from caramel.core.decision import Group
 from caramel.core.facts import SUM, Factors
 from caramel.core.graph import TensorSpec, dtype_bytes
 from caramel.core.names import (
@@ -19,7 +20,8 @@ from caramel.core.names import (
     parse_input,
     tensor_in_replica,
 )
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 from caramel.modifiers.aggregation.dense import SMALL_FLOATS
 from caramel.modifiers.aggregation.worker_writer import Desk, InGroup
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from caramel.core.decision import ALL_GATHER, Group
 from caramel.core.names import TensorRef, in_group, whole
-from caramel.core.plan import ALL_GATHER, AggregatedGradient, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 
 
 def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from caramel.core.decision import Group
 from caramel.core.facts import SUM
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef, in_group, is_added, kept_flat, tensor_in_replica
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 from caramel.modifiers.aggregation.dense import DenseSum
 from caramel.modifiers.aggregation.worker_writer import Desk
 from caramel.modifiers.batch_weights import SHARE_DTYPE, multiplication, share

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from caramel.core.decision import Group
 from caramel.core.graph import TensorSpec
 from caramel.core.names import (
     TensorRef,
@@ -14,7 +15,8 @@ from caramel.core.names import (
     tensor_in_replica,
     whole,
 )
-from caramel.core.plan import AggregatedGradient, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 from caramel.modifiers.aggregation.worker_writer import Desk
 
 MOST_PIECES = 8

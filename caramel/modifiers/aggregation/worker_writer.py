@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from caramel.core.decision import Group
 from caramel.core.facts import MEAN, Weight
 from caramel.core.graph import TensorSpec, dtype_bytes, dtype_number
 from caramel.core.names import (
@@ -22,7 +23,7 @@ from caramel.core.names import (
     token_taken,
 )
 from caramel.core.patterns import aligned_elements
-from caramel.core.plan import Group, Plan
+from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.results import arrival
 from caramel.modifiers.batch_weights import SHARE_DTYPE, multiplication, share, uneven
 from caramel.modifiers.carry_over import keep

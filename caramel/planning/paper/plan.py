@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from caramel.analyzers.windows import group_window
 from caramel.core.calibration import DEFAULT
+from caramel.core.decision import ALL_GATHER, Edge, Gate, Group
 from caramel.core.errors import PlanError
 from caramel.core.facts import ActivationOrder, NetworkModel, TransferWindows
-from caramel.core.plan import ALL_GATHER, AggregatedGradient, Edge, Gate, Group, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 from caramel.planning.depth import depth_of
 from caramel.planning.gates import gates_of
 from caramel.planning.paper.batching import ReadyGradient, batches

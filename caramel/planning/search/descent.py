@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from caramel.core.plan import Group
+from caramel.core.decision import Group
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import Options
 from caramel.planning.search.grouping import Grouping

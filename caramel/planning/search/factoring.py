@@ -10,7 +10,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
-from caramel.core.plan import FACTORS, Plan
+from caramel.core.decision import FACTORS
+from caramel.core.plan import Plan
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import Options
 from caramel.planning.search.search import search

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Iterator
 
+from caramel.core.decision import Group
 from caramel.core.patterns import PATTERNS
-from caramel.core.plan import Group
 from caramel.planning.depth import LARGEST_DEPTH
 from caramel.planning.options import Options
 from caramel.planning.pattern_choice import AUTO

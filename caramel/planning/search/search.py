@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from caramel.core.plan import Part
+from caramel.core.decision import Part
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.options import DEFAULT, Options
 from caramel.planning.search.descent import Budget, Improver, Scored

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
+from caramel.core.decision import FACTORS, Gate, Group, Part
 from caramel.core.errors import PlanError
 from caramel.core.graph import dtype_bytes
 from caramel.core.patterns import chunk_sizes
-from caramel.core.plan import FACTORS, AggregatedGradient, Gate, Group, Part, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 
 DOMINANT_SHARE = 0.15
 """A gradient with more than this share of all bytes is worth splitting: what takes longer than the

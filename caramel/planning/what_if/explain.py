@@ -12,10 +12,11 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from caramel.analyzers.windows import group_window
+from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.explanation import Explanation, GroupExplanation, Limit, LimitedBy, WhatIf
 from caramel.core.facts import TransferWindows, Window
 from caramel.core.names import group_of
-from caramel.core.plan import ALL_GATHER, FACTORS, Group, Plan
+from caramel.core.plan import Plan
 from caramel.core.timeline import Span, Timeline, wire_limit_s
 from caramel.core.workload import Product, Workload
 from caramel.planning.candidate import Candidate, Outlook, sent_bytes

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
 from caramel.core.calibration import DEFAULT, Calibration
+from caramel.core.decision import Group
 from caramel.core.explanation import LimitedBy
 from caramel.core.patterns import PATTERNS
-from caramel.core.plan import Group, Plan
+from caramel.core.plan import Plan
 from caramel.core.workload import JobOutline
 from caramel.planning.candidate import Candidate, Outlook, sent_bytes
 from caramel.planning.from_profile import deferrable, outlook_of, plan_of

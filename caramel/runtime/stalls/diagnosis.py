@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caramel.core.errors import PlanError
-from caramel.core.plan import AggregatedGradient, Plan
+from caramel.core.plan import Plan
+from caramel.core.planned_job import AggregatedGradient
 
 _LONG = 1.5  # times longer than expected: in a step that is faster no group is late
 
