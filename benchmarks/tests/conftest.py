@@ -7,9 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks import testbed
-from tests.conftest import fixture_collected, pytest_collection_finish, quick_plans
+from tests.conftest import (
+    control_flow,
+    fixture_collected,
+    pytest_collection_finish,
+    quick_plans,
+)
 
-__all__ = ["fixture_collected", "pytest_collection_finish", "quick_plans"]
+__all__ = ["control_flow", "fixture_collected", "pytest_collection_finish", "quick_plans"]
 
 
 @pytest.fixture(scope="module")
