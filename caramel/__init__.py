@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from caramel.cluster.cluster import Cluster
     from caramel.core.plan import Plan
     from caramel.models.allreduce import ARModel
+    from caramel.models.parameter_server import PSModel
     from caramel.native.malloc import keep_memory
     from caramel.report.saved import save_timelines
     from caramel.runtime.control.drift import ReplanSettings
@@ -28,6 +29,7 @@ _HOME = {
     "ARModel": "caramel.models.allreduce",
     "Cluster": "caramel.cluster.cluster",
     "Context": "caramel.capture.context",
+    "PSModel": "caramel.models.parameter_server",
     "Plan": "caramel.core.plan",
     "ReplanSettings": "caramel.runtime.control.drift",
     "Session": "caramel.runtime.session",
@@ -39,6 +41,7 @@ _HOME = {
 
 __all__ = [
     "ARModel",
+    "PSModel",
     "CaramelError",
     "Cluster",
     "Context",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from functools import cached_property
 
+from caramel.analyzers.frames import outermost
 from caramel.analyzers.moves import Moves
 from caramel.core import op_types
 from caramel.core.consequences import Barrier, Deferral, Detour, Kept
@@ -256,25 +257,11 @@ class Deferrals:
                             f"updates of '{variable}' cannot be deferred: the step reads it by "
                             f"'{name}', which also reads it outside the step"
                         )
-                    waiting.setdefault(variable, {})[self._outside(name)] = None
+                    handle = self._graph[name].inputs[0]
+                    outer = outermost(self._graph, self._frames, name, handle)
+                    waiting.setdefault(variable, {})[outer] = None
         for variable, ops in waiting.items():
             yield Barrier(variable, tuple(by_variable[variable]), tuple(ops))
-
-    def _outside(self, name: str) -> str:
-        """The op, or if it is in a loop, the op that brings its variable into the outermost one."""
-        while self._frames.frame.get(name, ""):
-            op = self._graph[name]
-            handle = op.inputs[0].op
-            if self._graph[handle].kind not in op_types.PASS_THROUGH:
-                raise PlanError(
-                    f"'{name}' touches a variable inside a loop in a way that cannot be delayed"
-                )
-            name = handle
-            if self._graph[name].kind == "Enter" and not self._frames.frame.get(
-                self._graph[name].inputs[0].op, ""
-            ):
-                break
-        return name
 
 
 class _StayingSources:

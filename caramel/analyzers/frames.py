@@ -5,8 +5,11 @@ Frames are opened by ``Enter`` and closed by ``Exit``; everything between is ins
 
 from __future__ import annotations
 
+from caramel.core import op_types
+from caramel.core.errors import PlanError
 from caramel.core.facts import LoopFrames
 from caramel.core.graph import OpGraph
+from caramel.core.names import TensorRef
 
 ROOT = ""
 
@@ -34,3 +37,29 @@ def loop_frames(graph: OpGraph) -> LoopFrames:
         elif op.kind == "Exit":
             frame[name] = outside.get(around, ROOT)
     return LoopFrames(frame)
+
+
+def outermost(graph: OpGraph, frames: LoopFrames, name: str, handle: TensorRef) -> str:
+    """The op that is to wait where an op uses a variable: outside of all loops.
+
+    No control edge leads into a loop. So where the op is in one, it is the op that brings the
+    variable into the outermost loop.
+
+    Args:
+        name: the op.
+        handle: as which of its inputs it takes the variable's handle.
+
+    Raises:
+        PlanError: the op does not get the variable through the border of the loop.
+    """
+    source = handle.op
+    while frames.frame.get(name, ROOT):
+        if graph[source].kind not in op_types.PASS_THROUGH:
+            raise PlanError(
+                f"'{name}' touches a variable inside a loop in a way that cannot be delayed"
+            )
+        name = source
+        source = graph[name].inputs[0].op
+        if graph[name].kind == "Enter" and not frames.frame.get(source, ROOT):
+            break
+    return name

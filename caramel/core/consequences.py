@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from caramel.core.decision import Edge
 from caramel.core.graph import TensorSpec
@@ -81,6 +82,86 @@ class Deferral:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """A variable that is on a server is read on workers.
+
+    Attributes:
+        variable: its name.
+        waiting: the ops that wait until it has arrived, unless a loop is around them; then the op
+            that brings the variable into the loop.
+        is_of_step: whether every step reads it, and not only what is fetched.
+    """
+
+    variable: str
+    waiting: tuple[str, ...]
+    is_of_step: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A variable that is on a server is written there by these ops of a step."""
+
+    variable: str
+    ops: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """An op of a worker's replica that runs on a server, where the variable is that it reads.
+
+    Attributes:
+        op: the op.
+        variable: what it reads.
+        is_of_step: whether every step does it.
+    """
+
+    op: str
+    variable: str
+    is_of_step: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An op of the evaluation copy is on a server."""
+
+    op: str
+    server: int
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What of a step is done once, with parameter servers, and what by each worker.
+
+    What is done once stands in the evaluation copy. It follows from the job and from where
+    variables live (`analyzers.serving`); all are ops of the single-device graph.
+
+    Attributes:
+        home: what is done once.
+        places: what of the evaluation copy is on servers: that, and all that touches variables.
+        results: those of them that a step runs; the others are what they wait for.
+        worker_results: what a step runs on each worker.
+        absent: what replicas lack, since it is done once.
+        readings: the variables that workers read.
+        remote: ops that read only some rows of a variable.
+        written: the variables that a step writes.
+    """
+
+    home: tuple[str, ...] = ()
+    places: tuple[Place, ...] = ()
+    results: tuple[str, ...] = ()
+    worker_results: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    remote: tuple[Remote, ...] = ()
+    written: tuple[Written, ...] = ()
+
+    @cached_property
+    def kept_at_home(self) -> frozenset[str]:
+        """What is done once, as a set."""
+        return frozenset(self.home)
+
+
+@dataclass(frozen=True, slots=True)
 class Consequences:
     """What follows from the job and from what was decided (`planning.complete`).
 
@@ -95,7 +176,8 @@ class Consequences:
             them from running in a step that another worker's ended pipeline stops.
         evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
             variables hold what those of all workers are together. It goes without what only
-            training needs.
+            training needs. With parameter servers it also has what is done once in a step.
+        serving: what that is, and what workers do.
     """
 
     orders: tuple[Edge, ...] = ()
@@ -103,3 +185,4 @@ class Consequences:
     input_reads: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     evaluation: bool = False
+    serving: Serving = Serving()

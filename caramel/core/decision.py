@@ -12,7 +12,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from caramel.core.errors import PlanError
 from caramel.core.names import part_name
-from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, check_pattern
+from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, SERVER, check_pattern
 
 ALL_GATHER = "all_gather"
 FACTORS = "factors"
@@ -52,8 +52,9 @@ class Group:
         members: parameters, or names of parts of their gradients, in the order in which they lie in
             the group's memory. They have one dtype, and are all dense unless the group is one
             sparse gradient alone.
-        pattern: one of `patterns.PATTERNS`, `all_gather` for one sparse gradient, or
-            `factors` for one gradient that every worker computes from the factors of all workers
+        pattern: one of `patterns.PATTERNS`, `server` where all is sent to the parameter server of
+            its members, `all_gather` for one sparse gradient, or `factors` for one gradient that
+            every worker computes from the factors of all workers
             (`modifiers.aggregation.factors`).
         depth: into how many parts the group is split that are aggregated side by side.
         shift: added to the workers' numbers in the pattern, to spread small groups over them.
@@ -97,6 +98,29 @@ class Edge:
     after: str
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A variable lives on a parameter server."""
+
+    variable: str
+    server: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Workers receive a variable from its server, each for itself.
+
+    Attributes:
+        variable: its name.
+        after: variables that have arrived at a worker before this one is sent to it.
+        reason: why it is as it is, for people.
+    """
+
+    variable: str
+    after: tuple[str, ...] = ()
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class Decided:
     """What a planner decides, and a user who edits a plan may change.
@@ -108,12 +132,16 @@ class Decided:
             multiple of 64 bytes, so that cutting the gradient copies at most the last one.
         edges: control edges that are added to every replica.
         gates: in which order transfers go, and how many at a time.
+        owners: where each variable lives that is on a parameter server.
+        pulls: what workers receive of them, in the planned order.
     """
 
     groups: tuple[Group, ...]
     parts: tuple[Part, ...] = ()
     edges: tuple[Edge, ...] = ()
     gates: tuple[Gate, ...] = ()
+    owners: tuple[Owner, ...] = ()
+    pulls: tuple[Pull, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_parts()
@@ -122,6 +150,17 @@ class Decided:
         for group in self.groups:
             _check_group(group)
         self._check_gates()
+        self._check_pulls()
+
+    @cached_property
+    def server_of(self) -> Mapping[str, int]:
+        """The server of each variable that is on one."""
+        return {owner.variable: owner.server for owner in self.owners}
+
+    @cached_property
+    def pull_of(self) -> Mapping[str, Pull]:
+        """What workers receive, by the variable's name."""
+        return {pull.variable: pull for pull in self.pulls}
 
     @cached_property
     def group_of(self) -> Mapping[str, Group]:
@@ -153,6 +192,22 @@ class Decided:
                     raise PlanError(f"part '{part.name}' has no elements")
                 end = part.end
 
+    def _check_pulls(self) -> None:
+        if len(self.server_of) < len(self.owners):
+            raise PlanError("the plan gives a variable two servers")
+        arrived: set[str] = set()
+        for pull in self.pulls:
+            if pull.variable in arrived:
+                raise PlanError(f"the plan pulls '{pull.variable}' twice")
+            # So they cannot wait for each other either.
+            for name in pull.after:
+                if name not in arrived:
+                    raise PlanError(
+                        f"the pull of '{pull.variable}' waits for '{name}', which is not pulled "
+                        "before it"
+                    )
+            arrived.add(pull.variable)
+
     def _check_gates(self) -> None:
         after: dict[str, list[str]] = {}
         for gate in self.gates:
@@ -179,7 +234,7 @@ def _check_group(group: Group) -> None:
             raise PlanError(f"group '{group.name}' joins factors of several gradients")
         if group.deferred:
             raise PlanError(f"group '{group.name}' sends factors, so it cannot be deferred")
-    elif group.pattern != ALL_GATHER:
+    elif group.pattern not in (ALL_GATHER, SERVER):
         check_pattern(group.pattern)
     if group.depth < 1 or group.smallest_chunk_bytes < 1:
         raise PlanError(

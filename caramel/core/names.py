@@ -98,16 +98,33 @@ def colocated_op(group: str) -> str | None:
     return group.removeprefix(_COLOCATION) if group.startswith(_COLOCATION) else None
 
 
+# Places -----------------------------------------------------------------------------------------
+#
+# Workers and parameter servers are *places*, with a number each: workers from 0 on, servers from -1
+# down, so that a number tells which it is however many workers there are.
+
+
+def server_place(server: int) -> int:
+    """The place of a parameter server, which are counted from 0 on."""
+    return -1 - server
+
+
+def server_at(place: int) -> int | None:
+    """Which parameter server is at a place; None if a worker is."""
+    return -1 - place if place < 0 else None
+
+
 # Replicas ---------------------------------------------------------------------------------------
 #
 # In the distributed graph every node of the user's graph keeps its name under the prefix of its
 # replica (``worker_3/dense/kernel``); a second, unsharded copy on worker 0 may stand under
-# ``evaluation/``.
+# ``evaluation/``. With parameter servers that copy is on worker 0 and all servers.
 
 
 def replica_prefix(worker: int) -> str:
-    """The prefix of everything that belongs to the replica on `worker`."""
-    return f"worker_{worker}"
+    """The prefix of everything that belongs to the replica on `worker`, or to a server's place."""
+    server = server_at(worker)
+    return f"worker_{worker}" if server is None else f"server_{server}"
 
 
 def in_copy(prefix: str, op: str) -> str:
@@ -224,6 +241,41 @@ def in_dtype(op: str, dtype: str) -> str:
 def sliced(name: str, part: int | str) -> str:
     """A slice of what the node of this name is about. No scope: a parameter may be called so."""
     return f"{name}-slice-{part}"
+
+
+def pulled_from(server: int, worker: int, variable: str) -> str:
+    """What a server sends to a worker: the value of a variable."""
+    return added(server_place(server), "pull", str(worker), variable)
+
+
+def pulled(worker: int, variable: str) -> str:
+    """Runs on a worker when the value of a variable has arrived there, and hands it on."""
+    return added(worker, "pulled", variable)
+
+
+def is_pulled_from(op: str) -> bool:
+    """Whether a node is what a server sends of a variable to a worker."""
+    return is_added(op) and op.split("/", 3)[2:3] == ["pull"]
+
+
+def is_pulled(op: str) -> bool:
+    """Whether a node runs when a variable has arrived at a worker."""
+    return is_added(op) and op.split("/", 3)[2:3] == ["pulled"]
+
+
+def asked(worker: int, op: str, position: int) -> str:
+    """On a worker: what it sends to a server so that an op of its replica can run there."""
+    return added(worker, "asked", op, str(position))
+
+
+def answer(server: int, worker: int, op: str) -> str:
+    """On a server: an op of a worker's replica that reads a variable there."""
+    return added(server_place(server), "answer", str(worker), op)
+
+
+def answered(worker: int, op: str) -> str:
+    """On the worker: what has come back."""
+    return added(worker, "answered", op)
 
 
 def flattened(worker: int, parameter: str) -> str:
@@ -382,14 +434,19 @@ def is_added(op: str) -> bool:
 
 
 def worker_of(op: str) -> int | None:
-    """The worker that a node of the distributed graph belongs to, told from its name."""
+    """The place that a node of the distributed graph belongs to, told from its name."""
     # Only the beginning is looked at: names of parameters may have many parts.
     first, *rest = op.split("/", 3)
     owners = rest[:2] if first == _CARAMEL else [first]
     if owners == [EVALUATION]:
         return 0
-    return next((int(part[7:]) for part in owners if _is_replica_prefix(part)), None)
+    return next((_place(part) for part in owners if _is_replica_prefix(part)), None)
 
 
 def _is_replica_prefix(part: str) -> bool:
-    return part.startswith("worker_") and part[7:].isdigit()
+    return part.startswith(("worker_", "server_")) and part[7:].isdigit()
+
+
+def _place(prefix: str) -> int:
+    number = int(prefix[7:])
+    return server_place(number) if prefix.startswith("server_") else number

@@ -190,6 +190,9 @@ _PATTERNS: Mapping[str, _Pattern] = {
 
 PATTERNS = tuple(_PATTERNS)
 
+SERVER = "server"
+"""The pattern by which every worker sends to a parameter server, which adds up."""
+
 
 @lru_cache(maxsize=64)
 def frugal_patterns(workers: int) -> tuple[str, ...]:
@@ -230,6 +233,21 @@ def schedule(pattern: str, workers: int, *, depth: int = 1, shift: int = 0) -> S
         _moved(step, workers, shift, part * chunks) for step in base for part in range(depth)
     )
     return Schedule(pattern, workers, chunks * depth, steps)
+
+
+@lru_cache(maxsize=256)
+def server_schedule(workers: int, server: int) -> Schedule:
+    """Everyone sends the one chunk to a server, where it is added in worker order.
+
+    The sum stays there. It is added in the order of `shuffle`, and so has the same bits.
+
+    Args:
+        workers: number of workers, at least 1.
+        server: the server's place (`names.server_place`).
+    """
+    everyone = tuple(range(workers))
+    sends = tuple(Send(worker, server, 0) for worker in everyone)
+    return Schedule(SERVER, workers, 1, (*sends, Reduce(server, 0, everyone)))
 
 
 def check_pattern(pattern: str) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -21,7 +22,15 @@ from caramel.core.decision import ALL_GATHER, FACTORS, Decided, Gate, Group, Par
 from caramel.core.errors import PlanError
 from caramel.core.facts import Weight
 from caramel.core.graph import TensorSpec, dtype_bytes
-from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
+from caramel.core.names import server_place
+from caramel.core.patterns import (
+    CHUNK_ALIGNMENT_BYTES,
+    SERVER,
+    Schedule,
+    chunk_sizes,
+    schedule,
+    server_schedule,
+)
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.util.json_records import from_json_value, to_json_value
 
@@ -51,9 +60,34 @@ class Plan:
         self._check_members()
         for group in self.decision.groups:
             self._check_group(group)
+        self._check_servers()
         for gate in self.decision.gates:
             if not self._travels(self.group(gate.after)):
                 raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
+
+    def _check_servers(self) -> None:
+        servers, served = len(self.job.servers), self.job.served
+        for owner in self.decision.owners:
+            if owner.variable not in served:
+                raise PlanError(f"'{owner.variable}' is no variable that lives on a server")
+            if not 0 <= owner.server < servers:
+                raise PlanError(
+                    f"'{owner.variable}' is to be on server {owner.server}; there are {servers}"
+                )
+        if homeless := sorted(served - self.decision.server_of.keys()):
+            raise PlanError(f"the plan names no server for variable '{homeless[0]}'")
+        for pull in self.decision.pulls:
+            if pull.variable not in served:
+                raise PlanError(f"the plan pulls '{pull.variable}', which is on no server")
+        for group in self.decision.groups:
+            if (group.pattern == SERVER) != bool(servers) and group.pattern != ALL_GATHER:
+                raise PlanError(
+                    f"group '{group.name}' is aggregated by '{group.pattern}', with {servers} "
+                    "parameter servers"
+                )
+            homes = {self.decision.server_of.get(self.parameter(name)) for name in group.members}
+            if servers and len(homes) > 1:
+                raise PlanError(f"group '{group.name}' joins gradients of several servers")
 
     def _check_parts(self) -> None:
         for name, parts in self.decision.parts_of.items():
@@ -82,7 +116,7 @@ class Plan:
         if whole := sorted(split & grouped.keys()):
             raise PlanError(f"the gradient of '{whole[0]}' is split, but in a group as a whole")
         for name, count in (gradients | grouped).items():
-            if gradients[name] != 1 or (self.workers > 1 and grouped[name] != 1):
+            if gradients[name] != 1 or (self.is_distributed and grouped[name] != 1):
                 raise PlanError(
                     f"parameter '{name}' has {gradients[name]} gradients and stands in "
                     f"{grouped[name]} groups of the plan; it must be one each ({count})"
@@ -113,7 +147,8 @@ class Plan:
         """The plan with another decision; what followed from the old one is left out.
 
         Args:
-            changes: new values for fields of the decision: `groups`, `parts`, `edges`, `gates`.
+            changes: new values for fields of the decision: `groups`, `parts`, `edges`, `gates`,
+                `owners`, `pulls`.
 
         Raises:
             PlanError: the plan makes no sense with them.
@@ -155,6 +190,11 @@ class Plan:
         """Number of workers."""
         return len(self.job.devices)
 
+    @property
+    def is_distributed(self) -> bool:
+        """Whether anything travels: with one worker and no servers nothing does."""
+        return self.workers > 1 or bool(self.job.servers)
+
     @cached_property
     def deferred(self) -> frozenset[str]:
         """The parameters whose gradients, or parts of them, are aggregated in the next step."""
@@ -169,7 +209,7 @@ class Plan:
     @property
     def marked_groups(self) -> tuple[Group, ...]:
         """The groups that leave marks: all that travel, if any do."""
-        if not self.job.marks or self.workers == 1:
+        if not self.job.marks or self.workers == 1 or self.job.servers:
             return ()
         return tuple(group for group in self.decision.groups if self._travels(group))
 
@@ -214,9 +254,27 @@ class Plan:
         """Number of elements that a dense group aggregates."""
         return sum(self.spec(member).elements or 0 for member in group.members)
 
+    def place(self, group: Group) -> int | None:
+        """The place of the parameter server that aggregates a group; None if workers do."""
+        if not self.job.servers:
+            return None
+        return server_place(self.decision.server_of[self.parameter(group.members[0])])
+
+    def aggregated_at(self, group: Group) -> Sequence[int]:
+        """The places where a group is there, aggregated."""
+        place = self.place(group)
+        return range(self.workers) if place is None else (place,)
+
+    def schedule(self, group: Group) -> Schedule:
+        """By which steps a dense group is aggregated."""
+        place = self.place(group)
+        if place is None:
+            return schedule(group.pattern, self.workers, depth=group.depth, shift=group.shift)
+        return server_schedule(self.workers, place)
+
     def chunks(self, group: Group) -> tuple[int, ...]:
         """Number of elements in each chunk of a dense group; empty ones are left out."""
-        count = schedule(group.pattern, self.workers, depth=group.depth).chunks
+        count = self.schedule(group).chunks
         sizes = chunk_sizes(
             self.elements(group),
             count,

@@ -11,7 +11,7 @@ from typing import Literal
 from caramel.core.errors import PlanError
 from caramel.core.facts import MEAN, SUM, Factors, Pipeline, Reduction, Variable, Weight
 from caramel.core.graph import TensorSpec, dtype_bytes
-from caramel.core.names import TensorRef
+from caramel.core.names import TensorRef, server_place
 
 SparseMethod = Literal["gather", "dense"]
 
@@ -71,6 +71,7 @@ class PlannedJob:
 
     Attributes:
         devices: where the replica of each worker is.
+        servers: the devices of the parameter servers; none where each worker has all variables.
         reduction: whether gradients are averaged or added up, but for those with a weight.
         variables: all variables of the graph.
         gradients: what is aggregated.
@@ -103,6 +104,7 @@ class PlannedJob:
     train_op: str = ""
     loss: str = ""
     marks: bool = False
+    servers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -112,6 +114,28 @@ class PlannedJob:
     def variable_of_handle(self) -> Mapping[str, Variable]:
         """Each variable by the op of its handle."""
         return {variable.handle: variable for variable in self.variables}
+
+    @cached_property
+    def variable_of(self) -> Mapping[str, Variable]:
+        """Each variable by its name."""
+        return {variable.name: variable for variable in self.variables}
+
+    @cached_property
+    def served(self) -> frozenset[str]:
+        """Names of the variables that live on parameter servers, where there are any.
+
+        All do that are the same for all workers.
+        """
+        if not self.servers:
+            return frozenset()
+        own = {*self.local, *self.summed, *self.generators}
+        return frozenset(v.name for v in self.variables if v.name not in own)
+
+    @cached_property
+    def places(self) -> Mapping[int, str]:
+        """The device of each place (`names.server_place`)."""
+        servers = {server_place(number): device for number, device in enumerate(self.servers)}
+        return {**dict(enumerate(self.devices)), **servers}
 
     @cached_property
     def gradient_of(self) -> Mapping[str, AggregatedGradient]:

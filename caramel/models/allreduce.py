@@ -7,6 +7,7 @@ from typing import Any
 
 from caramel.analyzers.analysis import Analyzer
 from caramel.capture.context import Context
+from caramel.cluster.cluster import Cluster
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.train_steps import StepName
@@ -130,4 +131,4 @@ class ARModel(Model):
             verbose=verbose,
             check=check,
         )
-        super().__init__(context, workers, options)
+        super().__init__(context, Cluster.coerce(workers), options)

@@ -65,8 +65,8 @@ class JobFacts:
 
     Attributes:
         context: the single-device job.
-        cluster: the workers.
-        devices: where the replica of each is.
+        cluster: the workers, and the parameter servers if there are any.
+        devices: where the replica of each worker is.
         steps: its steps by name.
     """
 
@@ -88,21 +88,20 @@ class JobFacts:
         return None if self.cluster.task is None else this_machine().cores
 
 
-def find_facts(context: Context, workers: Any, options: ModelOptions) -> JobFacts:
+def find_facts(context: Context, cluster: Cluster, options: ModelOptions) -> JobFacts:
     """What is known of a job and its workers.
 
     Args:
         context: the single-device job.
-        workers: as `ARModel` takes them.
+        cluster: the workers, and the parameter servers if there are any.
         options: what the user has chosen.
 
     Raises:
         GraphError: the job cannot be distributed.
-        ClusterError: the workers are described wrongly.
+        ClusterError: devices are named that the workers do not have.
         ProfileError: a profile cannot be read, or is about another job or number of workers.
     """
     context = context.feeding_whole(_told_whole_feeds(context))
-    cluster = Cluster.coerce(workers)
     devices = replica_devices(cluster.devices, options.device_list)
     _refuse_remote_python(context.op_graph, cluster)
     own = context.steps

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from caramel.capture.context import Context
+from caramel.cluster.cluster import Cluster
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.timeline import Timeline
@@ -44,7 +45,7 @@ class Model:
 
     Args:
         context: the single-device job.
-        workers: as `ARModel` takes them.
+        cluster: the workers, and the parameter servers if there are any.
         options: what the user has chosen.
 
     Attributes:
@@ -57,7 +58,7 @@ class Model:
     """
 
     @held_back()
-    def __init__(self, context: Context, workers: Any, options: ModelOptions) -> None:
+    def __init__(self, context: Context, cluster: Cluster, options: ModelOptions) -> None:
         if not isinstance(context, Context):
             raise PlanError(
                 f"{type(self).__name__} takes a caramel.Context, not {type(context).__name__}; "
@@ -65,7 +66,7 @@ class Model:
             )
         self._stopwatch = Stopwatch(options.verbose)
         plans = by_step(options.plan, list(context.steps), "plan")
-        facts = find_facts(context, workers, options)
+        facts = find_facts(context, cluster, options)
         assembly = Assembly(self._stopwatch, check=options.check)
         self._steps = Steps(facts, options, plans, assembly, self._stopwatch)
         self._graph = assembly.graph

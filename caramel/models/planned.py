@@ -38,6 +38,7 @@ from caramel.planning.choose import Decision, choose, known_windows
 from caramel.planning.compatibility import check_edges, check_fit, check_fused, kept_apart
 from caramel.planning.complete import complete
 from caramel.planning.plain import plain_plan
+from caramel.planning.serving.served_plan import served_plan
 
 _log = logging.getLogger(__name__)
 
@@ -94,16 +95,33 @@ def plan_step(
     if len(job.devices) > 1:
         _tell_conditions(step.get(Merging))
     plain = _plain_plan(step, job, options, stopwatch)
+    if job.cluster.servers:
+        plain = served_plan(
+            plain,
+            job.cluster.server_devices,
+            step.graph,
+            step.context.job,
+            step.get(StateAccess),
+            step.get(LoopFrames),
+            step.get(ReplicaState),
+            sparse=options.sparse,
+        )
     key = None
     if given is None:
         if step.measured and options.plan is None and not options.analyzers:
             key = _cache_key(step, job, options)
-        decision = choose(plain, analysis, planning, kept=_kept_plan(key, plain, step))
+        if job.cluster.servers:
+            decision = Decision(plain, "unordered", plain)
+        else:
+            decision = choose(plain, analysis, planning, kept=_kept_plan(key, plain, step))
         plan = _completed(decision.plan, step)
     else:
         plan = _fitted(given, plain, step)
         unplanned = dataclasses.replace(planning, planner="plain")
-        decision = choose(plain, analysis, unplanned)  # what is known of the job
+        if job.cluster.servers:
+            decision = Decision(plain, "given", plain)
+        else:
+            decision = choose(plain, analysis, unplanned)  # what is known of the job
         decision = dataclasses.replace(decision, plan=plan, source="given")
     if planning.plans and planning.scheduling and plain.workers > 1:
         tell_lost_overlap(step.context.op_graph, step.context.job, analysis, plain.job.gradients)
@@ -181,6 +199,7 @@ def _completed(plan: Plan, step: KnownStep) -> Plan:
         step.get(LoopFrames),
         step.get(StateOrder),
         step.get(InputPipelines),
+        step.get(ReplicaState),
     )
 
 

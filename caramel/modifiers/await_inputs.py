@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from caramel.core.names import all_inputs_read, control_string, in_replica, inputs_read
+from caramel.core.names import (
+    EVALUATION,
+    all_inputs_read,
+    control_string,
+    in_copy,
+    in_replica,
+    inputs_read,
+    server_at,
+    server_place,
+)
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, copy_of
 
@@ -22,10 +31,20 @@ def await_inputs(graph_def: Any, plan: Plan) -> Any:
     for worker, device in enumerate(plan.job.devices):
         controls = [in_replica(worker, read) for read in plan.consequences.input_reads]
         writer.add(inputs_read(worker), "NoOp", device=device, controls=controls)
-    for worker, device in enumerate(plan.job.devices):
+    home = plan.consequences.serving.kept_at_home
+    for place, device in plan.job.places.items():
         # Over these edges nothing but the fact travels.
         controls = [inputs_read(source) for source in range(plan.workers)]
-        writer.add(all_inputs_read(worker), "NoOp", device=device, controls=controls)
+        writer.add(all_inputs_read(place), "NoOp", device=device, controls=controls)
         for update in plan.consequences.held:
-            nodes[in_replica(worker, update)].input.append(control_string(all_inputs_read(worker)))
+            if server_at(place) is None and update not in home:
+                _wait(nodes[in_replica(place, update)], place)
+    for each in plan.consequences.serving.places:
+        if each.op in home and each.op in plan.consequences.held:
+            _wait(nodes[in_copy(EVALUATION, each.op)], server_place(each.server))
     return awaited
+
+
+def _wait(node: Any, place: int) -> None:
+    """Let an update wait at its place."""
+    node.input.append(control_string(all_inputs_read(place)))

@@ -7,13 +7,24 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from caramel.core.errors import PlanError
-from caramel.core.names import control_string, in_replica, is_in_replica, source_op, without_prefix
+from caramel.core.names import (
+    EVALUATION,
+    control_string,
+    in_copy,
+    in_replica,
+    is_in_evaluation,
+    is_in_replica,
+    source_op,
+    without_prefix,
+)
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import copy_of
 
 
 def serialize(graph_def: Any, plan: Plan) -> Any:
     """Let the `after` of every edge wait for its `before`, on each worker for its own.
+
+    What is done once, with parameter servers, is ordered where it is done.
 
     Raises:
         PlanError: an edge names an op that a replica does not have, or the edges close a cycle.
@@ -25,8 +36,15 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
         return graph_def
     serialized = copy_of(graph_def)
     nodes = {node.name: node for node in serialized.node}
+    absent = frozenset(plan.consequences.serving.absent)
+    home = plan.consequences.serving.kept_at_home
+    for edge in plan.consequences.orders:
+        if {edge.before, edge.after} <= home:
+            _wait(nodes[in_copy(EVALUATION, edge.after)], in_copy(EVALUATION, edge.before))
     for worker in range(plan.workers):
         for edge in edges:
+            if not absent.isdisjoint((edge.before, edge.after)):
+                continue
             before, after = in_replica(worker, edge.before), in_replica(worker, edge.after)
             for name in (before, after):
                 if name not in nodes:
@@ -34,11 +52,17 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
                         f"an edge of the plan, '{edge.before}' -> '{edge.after}', names "
                         f"'{without_prefix(name)}', which worker {worker} does not have"
                     )
-            if control_string(before) not in nodes[after].input:
-                nodes[after].input.append(control_string(before))
+            _wait(nodes[after], before)
     # Replicas are alike.
     _check_acyclic([node for name, node in nodes.items() if is_in_replica(0, name)])
+    if home:
+        _check_acyclic([node for name, node in nodes.items() if is_in_evaluation(name)])
     return serialized
+
+
+def _wait(node: Any, before: str) -> None:
+    if control_string(before) not in node.input:
+        node.input.append(control_string(before))
 
 
 def _check_acyclic(nodes: Sequence[Any]) -> None:

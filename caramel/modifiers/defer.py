@@ -13,11 +13,13 @@ from typing import Any
 from caramel.core.decision import ALL_GATHER
 from caramel.core.names import (
     ALL_KEPT,
+    EVALUATION,
     TensorRef,
     arrived,
     assigned,
     control_source,
     control_string,
+    in_copy,
     in_replica,
     input_string,
     kept_flat,
@@ -61,7 +63,10 @@ def step_ops(plan: Plan) -> list[str]:
     the moved part alone. Both parts are run at the same time by two calls, the moved part of step t
     beside step t + 1, so that an error in a step does not stop the updates of the step before it.
     """
-    workers = range(plan.workers)
+    workers, serving = range(plan.workers), plan.consequences.serving
+    if plan.job.servers:
+        once = [in_copy(EVALUATION, op) for op in serving.results]
+        return [*once, *(in_replica(w, op) for op in serving.worker_results for w in workers)]
     marked = marked_parts(plan, moved=False)
     if not plan.consequences.deferral.moved:
         return [*(in_replica(worker, plan.job.train_op) for worker in workers), *marked]

@@ -59,15 +59,17 @@ def _check_fusions(graph_def: Any, graph: OpGraph) -> None:
 
 
 def _check_devices(graph: OpGraph, plan: Plan) -> None:
-    tasks = [task_of(device) for device in plan.job.devices]
+    tasks = {place: task_of(device) for place, device in plan.job.places.items()}
+    servers = {task_of(device) for device in plan.job.servers}
     for op in graph:
         task = task_of(op.device) if op.device else None
         if task is None:
             raise InvariantError(f"'{op.name}' ({op.kind}) has no task: device '{op.device}'")
         owner = worker_of(op.name)
-        if owner is None or owner >= len(tasks):
+        if owner is None or owner not in tasks:
             raise InvariantError(f"'{op.name}' is on {task} but belongs to no worker")
-        if task != tasks[owner]:
+        # The evaluation copy, and what handles its variables, is spread over worker 0 and servers.
+        if task != tasks[owner] and not (owner == 0 and task in servers):
             belongs = f"worker {owner} ({tasks[owner]})"
             raise InvariantError(f"'{op.name}' is on {task} but belongs to {belongs}")
 

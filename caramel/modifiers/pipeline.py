@@ -19,6 +19,8 @@ from caramel.modifiers.defer import defer
 from caramel.modifiers.fixed_sum_order import order_sums
 from caramel.modifiers.progress_marks import mark
 from caramel.modifiers.replicate import replicate
+from caramel.modifiers.serving.pulls import pull
+from caramel.modifiers.serving.remote import read_rows
 from caramel.modifiers.shard import shard
 from caramel.modifiers.step_tokens import add_tokens
 from caramel.modifiers.variable_ops import synchronise
@@ -38,6 +40,8 @@ MODIFIERS: tuple[Modifier, ...] = (
     weigh,
     add_tokens,
     aggregate,
+    pull,
+    read_rows,
     defer,
     mark,
     synchronise,

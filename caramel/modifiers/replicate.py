@@ -6,8 +6,8 @@ its own random seeds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +17,7 @@ from caramel.core.devices import merge, without_task
 from caramel.core.graph import called_functions
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter
+from caramel.modifiers.serving.home import devices_at_home
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # spreads the workers' seeds over all 63 bits
 _SEED_BITS = 63
@@ -36,6 +37,11 @@ class _Copy:
     seed_offset: int
     shared_prefix: dict[str, str]  # handles whose state belongs to another copy
     dropped: frozenset[str]
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # devices of ops on servers
+
+    def lacks(self, text: str) -> bool:
+        """Whether the copy does not have what an input string names."""
+        return bool(self.dropped) and names.source_op(text) in self.dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,23 +106,32 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
         v.initializer for v in plan.job.variables if v.name in plan.job.constant
     )
     initial = wiring.only_for(broadcast) - handles - kept
+    serving = plan.consequences.serving
+    absent = frozenset(serving.absent)
     for worker, device in enumerate(plan.job.devices):
         prefix = names.replica_prefix(worker)
         is_source = worker == 0 and not plan.consequences.evaluation
-        dropped = idle if is_source else idle | initial
+        dropped = (idle if is_source else idle | initial) | absent
         yield _Copy(prefix, device, worker, {}, frozenset(dropped))
     # One more copy on worker 0: it reads worker 0's variables, except local ones, of which it has
     # its own, and keeps the user's seeds.
     if plan.consequences.evaluation:
         home = names.replica_prefix(0)
-        shared = {v.handle: home for v in plan.job.variables if v.name not in plan.job.local}
+        own = plan.job.local | plan.job.served
+        shared = {v.handle: home for v in plan.job.variables if v.name not in own}
         behind_forward = wiring.behind_forward(plan.job.loss, plan.job.train_op)
         training = wiring.only_for(behind_forward)
         # What only the added edges let wait for training can be run without.
         ordered = {name for edge in plan.consequences.orders for name in (edge.before, edge.after)}
         needed = handles | wiring.ancestors([plan.job.loss, *(ordered - behind_forward)])
+        needed |= serving.kept_at_home
         yield _Copy(
-            names.EVALUATION, plan.job.devices[0], 0, shared, frozenset(idle | training - needed)
+            names.EVALUATION,
+            plan.job.devices[0],
+            0,
+            shared,
+            frozenset((idle | training) - needed),
+            devices_at_home(plan),
         )
 
 
@@ -126,12 +141,23 @@ def _copy_node(
     """Fill `target` with a node as it stands in the copy."""
     target.CopyFrom(original.node)
     target.name = names.in_copy(copy.prefix, original.name)
-    target.device = merge(original.device, copy.device)
-    target.input.extend([names.with_prefix(copy.prefix, text) for text in original.inputs])
+    target.device = copy.elsewhere.get(original.name) or merge(original.device, copy.device)
+    target.input.extend(_inputs(original, copy))
     if original.own:
         _make_own(target, original, copy)
     if renamed_functions:
         _rename_functions(target, renamed_functions)
+
+
+def _inputs(original: _Original, copy: _Copy) -> Iterator[str]:
+    """What a node reads in the copy."""
+    for text in original.inputs:
+        if not copy.lacks(text):
+            yield names.with_prefix(copy.prefix, text)
+        # What is done once, with servers, reads nothing of what workers compute but raw gradients:
+        # until they are aggregated those of worker 0. Nor does it wait for anything else of theirs.
+        elif not text.startswith("^"):
+            yield names.with_prefix(names.replica_prefix(0), text)
 
 
 def _make_own(target: Any, original: _Original, copy: _Copy) -> None:
@@ -151,6 +177,9 @@ def _make_own(target: Any, original: _Original, copy: _Copy) -> None:
 
 def _rename_colocation(node: Any, copy: _Copy) -> None:
     kept = []
+    if copy.elsewhere:  # its ops are spread over several tasks
+        del node.attr["_class"]
+        return
     for group in node.attr["_class"].list.s:
         op = names.colocated_op(group.decode())
         if op not in copy.dropped:

@@ -12,8 +12,17 @@ from caramel.core.devices import task_of
 from caramel.core.errors import TrafficError
 from caramel.core.facts import SUM
 from caramel.core.graph import dtype_bytes
-from caramel.core.names import all_inputs_read, inputs_read, is_added, worker_of
-from caramel.core.patterns import Gather, Reduce, chunk_sizes, schedule
+from caramel.core.names import (
+    all_inputs_read,
+    inputs_read,
+    is_added,
+    is_in_evaluation,
+    is_pulled,
+    is_pulled_from,
+    server_place,
+    worker_of,
+)
+from caramel.core.patterns import Gather, Reduce, chunk_sizes
 from caramel.core.plan import Plan
 from caramel.modifiers.crossings import Crossing, Wiring
 
@@ -40,9 +49,9 @@ class Traffic:
 def planned_traffic(plan: Plan) -> Traffic:
     """What one step sends between each pair of tasks, as the plan has it."""
     traffic = Traffic()
-    if plan.workers == 1:
+    if not plan.is_distributed:
         return traffic
-    tasks = [task_of(device) or device for device in plan.job.devices]
+    tasks = {place: task_of(device) or device for place, device in plan.job.places.items()}
     sent: set[tuple[Hashable, str]] = set()
     for value, source, target, size in _planned_transfers(plan):
         # A tensor that several ops of one task read is sent there once, as TensorFlow does it.
@@ -52,15 +61,16 @@ def planned_traffic(plan: Plan) -> Traffic:
     return traffic
 
 
-# What is sent, from which worker, to which, and its size in bytes.
+# What is sent, from which place, to which, and its size in bytes.
 _Transfer = tuple[Hashable, int, int, int | None]
 
 
 def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
-    """Every transfer between workers; equal values are sent to a task only once."""
+    """Every transfer between places; equal values are sent to a task only once."""
     workers = range(plan.workers)
     for group in plan.decision.groups:
         yield from _group_transfers(plan, group)
+    yield from _pulls(plan)
     yield from _share_transfers(plan)
     told: list[tuple[str, ...]] = (
         [("examples",)] if plan.job.examples is not None and plan.counts_examples else []
@@ -74,6 +84,20 @@ def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
     for value in told:
         for source, target in product(workers, workers):
             yield (value, source), source, target, _SHARE_BYTES
+
+
+def _pulls(plan: Plan) -> Iterator[_Transfer]:
+    """What workers read of variables that are on servers."""
+    server_of, pulls = plan.decision.server_of, plan.decision.pull_of
+    for name in pulls:
+        size, source = plan.job.variable_of[name].spec.bytes, server_place(server_of[name])
+        for worker in range(plan.workers):
+            yield ("pull", name, worker), source, worker, size
+    for remote in plan.consequences.serving.remote:
+        source = server_place(server_of[remote.variable])
+        for worker in range(plan.workers if remote.is_of_step else 0):
+            yield ("asked", remote.op, worker), worker, source, None
+            yield ("answer", remote.op, worker), source, worker, None
 
 
 def _share_transfers(plan: Plan) -> Iterator[_Transfer]:
@@ -97,7 +121,7 @@ def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
     if group.pattern == ALL_GATHER:
         # How many rows there are is known only at run time.
         for part, source, target in product(
-            ("values", "indices"), range(plan.workers), range(plan.workers)
+            ("values", "indices"), range(plan.workers), plan.aggregated_at(group)
         ):
             yield (group.name, part, source), source, target, None
         return
@@ -116,7 +140,7 @@ def _group_transfers(plan: Plan, group: Group) -> Iterator[_Transfer]:
 def _pattern_transfers(
     plan: Plan, group: Group, part: str, elements: int, element_bytes: int
 ) -> Iterator[_Transfer]:
-    steps = schedule(group.pattern, plan.workers, depth=group.depth, shift=group.shift)
+    steps = plan.schedule(group)
     sizes = chunk_sizes(
         elements, steps.chunks, element_bytes, smallest_bytes=group.smallest_chunk_bytes
     )
@@ -137,13 +161,23 @@ def _pattern_transfers(
 def _is_planned(crossing: Crossing) -> bool:
     """Whether an edge is of a kind that may cross at all."""
     source, consumer = crossing.source, crossing.consumer
+    if _is_done_once(crossing):
+        return True
     if crossing.tensor is not None:
         return is_added(source) and is_added(consumer)
-    # Of control edges, only those that hold updates back may cross.
+    # Of control edges, only those that hold updates or transfers back may cross.
     sender, receiver = worker_of(source), worker_of(consumer)
     if sender is None or receiver is None:
         return False
-    return source == inputs_read(sender) and consumer == all_inputs_read(receiver)
+    is_gate = is_pulled(source) and is_pulled_from(consumer)
+    return is_gate or (source == inputs_read(sender) and consumer == all_inputs_read(receiver))
+
+
+def _is_done_once(crossing: Crossing) -> bool:
+    """Whether an edge is within what is done once, which may be on several servers, or within
+    evaluation, which is on these and worker 0."""
+    ends = (crossing.source, crossing.consumer)
+    return all(is_in_evaluation(name) or (worker_of(name) or 0) < 0 for name in ends)
 
 
 def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
@@ -165,6 +199,8 @@ def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
     crossing_in_step = wiring.crossings(wiring.ancestors(step))
     found, planned = Traffic(), planned_traffic(plan)
     for crossing in crossing_in_step:
+        if _is_done_once(crossing):
+            continue
         found.add(crossing.pair, crossing.bytes)
     for what, got, wanted in (
         ("bytes", found.bytes, planned.bytes),

@@ -12,9 +12,10 @@ import tensorflow as tf
 
 from caramel.core.facts import Variable
 from caramel.core.graph import TensorSpec
-from caramel.core.names import Copy, TensorRef, copied, in_replica, in_variant
+from caramel.core.names import Copy, TensorRef, copied, in_copy, in_variant
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, static_shape
+from caramel.modifiers.serving.home import prefix_of
 from caramel.modifiers.step_tokens import host_of
 
 
@@ -31,6 +32,11 @@ def copies(plan: Plan) -> Iterator[tuple[int, Variable]]:
         # differs between them, on each.
         for worker in range(plan.workers if differs(variable, plan) else 1):
             yield worker, variable
+
+
+def original_of(plan: Plan, worker: int, variable: Variable) -> str:
+    """The op that puts out the handle of what is copied."""
+    return in_copy(prefix_of(plan, variable.name, worker), variable.handle)
 
 
 def ops_of(plan: Plan, what: Copy) -> list[str]:
@@ -50,7 +56,7 @@ def remember(plan: Plan, handles: Mapping[str, Any], variant: int) -> Any:
     """
     graph_def = tf.compat.v1.GraphDef()
     for worker, variable in copies(plan):
-        original = handles[in_replica(worker, variable.handle)]
+        original = handles[original_of(plan, worker, variable)]
         _Copy(GraphWriter(graph_def), worker, variable, original.device).write(original, variant)
     return graph_def
 

@@ -18,6 +18,7 @@ from caramel.core.graph import is_differentiable
 from caramel.core.names import TensorRef, added
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, copy_of, static_shape
+from caramel.modifiers.serving.home import prefix_of
 
 # Of the tree along which a variable is broadcast: whoever has received it sends it on to so many
 # others at most. So no link carries it once for each worker, and no sender holds as many copies.
@@ -29,9 +30,10 @@ def source_prefix(plan: Plan) -> str:
     return names.EVALUATION if plan.consequences.evaluation else names.replica_prefix(0)
 
 
-def value_on(worker: int, variable: Variable) -> TensorRef:
-    """A variable's value on one worker."""
-    return TensorRef(names.in_replica(worker, variable.read))
+def value_on(plan: Plan, worker: int, variable: Variable) -> TensorRef:
+    """A variable's value on one worker; of one on a server its value there."""
+    prefix = prefix_of(plan, variable.name, worker)
+    return TensorRef(names.in_copy(prefix, variable.read))
 
 
 def _sent_value(worker: int, variable: Variable) -> TensorRef:
@@ -77,7 +79,12 @@ def is_merged(variable: Variable, plan: Plan) -> bool:
 
 
 def broadcast_targets(variable: Variable, plan: Plan) -> range:
-    """The workers whose copy of a variable is not the source's."""
+    """The workers whose copy of a variable is not the source's.
+
+    None has a copy of one that is on a server.
+    """
+    if variable.name in plan.job.served:
+        return range(0)
     own_source = plan.consequences.evaluation and variable.name in plan.job.local
     return range(0 if own_source else 1, plan.workers)
 
@@ -109,7 +116,7 @@ class _VariableOps:
         if merges:
             self._write_merged()
         if variable.name in plan.job.local and plan.consequences.evaluation:
-            value = merged_value(variable) if merges else value_on(0, variable)
+            value = merged_value(variable) if merges else value_on(plan, 0, variable)
             self._assign(refresh_op(variable), source_handle, value, self._home)
         placeholder = self._writer.add(
             restored_value(variable).op,

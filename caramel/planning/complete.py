@@ -5,9 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from caramel.analyzers.deferral import Deferrals
+from caramel.analyzers.serving import serving
 from caramel.core.consequences import Consequences
 from caramel.core.decision import Edge
-from caramel.core.facts import InputPipelines, LoopFrames, StateAccess, StateOrder, TrainingJob
+from caramel.core.facts import (
+    InputPipelines,
+    LoopFrames,
+    ReplicaState,
+    StateAccess,
+    StateOrder,
+    TrainingJob,
+)
 from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
 from caramel.planning.held_updates import held_updates
@@ -21,14 +29,17 @@ def complete(
     frames: LoopFrames,
     order: StateOrder,
     pipelines: InputPipelines,
+    state: ReplicaState,
 ) -> Plan:
     """The plan with all that follows from it; what it says of that already is left out.
 
     Args:
         order: how what the step reads and writes is ordered.
+        state: which values differ between workers.
 
     Raises:
         PlanError: a group cannot be deferred; says why.
+        UnsupportedOpError: parameter servers cannot do the step.
     """
     deferral = Deferrals(graph, job, access, frames, plan.job.gradients).of(plan.deferred)
     # Evaluation needs a copy of its own where variables differ between workers, or an input
@@ -41,7 +52,12 @@ def complete(
         input_reads=reads,
         held=held,
         # Also where `order` draws writes in: evaluation goes without those edges. And where
-        # something moves: reading a variable in a replica takes the token of the next step.
-        evaluation=order.draws_in_writes or differs or bool(deferral.moved),
+        # something moves: reading a variable in a replica takes the token of the next step. With
+        # servers it also has what is done once.
+        evaluation=order.draws_in_writes
+        or differs
+        or bool(deferral.moved)
+        or bool(plan.job.servers),
+        serving=serving(plan, graph, job, access, frames, state),
     )
     return dataclasses.replace(plan, consequences=consequences)

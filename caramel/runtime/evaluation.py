@@ -69,7 +69,7 @@ def _refuse_training(
     for fetch in flat:
         name = names.in_copy(variable_ops.source_prefix(job.plan), fetch.op)
         of_training = name not in job.graph or (
-            job.plan.workers > 1 and closure.intersection(consumers)
+            job.plan.is_distributed and closure.intersection(consumers)
         )
         if of_training:
             raise FeedError(

@@ -72,11 +72,11 @@ class SharedState:
             tensors = []
             for variable in chunk:
                 if worker is not None:
-                    tensors.append(variable_ops.value_on(worker, variable))
+                    tensors.append(variable_ops.value_on(self._plan, worker, variable))
                 elif variable_ops.is_merged(variable, self._plan):
                     tensors.append(variable_ops.merged_value(variable))
                 else:
-                    tensors.append(variable_ops.value_on(0, variable))
+                    tensors.append(variable_ops.value_on(self._plan, 0, variable))
             values = self._runner.run(tensors, [], {}, "reading variables")
             yield from zip((variable.name for variable in chunk), values, strict=True)
 
@@ -127,7 +127,7 @@ class SharedState:
 
         As on one device, updates that ran before the failure stay. Nothing may be pending.
         """
-        if self._torn:
+        if self._torn:  # variables on servers never are
             self.broadcast(
                 v for v in self._plan.job.variables if v.name not in self._plan.job.local
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from caramel.core.decision import Group
 from caramel.core.facts import SUM
@@ -15,7 +17,6 @@ from caramel.core.patterns import (
     Send,
     aligned_elements,
     chunk_sizes,
-    schedule,
 )
 from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.worker_writer import Desk, InGroup
@@ -48,49 +49,64 @@ class DenseSum(InGroup):
         super().__init__(desk, group, scope)
         self._plan = plan
         self._weight = plan.weight(plan.gradient(group.members[0]))
-        self._averages = scaled and self._weight != SUM
-        self._schedule: Schedule = schedule(
-            group.pattern, plan.workers, depth=group.depth, shift=group.shift
-        )
+        self._averages = scaled and self._weight != SUM and plan.workers > 1
+        self._schedule: Schedule = plan.schedule(group)
+        self._places = plan.aggregated_at(group)
         self._forwarded = _forwarded(self._schedule)
 
     def of(
         self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
-    ) -> list[list[TensorRef]]:
-        """The aggregated tensors on each worker, from the tensors of each worker."""
+    ) -> dict[int, list[TensorRef]]:
+        """The aggregated tensors at each place that has them, from the tensors of each worker."""
         if not any(spec.elements for spec in specs):
-            return [list(tensors) for tensors in parts]
+            return self._empty(parts, specs)
         # Slices that begin and end aligned share their buffer. So members that are no multiple of
         # 64 bytes, which are copied, come last.
         order = _aligned_first(specs)
         laid = [specs[number] for number in order]
         values, sizes = self._summed([[own[n] for n in order] for own in parts], laid)
-        return [
-            self._join(worker, values[worker], sizes, specs, order) for worker in range(len(parts))
-        ]
+        return {
+            place: self._join(place, values[place], sizes, specs, order) for place in self._places
+        }
 
-    def chunks_of(self, tensors: Sequence[TensorRef], spec: TensorSpec) -> list[list[TensorRef]]:
-        """The aggregated chunks on each worker of one vector, from the vector of each worker.
+    def _empty(
+        self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
+    ) -> dict[int, list[TensorRef]]:
+        """Tensors without elements, which are the same on all workers, and do not travel."""
+        if not any(place < 0 for place in self._places):
+            return {place: list(parts[place]) for place in self._places}
+        return {
+            place: [
+                self._desk.constant(place, np.zeros(spec.shape or ()), spec.dtype) for spec in specs
+            ]
+            for place in self._places
+        }
+
+    def chunks_of(
+        self, tensors: Sequence[TensorRef], spec: TensorSpec
+    ) -> dict[int, list[TensorRef]]:
+        """The aggregated chunks of one vector at each place that has them, from the vector of each
+        worker.
 
         So a part of a gradient that is a group of its own is left in chunks, for `split` to join
         all parts at once.
         """
         values, sizes = self._summed([[tensor] for tensor in tensors], [spec])
         specs = [TensorSpec(spec.dtype, (size,)) for size in sizes if size]
-        return [
-            self._desk.together(
-                self._name(worker, "aggregated", "0"),
-                worker,
-                [_present(c) for c, size in zip(chunks, sizes, strict=True) if size],
+        return {
+            place: self._desk.together(
+                self._name(place, "aggregated", "0"),
+                place,
+                [_present(c) for c, size in zip(values[place], sizes, strict=True) if size],
                 specs,
             )
-            for worker, chunks in enumerate(values)
-        ]
+            for place in self._places
+        }
 
     def _summed(
         self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
-    ) -> tuple[list[list[TensorRef | None]], tuple[int, ...]]:
-        """The aggregated chunks on each worker, None for empty ones, and their lengths."""
+    ) -> tuple[Mapping[int, Sequence[TensorRef | None]], tuple[int, ...]]:
+        """The aggregated chunks at each place, None for empty ones, and their lengths."""
         dtype = specs[0].dtype
         elements = sum(spec.elements or 0 for spec in specs)
         sizes = chunk_sizes(
@@ -99,10 +115,13 @@ class DenseSum(InGroup):
             dtype_bytes(dtype) or 1,
             smallest_bytes=self._group.smallest_chunk_bytes,
         )
-        whole, values = TensorSpec(dtype, (elements,)), []
+        whole = TensorSpec(dtype, (elements,))
+        values: dict[int, list[TensorRef | None]] = {
+            place: [None] * len(sizes) for place in self._places
+        }
         for worker, tensors in enumerate(parts):
             flat = self._ready(worker, self._own(worker, tensors, specs, whole), whole)
-            values.append(self._split(worker, flat, sizes, dtype))
+            values[worker] = self._split(worker, flat, sizes, dtype)
         self._run(values, sizes, dtype)
         return values, sizes
 
@@ -166,8 +185,10 @@ class DenseSum(InGroup):
 
     # The steps of the pattern
 
-    def _run(self, values: list[list[TensorRef | None]], sizes: Sequence[int], dtype: str) -> None:
-        """Carry out the schedule: afterwards `values[worker][chunk]` is the aggregated chunk."""
+    def _run(
+        self, values: dict[int, list[TensorRef | None]], sizes: Sequence[int], dtype: str
+    ) -> None:
+        """Carry out the schedule: afterwards `values[place][chunk]` is the aggregated chunk."""
         finishing = self._schedule.finishing()
         arrived: dict[tuple[int, int, int], TensorRef | None] = {}
         for number, step in enumerate(self._schedule.steps):

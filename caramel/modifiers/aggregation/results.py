@@ -17,11 +17,11 @@ def aggregated_tensors(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
 
 
 def aggregated_values(plan: Plan, worker: int) -> dict[TensorRef, TensorRef]:
-    """What is read in place of each tensor of each raw gradient."""
+    """What is read in place of each tensor of each raw gradient; of what a server has, there."""
     found = {
         raw: tensor
         for group in plan.decision.groups
-        for raw, tensor in _of_group(plan, group, worker)
+        for raw, tensor in _of_group(plan, group, _place(plan, group, worker))
     }
     if plan.decision.groups:
         for part in plan.decision.parts:
@@ -39,11 +39,18 @@ def arrival(plan: Plan, name: str, worker: int) -> str:
 
 def arrival_of(plan: Plan, group: Group, worker: int) -> str:
     """The same for a group of the plan."""
+    worker = _place(plan, group, worker)
     first = plan.gradient(group.members[0])
     if first.indices is not None:
         return _rows(first, group, worker)[0][1].op
     # All members of a group arrive together, so the first one stands for all.
     return in_group(group.name, worker, "aggregated", "0")
+
+
+def _place(plan: Plan, group: Group, worker: int) -> int:
+    """Where a worker, or whoever updates for it, has a group aggregated."""
+    place = plan.place(group)
+    return worker if place is None else place
 
 
 def _of_group(plan: Plan, group: Group, worker: int) -> list[tuple[TensorRef, TensorRef]]:

@@ -22,9 +22,10 @@ class SparseRows:
     def __init__(self, desk: Desk, plan: Plan, group: Group) -> None:
         self._desk, self._plan, self._group = desk, plan, group
 
-    def gather(self, gradient: AggregatedGradient) -> list[tuple[TensorRef, TensorRef]]:
-        """Values and row numbers of all workers on each, in worker order."""
+    def gather(self, gradient: AggregatedGradient) -> dict[int, tuple[TensorRef, TensorRef]]:
+        """Values and row numbers of all workers, in worker order, at each place that has them."""
         row = TensorSpec(gradient.spec.dtype, (None, *(gradient.spec.shape or ())[1:]))
+        index = TensorSpec(gradient.index_dtype, (None,))
         sent = []
         for worker in range(self._plan.workers):
             values, indices = self._local(worker, gradient)
@@ -32,35 +33,41 @@ class SparseRows:
                 # Rows of equal numbers are added up first, so that fewer are sent.
                 values, indices = self._merged(worker, values, indices, gradient)
             values = self._weighed(worker, values, row)
-            index = TensorSpec(gradient.index_dtype, (None,))
             sent.append(
                 (
                     self._ready(worker, "values", values, row),
                     self._ready(worker, "indices", indices, index),
                 )
             )
-        gathered = []
-        for worker in range(self._plan.workers):
-            axis = self._desk.constant(worker, 0, "int32")
-            joined = []
-            for position, (name, spec) in enumerate((("values", row), ("indices", None))):
-                joined.append(
-                    self._add(
-                        worker,
-                        f"gathered_{name}",
-                        "ConcatV2",
-                        [*(pair[position] for pair in sent), axis],
-                        [spec] if spec is not None else [],
-                        T=gradient.spec.dtype if spec is not None else gradient.index_dtype,
-                        N=self._plan.workers,
-                        Tidx="int32",
-                    )
-                )
-            gathered.append((joined[0], joined[1]))
-        return gathered
+        return {
+            place: (
+                self._joined(place, "values", [values for values, _ in sent], row),
+                self._joined(place, "indices", [indices for _, indices in sent], index),
+            )
+            for place in self._plan.aggregated_at(self._group)
+        }
 
-    def add_up(self, gradient: AggregatedGradient) -> list[tuple[TensorRef, TensorRef]]:
-        """Aggregated rows that any worker touched, with their numbers.
+    def _joined(
+        self, place: int, name: str, parts: Sequence[TensorRef], spec: TensorSpec
+    ) -> TensorRef:
+        """What all workers have sent, one after the other."""
+        full_name = f"gathered_{name}"
+        if len(parts) == 1:
+            return self._add(place, full_name, "Identity", parts, [spec], T=spec.dtype)
+        axis = self._desk.constant(place, 0, "int32")
+        return self._add(
+            place,
+            full_name,
+            "ConcatV2",
+            [*parts, axis],
+            [spec],
+            T=spec.dtype,
+            N=len(parts),
+            Tidx="int32",
+        )
+
+    def add_up(self, gradient: AggregatedGradient) -> dict[int, tuple[TensorRef, TensorRef]]:
+        """Aggregated rows that any worker touched, with their numbers, at each place that has them.
 
         Whole matrices are added up, and beside them how many times each row occurs, so that exactly
         the rows that any worker touched are updated.
@@ -77,10 +84,10 @@ class SparseRows:
         counted = DenseSum(self._desk, self._plan, self._group, scope=("rows",), scaled=False).of(
             touched, [_row_flags(gradient)]
         )
-        return [
-            self._touched_rows(worker, summed[worker][0], counted[worker][0], gradient)
-            for worker in range(self._plan.workers)
-        ]
+        return {
+            place: self._touched_rows(place, summed[place][0], counted[place][0], gradient)
+            for place in self._plan.aggregated_at(self._group)
+        }
 
     # Parts
 
@@ -133,7 +140,7 @@ class SparseRows:
     def _weighed(self, worker: int, values: TensorRef, row: TensorSpec) -> TensorRef:
         """The values times the worker's share of the mean."""
         weight = self._plan.weight(self._plan.gradient(self._group.members[0]))
-        if weight == SUM:
+        if weight == SUM or self._plan.workers == 1:
             return values
         own = share(worker, weight)
         number = self._desk.constant(worker, self._plan.workers, SHARE_DTYPE)

@@ -60,7 +60,7 @@ class Desk:
     """Writes nodes on workers; equal constants are one node."""
 
     def __init__(self, writer: GraphWriter, plan: Plan) -> None:
-        self._writer, self._devices = writer, plan.job.devices
+        self._writer, self._devices = writer, plan.job.places
         self._constants: dict[tuple[Any, ...], TensorRef] = {}
         self._shares: dict[tuple[int, str, str], TensorRef] = {}
         self._plan = plan
@@ -74,7 +74,7 @@ class Desk:
         outputs: Sequence[TensorSpec],
         **attributes: Any,
     ) -> TensorRef:
-        """Add a node on a worker's device."""
+        """Add a node on the device of a worker, or of a server's place."""
         return self._writer.add(
             name, kind, inputs, device=self._devices[worker], outputs=outputs, **attributes
         )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from caramel.core.names import Copy, in_replica
-from caramel.modifiers.variable_copies import ops_of, remember
+from caramel.core.names import Copy
+from caramel.modifiers.variable_copies import copies, ops_of, original_of, remember
 from caramel.runtime.execution.runner import Runner, VariantRunner
 from caramel.runtime.job import Job
 
@@ -55,11 +55,7 @@ class Remembered:
 
     def _add(self) -> None:
         plan, nodes = self._job.plan, tf.compat.v1.GraphDef()
-        handles = {
-            in_replica(worker, variable.handle)
-            for worker in range(plan.workers)
-            for variable in plan.job.variables
-        }
+        handles = {original_of(plan, worker, variable) for worker, variable in copies(plan)}
         parts = self._job.graph.parts
         nodes.ParseFromString(next(p.graph_def for p in parts if p.variant == self._variant))
         found = {node.name: node for node in nodes.node if node.name in handles}

@@ -67,7 +67,7 @@ class Runner:
         self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
         self._devices = tuple(devices)
         self._tasks = [task_of(device) for device in devices]
-        self._different_tasks = list(dict.fromkeys(self._tasks))
+        self._different_tasks = list(dict.fromkeys([*self._tasks, *cluster.server_devices]))
         self._sent = 0  # how many parts of the graph
         self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
         self._calls: dict[Any, GraphCall] = {}
@@ -277,7 +277,8 @@ class Runner:
         """Start or reach the servers; returns the session's target."""
         cluster = self._cluster
         if cluster.kind == "embedded":
-            return embedded_servers(cluster.size, config=config).target
+            servers = len(cluster.servers)
+            return embedded_servers(cluster.size, parameter_servers=servers, config=config).target
         if cluster.task:
             raise ClusterError(
                 f"this process is {cluster.describe(cluster.task)}, but worker 0 drives the job; "

@@ -57,6 +57,7 @@ class PlanExecutor:
         self._late = LateFetches(_ordered(job.context.op_graph, plan), plan, job.access)
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
         self._targets = step_ops(plan)
+        self._absent = frozenset(plan.consequences.serving.absent)
         self._comparison = FactorComparison(plan)
         self._steps = 0
         self._counted = plan.job.examples is not None and plan.workers > 1 and plan.counts_examples
@@ -177,6 +178,12 @@ class PlanExecutor:
             for tensor, value in feeds.values[worker].items()
         }
         fed |= self._share_feeds(feeds.examples)
+        at_home = self._plan.consequences.serving.kept_at_home
+        fed |= {  # what is done once is fed what all workers are
+            names.tensor_in_copy(names.EVALUATION, tensor): value
+            for tensor, value in feeds.values[0].items()
+            if tensor.op in at_home
+        }
         tensors = [
             self._tensor_on(worker, fetch.tensor)
             for fetch in flat
@@ -189,7 +196,7 @@ class PlanExecutor:
         extra = [f.op for f in flat if f.tensor is None and not self._late.is_of_step(f.op)]
         targets = [
             *self._targets,
-            *(names.in_replica(worker, op) for op in extra for worker in workers),
+            *(self._op_on(worker, op) for op in extra for worker in workers),
         ]
         if is_compared:
             tensors += [names.factor_checksums(worker) for worker in workers]
@@ -256,5 +263,11 @@ class PlanExecutor:
             return replaced
         variable = self._plan.job.variable_of_handle.get(tensor.op)
         if variable is not None:
-            return variable_ops.value_on(worker, variable)
-        return names.tensor_in_replica(worker, tensor)
+            return variable_ops.value_on(self._plan, worker, variable)
+        return TensorRef(self._op_on(worker, tensor.op), tensor.index)
+
+    def _op_on(self, worker: int, op: str) -> str:
+        """Where an op of the single-device graph is: in the replica, or where it is done once."""
+        if op in self._absent and op in self._plan.consequences.serving.kept_at_home:
+            return names.in_copy(names.EVALUATION, op)
+        return names.in_replica(worker, op)

@@ -1,0 +1,74 @@
+"""The front for users: a model whose variables live on parameter servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from caramel.analyzers.analysis import Analyzer
+from caramel.capture.context import Context
+from caramel.cluster.cluster import Cluster
+from caramel.core.plan import Plan
+from caramel.core.planned_job import SparseMethod
+from caramel.core.train_steps import StepName
+from caramel.models.model import Model
+from caramel.models.options import ModelOptions
+from caramel.planning.options import Options
+
+
+class PSModel(Model):
+    """A training job over many workers whose variables live on parameter servers.
+
+    Workers receive the parameters, compute, and send raw gradients. Servers add these up in the
+    order of the workers, and update once. So a step gives the bits of `ARModel` with the pattern
+    "shuffle". What workers gather from their own examples (moving averages) stays with them.
+
+    Args:
+        context: the single-device job.
+        workers: how many workers to embed in this process, or a `Cluster`, a
+            `tf.train.ClusterSpec` or a mapping of both jobs, or a list of the workers' addresses.
+        parameter_servers: how many servers to embed, or a list of their addresses; None where
+            `workers` has them.
+        sparse: how sparse gradients are: "gather" sends their rows, "dense" whole matrices.
+        device_list: a device for each replica, in place of one replica on each worker.
+        plan: a plan to carry out in place of a new one, as `PSModel.plan` or `Plan.from_json` gave
+            it, perhaps with other pulls. If the job has several steps, a mapping by step.
+        analyzers: functions from facts to a fact that replace or add to the built-in ones.
+        verbose: print each part of the build with its time.
+        check: look at the rewritten graph, at some cost; should it be broken, the error names the
+            modifier that did it.
+
+    Attributes:
+        steps, plan, windows, variants, traffic: see `ARModel`.
+
+    Raises:
+        GraphError: the job cannot be distributed.
+        ClusterError: the workers or servers are described wrongly, or there are no servers.
+        PlanError: there are more servers than parameters, or a plan that does not fit the job.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        workers: Any,
+        parameter_servers: Any = None,
+        *,
+        sparse: SparseMethod = "gather",
+        device_list: Sequence[str] | None = None,
+        plan: Plan | Mapping[StepName, Plan] | None = None,
+        analyzers: Sequence[Analyzer] | None = None,
+        verbose: bool = False,
+        check: bool = False,
+    ) -> None:
+        options = ModelOptions(
+            Options(planner="plain"),
+            sparse=sparse,
+            device_list=device_list,
+            plan=plan,
+            marks=False,
+            analyzers=tuple(analyzers or ()),
+            verbose=verbose,
+            check=check,
+        )
+        cluster = Cluster.coerce_with_servers(workers, parameter_servers)
+        super().__init__(context, cluster, options)

@@ -1,0 +1,76 @@
+"""Which server has which variables?
+
+A parameter and the slots that its update touches are together, since one op updates them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from caramel.core.decision import Owner
+from caramel.core.errors import PlanError
+from caramel.core.facts import StateAccess, Variable
+from caramel.core.planned_job import PlannedJob
+
+
+def owners(job: PlannedJob, access: StateAccess) -> tuple[Owner, ...]:
+    """A server for each variable that is on one, balanced by the bytes of what travels.
+
+    The longest first, each to the server that has the fewest bytes; ties go by name, and to the
+    first server.
+
+    Raises:
+        PlanError: some servers would have nothing to do; names them.
+    """
+    served = [variable for variable in job.variables if variable.name in job.served]
+    together = _together(served, access)
+    sizes = {names: _sent_bytes(job, names) for names in together}
+    loads = [0] * len(job.servers)
+    found: dict[str, int] = {}
+    for names in sorted(together, key=lambda names: (-sizes[names], names)):
+        server = loads.index(min(loads))
+        # What travels nowhere (a counter) makes no load, but is somewhere.
+        loads[server] += sizes[names]
+        found.update(dict.fromkeys(names, server))
+    idle = [job.servers[server] for server, load in enumerate(loads) if not load]
+    if idle and served:
+        raise PlanError(
+            f"{len(job.servers)} parameter servers are too many: {', '.join(idle)} would have no "
+            f"parameter to serve, since there are {sum(size > 0 for size in sizes.values())} that "
+            "can be apart; leave them out"
+        )
+    return tuple(Owner(variable.name, found[variable.name]) for variable in served)
+
+
+def _sent_bytes(job: PlannedJob, names: Iterable[str]) -> int:
+    """Bytes of the parameters among variables."""
+    gradients = (job.gradient_of[name] for name in names if name in job.gradient_of)
+    return sum(gradient.bytes for gradient in gradients)
+
+
+def _together(variables: Sequence[Variable], access: StateAccess) -> list[tuple[str, ...]]:
+    """The variables in sets, sorted, of which no op touches variables of two."""
+    first: dict[str, str] = {variable.name: variable.name for variable in variables}
+
+    def root(name: str) -> str:
+        while first[name] != name:
+            first[name] = name = first[first[name]]
+        return name
+
+    for touched in _touched(access).values():
+        roots = sorted({root(name) for name in touched if name in first})
+        for other in roots[1:]:
+            first[other] = roots[0]
+    found: dict[str, list[str]] = {}
+    for name in sorted(first):
+        found.setdefault(root(name), []).append(name)
+    return [tuple(names) for names in found.values()]
+
+
+def _touched(access: StateAccess) -> Mapping[str, frozenset[str]]:
+    """The variables that each op reads or writes."""
+    nothing: frozenset[str] = frozenset()
+    return {
+        name: access.reads.get(name, nothing) | access.writes.get(name, nothing)
+        for name in dict.fromkeys([*access.reads, *access.writes])
+    }
