@@ -41,10 +41,10 @@ _HOME = {
 
 __all__ = [
     "ARModel",
-    "PSModel",
     "CaramelError",
     "Cluster",
     "Context",
+    "PSModel",
     "Plan",
     "ReplanSettings",
     "Session",

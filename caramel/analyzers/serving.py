@@ -45,10 +45,15 @@ def serving(
     """
     if not plan.job.servers:
         return Serving()
-    return _Serving(plan, graph, job, access, frames, state).found()
+    return ServedStep(plan, graph, job, access, frames, state).serving()
 
 
-class _Serving:
+class ServedStep:
+    """A step with parameter servers: what of it is done once, and what by each worker.
+
+    Args: as for `serving`.
+    """
+
     def __init__(
         self,
         plan: Plan,
@@ -73,8 +78,12 @@ class _Serving:
             for consumer in gradient.consumers
         }
 
-    def found(self) -> Serving:
-        """All of it."""
+    def serving(self) -> Serving:
+        """What the rewrite has to know.
+
+        Raises:
+            UnsupportedOpError: a worker would need in the step what is computed once in it.
+        """
         home = self._home
         absent = self._absent
         remote = tuple(self._remote())
@@ -123,6 +132,7 @@ class _Serving:
     def _updated(self) -> frozenset[str]:
         """Ops whose values there are only where the updates are."""
         roots = {consumer for _, consumer in self._cut} - self._of_workers
+        roots |= {name for ops in self._writers.values() for name in ops}
         for variable, writers in self._writers.items():
             behind = self._descendants(writers)
             for name, read in self._access.reads.items():
@@ -238,9 +248,7 @@ class _Serving:
     @cached_property
     def _absent(self) -> set[str]:
         """What replicas lack: updates, what is computed from them, what only those need."""
-        roots = set(self._updated)
-        roots |= {name for ops in self._writers.values() for name in ops}
-        found = set(roots)
+        found = set(self._updated)
         waiting = [s for name in found for s in self._graph[name].sources]
         while waiting:
             name = waiting.pop()
@@ -255,7 +263,7 @@ class _Serving:
         return found - {self._plan.job.loss}
 
     @cached_property
-    def _worker_step(self) -> set[str]:
+    def of_worker(self) -> set[str]:
         """All that a step does on each worker."""
         found: set[str] = set()
         waiting = [*self._worker_results(), self._plan.job.loss]
@@ -299,7 +307,7 @@ class _Serving:
                     whole.add(variable)
         for variable, ops in rows.items():
             if variable not in whole:
-                yield from (Remote(name, variable, name in self._worker_step) for name in ops)
+                yield from (Remote(name, variable, name in self.of_worker) for name in ops)
 
     def _readings(self, remote: Collection[str]) -> Iterator[Reading]:
         """The variables whose values workers have to have, and what waits for them."""
@@ -314,7 +322,7 @@ class _Serving:
             for variable in self._touched(name):
                 outer = outermost(self._graph, self._frames, name, self._taken(name, variable))
                 waiting.setdefault(variable, {})[outer] = None
-                if name in self._worker_step:
+                if name in self.of_worker:
                     of_step.add(variable)
         for variable, ops in waiting.items():
             yield Reading(variable, tuple(ops), variable in of_step)

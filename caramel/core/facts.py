@@ -532,6 +532,18 @@ class NetworkModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TransferTimes:
+    """How long does a channel carry each variable that a worker receives from a server?
+
+    Attributes:
+        seconds: the least over the traced steps and workers, by the variable's name, without the
+            time in which others were on the same channel.
+    """
+
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class ActivationOrder:
     """In which order do raw gradients get ready? Parameters, first to last."""
 

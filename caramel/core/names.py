@@ -253,9 +253,21 @@ def pulled(worker: int, variable: str) -> str:
     return added(worker, "pulled", variable)
 
 
-def is_pulled_from(op: str) -> bool:
-    """Whether a node is what a server sends of a variable to a worker."""
-    return is_added(op) and op.split("/", 3)[2:3] == ["pull"]
+class PullName(NamedTuple):
+    """What the name of what a server sends of a variable to a worker tells."""
+
+    server: int
+    worker: int
+    variable: str
+
+
+def pull_of(op: str) -> PullName | None:
+    """What a server sends to a worker, told from a node's name; None if it is no pull."""
+    parts = op.split("/", 4)
+    if len(parts) < 5 or parts[0] != _CARAMEL or parts[2] != "pull":
+        return None
+    server = server_at(_place(parts[1])) if _is_replica_prefix(parts[1]) else None
+    return None if server is None else PullName(server, int(parts[3]), parts[4])
 
 
 def is_pulled(op: str) -> bool:

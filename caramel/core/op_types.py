@@ -121,6 +121,8 @@ QUEUES = frozenset(
 # Control flow whose branches and bodies are functions, and whose ops are stateful.
 FUNCTIONAL_CONTROL_FLOW = frozenset({"If", "Case", "While"})
 
+FUNCTIONAL_LOOPS = frozenset({"While", "StatelessWhile"})
+
 # Conditionals whose branches are functions; their first input says which is called.
 CONDITIONALS = frozenset({"If", "StatelessIf", "Case", "StatelessCase"})
 

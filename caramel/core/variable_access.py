@@ -48,9 +48,15 @@ def handle_of(graph: OpGraph, tensor: TensorRef) -> str:
     """The op that first put out what arrives as `tensor` through passing ops."""
     seen: set[str] = set()
     op = graph[tensor.op]
-    while op.kind in op_types.PASS_THROUGH and op.inputs and op.name not in seen:
+    while op.name not in seen:
         seen.add(op.name)
-        op = graph[op.inputs[0].op]
+        if op.kind in op_types.PASS_THROUGH and op.inputs:
+            tensor = op.inputs[0]
+        elif op.kind in op_types.FUNCTIONAL_LOOPS and tensor.index < len(op.inputs):
+            tensor = op.inputs[tensor.index]  # it puts out what comes in, in the same order
+        else:
+            break
+        op = graph[tensor.op]
     return op.name
 
 

@@ -13,6 +13,7 @@ from caramel.core.planned_job import SparseMethod
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
+from caramel.planning.all_reduce_planner import AllReducePlanner
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern_choice import AUTO
 from caramel.runtime.control.drift import Replan
@@ -120,7 +121,7 @@ class ARModel(Model):
             factors=factors,
         )
         options = ModelOptions(
-            planning,
+            AllReducePlanner(planning),
             profile=profile,
             replan=replan,
             sparse=sparse,

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from caramel.core.errors import ProfileError
-from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.facts import NetworkModel, TimingTable, TransferTimes
 from caramel.core.graph import OpGraph
-from caramel.core.names import is_added, without_prefix, without_variant, worker_of
+from caramel.core.names import is_added, pull_of, without_prefix, without_variant, worker_of
+from caramel.core.planned_job import PlannedJob
 from caramel.core.timeline import Span, Timeline
+from caramel.planning.ordering.transfer_spans import TransferSpan, transfer_times_s
 from caramel.runtime.traces.op_times import factor_bytes, op_seconds, timing_table
 from caramel.runtime.traces.step_timeline import timeline_of
 from caramel.simulation.network_model import assumed_network
@@ -95,6 +97,33 @@ def observed_network(
     # one has less than half of its rate, something on its way is slow, and all wait for that.
     rate = slowest if slowest * _MUCH_FASTER < fastest else fastest
     return assumed_network(len(devices), rate, min(small, default=_USUAL_LATENCY_S))
+
+
+def observed_transfers(steps: Sequence[Sequence[Any]], job: PlannedJob) -> TransferTimes:
+    """For how long channels carry what workers receive from servers: the least over all steps.
+
+    Args:
+        steps: for each step the `StepStats` protos of its calls.
+        job: says who the workers and servers are.
+
+    Raises:
+        ProfileError: no transfer was seen.
+    """
+    least: dict[str, float] = {}
+    for calls in steps:
+        timeline = timeline_of(calls, job.devices, servers=job.servers)
+        spans = [span for span in timeline.spans if span.resource == "receive"]
+        for worker in range(len(job.devices)):
+            own = [
+                TransferSpan(pull.variable, str(pull.server), span.begin_s, span.end_s)
+                for span in spans
+                if span.worker == worker and (pull := pull_of(span.name)) is not None
+            ]
+            for variable, seconds in transfer_times_s(own).items():
+                least[variable] = min(seconds, least.get(variable, seconds))
+    if not least:
+        raise ProfileError("no variable was seen on its way from a server in the traced steps")
+    return TransferTimes(least)
 
 
 def _rates(timeline: Timeline, workers: int) -> Iterator[tuple[int, float]]:

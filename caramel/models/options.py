@@ -13,7 +13,7 @@ from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.profile import Profile
 from caramel.core.train_steps import StepName, told
-from caramel.planning.options import Options
+from caramel.planning.step_planner import StepPlanner
 from caramel.runtime.control.drift import Replan
 
 Given = TypeVar("Given")
@@ -25,13 +25,13 @@ class ModelOptions:
     """What the user has chosen; `ARModel` says what each of these is.
 
     Attributes:
-        planning: who plans, and what may be planned.
+        planner: who plans, and what may be planned.
 
     Raises:
         PlanError: something cannot be, by itself or together with something else.
     """
 
-    planning: Options
+    planner: StepPlanner
     profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None
     replan: Replan = "never"
     sparse: SparseMethod = "gather"
@@ -47,7 +47,7 @@ class ModelOptions:
             raise PlanError(f"sparse must be 'gather' or 'dense', not {self.sparse!r}")
         if self.replan not in get_args(Replan):
             raise PlanError(f"replan must be 'never' or 'auto', not {self.replan!r}")
-        if self.replan == "auto" and (self.plan is not None or not self.planning.plans):
+        if self.replan == "auto" and (self.plan is not None or not self.planner.plans):
             why = "a plan is given" if self.plan is not None else "nothing is planned"
             raise PlanError(f"replan='auto' cannot plan again where {why}: leave it out")
 

@@ -12,8 +12,9 @@ from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
-from caramel.models.options import ModelOptions
-from caramel.planning.options import Options
+from caramel.models.options import GivenProfile, ModelOptions
+from caramel.planning.serving.planner import Ordering, ServingPlanner
+from caramel.runtime.control.drift import Replan
 
 
 class PSModel(Model):
@@ -29,6 +30,19 @@ class PSModel(Model):
             `tf.train.ClusterSpec` or a mapping of both jobs, or a list of the workers' addresses.
         parameter_servers: how many servers to embed, or a list of their addresses; None where
             `workers` has them.
+        ordering: in which order workers receive parameters. "search" takes the one that is
+            predicted to make steps the shortest, "tac" and "tic" follow TicTac with and without
+            measured times, "execution_ordering" the paper of that name, "random" a random one; with
+            None they come in any order, another in each step. What needs times is made by TIC until
+            the job has measured some of its first steps, unless there is a profile. With trials,
+            no order at all takes its turn, too, and the fastest stays.
+        in_flight_bytes: how many bytes of parameters may be on their way from a server to a worker
+            at a time; by default as many as usually are best. With 0 each waits for the one before,
+            so that there is exactly one order, at some cost.
+        profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. If
+            the job has several steps, a mapping by step.
+        replan: "auto" plans again from fresh measurements when steps take much longer than
+            expected; "never" only says so.
         sparse: how sparse gradients are: "gather" sends their rows, "dense" whole matrices.
         device_list: a device for each replica, in place of one replica on each worker.
         plan: a plan to carry out in place of a new one, as `PSModel.plan` or `Plan.from_json` gave
@@ -53,6 +67,10 @@ class PSModel(Model):
         workers: Any,
         parameter_servers: Any = None,
         *,
+        ordering: Ordering | None = "search",
+        in_flight_bytes: int | None = None,
+        profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None,
+        replan: Replan = "never",
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
         plan: Plan | Mapping[StepName, Plan] | None = None,
@@ -60,8 +78,11 @@ class PSModel(Model):
         verbose: bool = False,
         check: bool = False,
     ) -> None:
+        cluster = Cluster.coerce_with_servers(workers, parameter_servers)
         options = ModelOptions(
-            Options(planner="plain"),
+            ServingPlanner(cluster.server_devices, ordering, in_flight_bytes),
+            profile=profile,
+            replan=replan,
             sparse=sparse,
             device_list=device_list,
             plan=plan,
@@ -70,5 +91,4 @@ class PSModel(Model):
             verbose=verbose,
             check=check,
         )
-        cluster = Cluster.coerce_with_servers(workers, parameter_servers)
         super().__init__(context, cluster, options)

@@ -15,24 +15,25 @@ from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
 from caramel.core.util.disk_cache import drop_plan, keep_plan
-from caramel.models.facts_from_traces import observed_network, observed_timing
+from caramel.models.facts_from_traces import (
+    observed_network,
+    observed_timing,
+    observed_transfers,
+)
 from caramel.models.options import ModelOptions
 from caramel.models.planned import PlannedStep
 from caramel.models.scalar_scales import ScalarScales
 from caramel.models.variants import OWN, Variants
 from caramel.planning.candidate import Candidate
-from caramel.planning.choose import Decision, choose
+from caramel.planning.choose import Decision
 from caramel.planning.compatibility import decides_alike
-from caramel.planning.options import Options
-from caramel.planning.worth_a_trial import PLAIN, worth_a_trial
+from caramel.planning.step_planner import StepPlanner
+from caramel.planning.worth_a_trial import PLAIN
 from caramel.runtime.job import Job, LivePlanning, PlanSource, Variant
 from caramel.runtime.stalls.diagnosis import Forecast
 
 if TYPE_CHECKING:
     from caramel.models.steps import Steps
-
-LIVE_BUDGET_TASKS = 400_000
-"""Simulated tasks while training waits: some three to five seconds."""
 
 WORTH_PLANNING = 0.98
 """A plan made while the job runs is tried if it is predicted to take at most this part of the plain
@@ -55,7 +56,7 @@ def plan_from_traces(
     traces: Sequence[Sequence[Any]],
     clock_offsets_s: Sequence[float],
     step: PlannedStep,
-    options: Options,
+    planner: StepPlanner,
     cores: int | None = None,
 ) -> Decision:
     """What is decided from traced steps of a running job.
@@ -64,17 +65,21 @@ def plan_from_traces(
         traces: for each step the `StepStats` protos of its calls.
         clock_offsets_s: by how much each worker's clock is ahead of the first one's.
         step: what they are steps of.
-        options: how to plan.
+        planner: how to plan.
         cores: how many each worker's processor has, if that is known.
 
     Raises:
         ProfileError: nothing can be learnt from the traces.
     """
-    devices = step.plain.job.devices
-    timing = observed_timing(traces, step.known.graph, devices, cores)
-    network = observed_network(traces, devices, clock_offsets_s)
-    live = dataclasses.replace(options, budget_tasks=LIVE_BUDGET_TASKS)
-    return choose(step.plain, step.known.analysis([*step.known.measured, timing, network]), live)
+    job = step.plain.job
+    facts: list[Any] = [
+        observed_timing(traces, step.known.graph, job.devices, cores),
+        observed_network(traces, job.devices, clock_offsets_s),
+    ]
+    if job.servers:
+        facts.append(observed_transfers(traces, job))
+    analysis = step.known.analysis([*step.known.measured, *facts])
+    return planner.while_training().choose(step.plain, analysis)
 
 
 class PlanChoice(PlanSource):
@@ -104,7 +109,7 @@ class PlanChoice(PlanSource):
         steps: Steps,
     ) -> None:
         self._name, self._step, self._variants = name, step, variants
-        self._options, self._again = options.planning, options.replan == "auto"
+        self._planner, self._again = options.planner, options.replan == "auto"
         self._cores, self._steps = cores, steps
         self._scales = ScalarScales(step.known)
         self._cache_key = step.cache_key
@@ -176,12 +181,11 @@ class PlanChoice(PlanSource):
 
     def live_planning(self) -> LivePlanning | None:
         """What a session that begins now is to plan; None for nothing."""
-        if self._step.is_given or not self._options.plans or self._step.plain.workers == 1:
+        if self._step.is_given or not self._planner.plans or not self._step.plain.is_distributed:
             return None
-        searches = self._options.planner == "search"
         forecast = self.forecast(self.first)
         return LivePlanning(
-            begins=searches and self.decision.outlook is None,
+            begins=self._planner.wants_times(self.decision),
             again=self._again,
             expected_s=None if forecast is None else forecast.step_s,
         )
@@ -195,7 +199,7 @@ class PlanChoice(PlanSource):
         """
         is_asked = all_known or not (self._is_chosen or self._users_own)
         if is_asked and self._worth_a_trial is None and not self._is_chosen:
-            self._worth_a_trial = self._named(worth_a_trial(self.decision))
+            self._worth_a_trial = self._named(self._planner.worth_a_trial(self.decision))
         names = [self.first]
         if all_known:
             names += self._variants
@@ -226,7 +230,7 @@ class PlanChoice(PlanSource):
         planned = [name for name in unfactored if name not in plain]
         if not planned:
             planned = [self._variants.unfactored(running)]
-        self._options = dataclasses.replace(self._options, factors=False)
+        self._planner = self._planner.without_factors()
         self._are_factors_left, self._is_chosen = True, False
         self.first, *self._worth_a_trial = dict.fromkeys([*planned, *unfactored])
         self.go_on(self.first)
@@ -249,7 +253,7 @@ class PlanChoice(PlanSource):
             traces,
             clock_offsets_s,
             self._step,
-            self._options,
+            self._planner,
             self._cores,
         )
         if self._cache_key is not None:  # it stands for facts that hold no longer
@@ -262,9 +266,9 @@ class PlanChoice(PlanSource):
                 self.decision = dataclasses.replace(decision, plan=run)
                 return [], self._expected_s()
             decision = dataclasses.replace(decision, plan=decision.plain)
-        plans = {PLAIN: decision.plain, **worth_a_trial(decision)}
+        plans = {PLAIN: decision.plain, **self._planner.worth_a_trial(decision)}
         if not decides_alike(decision.plan, decision.plain):
-            name = SEARCHED if found is not None else self._options.planner
+            name = SEARCHED if found is not None else self._planner.name
             plans = {name: decision.plan, **plans}
         self.decision, self._worth_a_trial = decision, self._named(plans)
         others = [name for name in self._worth_a_trial if name != running]

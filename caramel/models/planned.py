@@ -34,11 +34,10 @@ from caramel.core.version import __version__
 from caramel.models.facts import JobFacts, KnownStep
 from caramel.models.options import ModelOptions
 from caramel.models.scalar_scales import scales_of_tensors
-from caramel.planning.choose import Decision, choose, known_windows
+from caramel.planning.choose import Decision, known_windows
 from caramel.planning.compatibility import check_edges, check_fit, check_fused, kept_apart
 from caramel.planning.complete import complete
 from caramel.planning.plain import plain_plan
-from caramel.planning.serving.served_plan import served_plan
 
 _log = logging.getLogger(__name__)
 
@@ -90,40 +89,24 @@ def plan_step(
         GraphError: the step cannot be distributed.
         PlanError: `given` does not fit the job, or an unknown method is asked for.
     """
-    analysis, planning = step.facts.analysis, options.planning
+    analysis, planner = step.facts.analysis, options.planner
     tell_order(step.context.op_graph, step.get(StateOrder))
     if len(job.devices) > 1:
         _tell_conditions(step.get(Merging))
-    plain = _plain_plan(step, job, options, stopwatch)
-    if job.cluster.servers:
-        plain = served_plan(
-            plain,
-            job.cluster.server_devices,
-            step.graph,
-            step.context.job,
-            step.get(StateAccess),
-            step.get(LoopFrames),
-            step.get(ReplicaState),
-            sparse=options.sparse,
-        )
+    plain = planner.plain(
+        _plain_plan(step, job, options, stopwatch), step.analysis(), options.sparse
+    )
     key = None
     if given is None:
         if step.measured and options.plan is None and not options.analyzers:
             key = _cache_key(step, job, options)
-        if job.cluster.servers:
-            decision = Decision(plain, "unordered", plain)
-        else:
-            decision = choose(plain, analysis, planning, kept=_kept_plan(key, plain, step))
+        decision = planner.choose(plain, analysis, _kept_plan(key, plain, step))
         plan = _completed(decision.plan, step)
     else:
         plan = _fitted(given, plain, step)
-        unplanned = dataclasses.replace(planning, planner="plain")
-        if job.cluster.servers:
-            decision = Decision(plain, "given", plain)
-        else:
-            decision = choose(plain, analysis, unplanned)  # what is known of the job
+        decision = planner.unplanned().choose(plain, analysis)  # what is known of the job
         decision = dataclasses.replace(decision, plan=plan, source="given")
-    if planning.plans and planning.scheduling and plain.workers > 1:
+    if planner.may_defer and plain.workers > 1:
         tell_lost_overlap(step.context.op_graph, step.context.job, analysis, plain.job.gradients)
     stopwatch.tell(f"the plan is {decision.source}")
     stopwatch.note("plan")
@@ -145,7 +128,7 @@ def _plain_plan(
         step.get(ReplicaState),
         step.get(InputPipelines),
         devices=job.devices,
-        pattern=options.planning.pattern,
+        pattern=options.planner.pattern,
         sparse=options.sparse,
         marks=options.marks,
         weights=weights,
@@ -184,7 +167,7 @@ def _kept_plan(key: str | None, plain: Plan, step: KnownStep) -> Plan | None:
 def _cache_key(step: KnownStep, facts: JobFacts, options: ModelOptions) -> str:
     """Under what the plan of a step is kept that proves the fastest."""
     job = step.context.job
-    known = (*step.measured, facts.devices, options.planning, options.sparse, __version__)
+    known = (*step.measured, facts.devices, options.planner, options.sparse, __version__)
     known += (job.train_op, job.loss, job.reduction, job.loss_weight, sorted(job.replicated_feeds))
     return digest(graph_hash(step.context.graph_def), *map(repr, (*known, facts.cluster.where)))
 

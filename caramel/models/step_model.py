@@ -86,7 +86,7 @@ class StepModel:
                 f"{ReplanSettings().first_after} steps of training with planner='search'"
             )
         measured = (measured,) if isinstance(measured, Timeline) else measured
-        planner = self._options.planning.planner
+        planner = self._options.planner.name
         explanation = explain(
             self._plan_of(measured),
             self.decision.outlook,

@@ -121,6 +121,5 @@ class Steps:
         steps, options = self._facts.steps, self._options
         known = joint_facts(steps[name], steps.values(), joined, fetched)
         if self.own[name].is_given:  # what the user decides is not planned
-            planning = dataclasses.replace(options.planning, planner="plain")
-            options = dataclasses.replace(options, planning=planning)
+            options = dataclasses.replace(options, planner=options.planner.unplanned())
         return self._made(name, known, options)

@@ -18,7 +18,7 @@ from caramel.core.names import (
     is_added,
     is_in_evaluation,
     is_pulled,
-    is_pulled_from,
+    pull_of,
     server_place,
     worker_of,
 )
@@ -169,7 +169,7 @@ def _is_planned(crossing: Crossing) -> bool:
     sender, receiver = worker_of(source), worker_of(consumer)
     if sender is None or receiver is None:
         return False
-    is_gate = is_pulled(source) and is_pulled_from(consumer)
+    is_gate = is_pulled(source) and pull_of(consumer) is not None
     return is_gate or (source == inputs_read(sender) and consumer == all_inputs_read(receiver))
 
 

@@ -58,6 +58,7 @@ class Decision:
         deferrable: why gradients cannot be deferred together, or None.
         alternatives: further plans that are worth a trial, the most promising first.
         is_kept: whether the plan is one that proved the fastest in an earlier run.
+        is_measured: whether an order was made from times of ops and transfers.
     """
 
     plan: Plan
@@ -68,6 +69,7 @@ class Decision:
     deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None
     alternatives: tuple[tuple[str, Plan], ...] = ()
     is_kept: bool = False
+    is_measured: bool = False
 
 
 def known_windows(analysis: Analysis) -> TransferWindows | None:

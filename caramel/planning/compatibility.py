@@ -22,7 +22,10 @@ def decides_alike(plan: Plan, other: Plan) -> bool:
 
 def _without_reasons(decision: Decided) -> Decided:
     groups = tuple(dataclasses.replace(group, reason="") for group in decision.groups)
-    return dataclasses.replace(decision, groups=groups)
+    # In which order pulls stand does nothing, but for what they wait for.
+    pulls = sorted(decision.pulls, key=lambda pull: pull.variable)
+    plain = tuple(dataclasses.replace(pull, reason="") for pull in pulls)
+    return dataclasses.replace(decision, groups=groups, pulls=plain)
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:

@@ -107,5 +107,6 @@ def _traced(
 
     training_step(running, feed_dict, step=step, run=run)
     stats = [metadata.step_stats for metadata in traces]
-    timeline = timeline_of(stats, running.job.plan.job.devices, clock_offsets_s)
+    job = running.job.plan.job
+    timeline = timeline_of(stats, job.devices, clock_offsets_s, servers=job.servers)
     return dataclasses.replace(timeline, plan=plan)

@@ -287,7 +287,7 @@ def replicas_of(session: caramel.Session) -> list[dict[str, np.ndarray]]:
     """
     plan = session._running.job.plan
     session.variables()  # all updates are done then
-    read = [value_on(worker, v) for worker in range(plan.workers) for v in plan.job.variables]
+    read = [value_on(plan, worker, v) for worker in range(plan.workers) for v in plan.job.variables]
     values = iter(session._running.runner.run(read, [], {}, "reading all replicas"))
     return [{v.name: next(values) for v in plan.job.variables} for _ in range(plan.workers)]
 

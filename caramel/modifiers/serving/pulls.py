@@ -69,7 +69,9 @@ def _pull(
         dtype=variable.spec.dtype,
     )
     for op in reading.waiting:
-        nodes[in_replica(worker, op)].input.append(control_string(arrived))
+        node = nodes.get(in_replica(worker, op))
+        if node is not None:  # `replicate` leaves out what only checks whether variables are there
+            node.input.append(control_string(arrived))
 
 
 def _read_before_writes(nodes: dict[str, Any], plan: Plan) -> None:

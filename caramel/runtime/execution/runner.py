@@ -250,23 +250,24 @@ class Runner:
         return self._recording
 
     def clock_offsets_s(self) -> tuple[float, ...]:
-        """By how much the clock of each replica's worker is ahead of the first one's, in seconds.
+        """By how much the clock of each replica's worker is ahead of the first one's, in seconds;
+        behind these of each parameter server.
 
         Workers that were started on this machine have its clock.
 
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        tasks = self._different_tasks
+        tasks, of_places = self._different_tasks, [*self._tasks, *self._cluster.server_devices]
         if self._cluster.kind != "remote" or len(tasks) == 1:
-            return (0.0,) * len(self._tasks)
+            return (0.0,) * len(of_places)
         offsets_s = self._channel.call(
             lambda: _compared_clocks(self._target, tasks),
             what="comparing the workers' clocks",
             timeout_s=self._timeout_s,
         )
         of_task = dict(zip(tasks, offsets_s, strict=True))
-        return tuple(of_task[task] for task in self._tasks)
+        return tuple(of_task[task] for task in of_places)
 
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""

@@ -6,14 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from caramel.core.devices import Device
-from caramel.core.names import is_added, is_mark, is_token, without_variant, worker_of
+from caramel.core.names import (
+    is_added,
+    is_mark,
+    is_token,
+    server_place,
+    without_variant,
+    worker_of,
+)
 from caramel.core.timeline import Resource, Span, Timeline
 from caramel.native import labels
 from caramel.native.labels import Transfer
 
 
 def timeline_of(
-    traces: Iterable[Any], devices: Sequence[str], clock_offsets_s: Sequence[float] | None = None
+    traces: Iterable[Any],
+    devices: Sequence[str],
+    clock_offsets_s: Sequence[float] | None = None,
+    *,
+    servers: Sequence[str] = (),
 ) -> Timeline:
     """The timeline of one step, by the clock of worker 0.
 
@@ -28,13 +39,15 @@ def timeline_of(
     Args:
         traces: the `StepStats` protos of the calls that ran in that step.
         devices: of the replicas, in order.
-        clock_offsets_s: by how much each worker's clock is ahead of worker 0's; not at all by
-            default.
+        clock_offsets_s: by how much each worker's clock is ahead of worker 0's, and behind these
+            each server's; not at all by default.
+        servers: devices of the parameter servers, whose spans have their places
+            (`names.server_place`) for workers.
 
     Raises:
         InstallationError: TensorFlow labels a transfer in another form than Caramel reads.
     """
-    replicas = _Replicas(devices, clock_offsets_s or [0.0] * len(devices))
+    replicas = _Replicas(devices, servers, clock_offsets_s or [0.0] * len(devices))
     records = [r for step_stats in traces for d in step_stats.dev_stats for r in d.node_stats]
     ready_s = _ready_s(records, replicas)
     spans: list[Span] = []
@@ -48,11 +61,15 @@ def timeline_of(
 
 
 class _Replicas:
-    """Which worker has what device, and what its clock shows."""
+    """Which worker or server has what device, and what its clock shows."""
 
-    def __init__(self, devices: Sequence[str], clock_offsets_s: Sequence[float]) -> None:
-        self._devices = [Device.parse(name) for name in devices]
-        self._offsets_s = clock_offsets_s
+    def __init__(
+        self, devices: Sequence[str], servers: Sequence[str], clock_offsets_s: Sequence[float]
+    ) -> None:
+        places = [*range(len(devices)), *map(server_place, range(len(servers)))]
+        names = zip(places, [*devices, *servers], strict=True)
+        self._devices = {place: Device.parse(name) for place, name in names}
+        self._offsets_s = dict(zip(places, clock_offsets_s, strict=False))
 
     def worker_on(self, name: str) -> int | None:
         """The worker whose replica is on a device; None if it is no one's, or of several."""
@@ -67,7 +84,7 @@ class _Replicas:
 
     def common_s(self, shown_s: float, worker: int) -> float:
         """The time by worker 0's clock at which this worker's shows `shown_s`."""
-        return shown_s - self._offsets_s[worker]
+        return shown_s - self._offsets_s.get(worker, 0.0)
 
     def common_on_s(self, shown_s: float, name: str) -> float:
         """Likewise by the clock of a device; the workers of one task have one clock."""
@@ -76,7 +93,7 @@ class _Replicas:
         return shown_s
 
     def _on_task(self, device: Device) -> Iterator[tuple[int, Device]]:
-        for worker, own in enumerate(self._devices):
+        for worker, own in self._devices.items():
             if (own.job, own.task) == (device.job, device.task):
                 yield worker, own
 

@@ -1,0 +1,88 @@
+"""A worker's part of a step with parameter servers, as the algorithms for orders see it."""
+
+from __future__ import annotations
+
+from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.serving import ServedStep
+from caramel.core.errors import MissingFactError
+from caramel.core.facts import (
+    LoopFrames,
+    NetworkModel,
+    ReplicaState,
+    StateAccess,
+    TimingTable,
+    TrainingJob,
+    TransferTimes,
+)
+from caramel.core.graph import OpGraph
+from caramel.core.plan import Plan
+from caramel.planning.ordering.time_oracle import TimeOracle
+from caramel.planning.ordering.transfer_graph import Op, Recv, TransferGraph
+
+
+def received(plan: Plan, analysis: Analysis) -> TransferGraph:
+    """What a worker receives, and what it computes from that (TicTac 2018, section 3.1).
+
+    A transfer is called by the device of its server and the variable, so that no op has its name.
+
+    Args:
+        plan: says what workers receive, from which servers.
+        analysis: what is known of the step.
+    """
+    graph, access = analysis.get(OpGraph), analysis.get(StateAccess)
+    step = ServedStep(
+        plan,
+        graph,
+        analysis.get(TrainingJob),
+        access,
+        analysis.get(LoopFrames),
+        analysis.get(ReplicaState),
+    )
+    server_of, pulled = plan.decision.server_of, plan.decision.pull_of
+    recvs = tuple(Recv(transfer_of(name), str(server_of[name])) for name in pulled)
+    ops = []
+    for name in graph.topological_order():
+        if name not in step.of_worker:
+            continue
+        read = sorted(access.reads.get(name, frozenset()) & pulled.keys())
+        # What closes a loop comes later in the order; an op does not wait for it in the first
+        # round.
+        sources = [s for s in dict.fromkeys(graph[name].sources) if s in step.of_worker]
+        if graph[name].kind == "Merge":
+            sources = [s for s in sources if graph[s].kind != "NextIteration"]
+        ops.append(Op(name, (*sources, *(transfer_of(variable) for variable in read))))
+    return TransferGraph(recvs, tuple(ops))
+
+
+def transfer_of(variable: str) -> str:
+    """What the transfer of a variable is called."""
+    return f"recv {variable}"
+
+
+def variable_of(transfer: str) -> str:
+    """The variable of a transfer."""
+    return transfer.removeprefix("recv ")
+
+
+def time_oracle(plan: Plan, analysis: Analysis) -> TimeOracle | None:
+    """How long ops and transfers take; None if nothing is known of that.
+
+    Where transfers were not timed themselves, they take what the network needs for their bytes.
+    """
+    try:
+        timing = analysis.get(TimingTable)
+    except MissingFactError:
+        return None
+    names = plan.decision.pull_of.keys()
+    try:
+        known = analysis.get(TransferTimes).seconds
+    except MissingFactError:
+        known = {}
+    if not known.keys() >= names:
+        try:
+            rate = analysis.get(NetworkModel).bytes_per_s
+        except MissingFactError:
+            return None
+        sizes = {name: plan.job.variable_of[name].spec.bytes or 0 for name in names}
+        known = {name: known.get(name, size / rate) for name, size in sizes.items()}
+    return TimeOracle(timing.seconds, {transfer_of(name): known[name] for name in names})
