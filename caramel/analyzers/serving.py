@@ -65,8 +65,10 @@ class ServedStep:
     ) -> None:
         self._plan, self._graph, self._access, self._frames = plan, graph, access, frames
         self._served, self._depends = plan.job.served, state.worker_dependent
-        self._trained = graph.ancestors([job.train_op])
-        self._step = self._trained | graph.ancestors([job.loss.op])
+        # Of agents that only infer, a step is what its results wait for.
+        self._trained = graph.ancestors([plan.job.train_op])
+        self._step = self._trained | graph.ancestors([plan.job.loss])
+        self._left_out = graph.ancestors([job.train_op]) - self._step
         self._handles = {v.handle: v.name for v in plan.job.variables if v.name in plan.job.served}
         self._initial = {v.initializer for v in plan.job.variables}
         self._reads = frozenset(v.read for v in plan.job.variables)
@@ -154,14 +156,19 @@ class ServedStep:
             "updates only. Do it in a call of its own, or in the next step, or train with ARModel"
         )
 
-    def _behind(self, roots: Iterable[str], *, control: bool) -> set[str]:
-        """Ops, and what is computed from them, but for what each worker does."""
+    def _behind(self, roots: Iterable[str], *, control: bool, of_workers: bool = False) -> set[str]:
+        """Ops, and what is computed from them, but for what each worker does.
+
+        Args:
+            control: whether what waits for them by control edges counts, too.
+            of_workers: whether what each worker does counts, too.
+        """
         found = set(roots)
         waiting = list(found)
         while waiting:
             name = waiting.pop()
             for consumer in self._graph.consumers[name]:
-                if consumer in found or consumer in self._of_workers:
+                if consumer in found or (consumer in self._of_workers and not of_workers):
                     continue
                 if control or any(t.op == name for t in self._graph[consumer].inputs):
                     found.add(consumer)
@@ -248,7 +255,7 @@ class ServedStep:
     @cached_property
     def _absent(self) -> set[str]:
         """What replicas lack: updates, what is computed from them, what only those need."""
-        found = set(self._updated)
+        found = self._updated | self._behind(self._left_out, control=False, of_workers=True)
         waiting = [s for name in found for s in self._graph[name].sources]
         while waiting:
             name = waiting.pop()

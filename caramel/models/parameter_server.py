@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 from caramel.analyzers.analysis import Analyzer
 from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
+from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.train_steps import StepName
@@ -15,6 +16,8 @@ from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
 from caramel.planning.serving.planner import Ordering, ServingPlanner
 from caramel.runtime.control.drift import Replan
+
+Mode = Literal["training", "inference"]
 
 
 class PSModel(Model):
@@ -39,6 +42,8 @@ class PSModel(Model):
         in_flight_bytes: how many bytes of parameters may be on their way from a server to a worker
             at a time; by default as many as usually are best. With 0 each waits for the one before,
             so that there is exactly one order, at some cost.
+        mode: "training", or "inference" for agents that receive the parameters and compute the
+            loss, and what else is fetched, and update nothing.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. If
             the job has several steps, a mapping by step.
         replan: "auto" plans again from fresh measurements when steps take much longer than
@@ -69,6 +74,7 @@ class PSModel(Model):
         *,
         ordering: Ordering | None = "search",
         in_flight_bytes: int | None = None,
+        mode: Mode = "training",
         profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None,
         replan: Replan = "never",
         sparse: SparseMethod = "gather",
@@ -78,9 +84,13 @@ class PSModel(Model):
         verbose: bool = False,
         check: bool = False,
     ) -> None:
+        if mode not in get_args(Mode):
+            raise PlanError(f"mode must be 'training' or 'inference', not {mode!r}")
         cluster = Cluster.coerce_with_servers(workers, parameter_servers)
         options = ModelOptions(
-            ServingPlanner(cluster.server_devices, ordering, in_flight_bytes),
+            ServingPlanner(
+                cluster.server_devices, ordering, in_flight_bytes, trains=mode == "training"
+            ),
             profile=profile,
             replan=replan,
             sparse=sparse,

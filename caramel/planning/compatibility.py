@@ -20,12 +20,12 @@ def decides_alike(plan: Plan, other: Plan) -> bool:
     return _without_reasons(plan.decision) == _without_reasons(other.decision)
 
 
-def _without_reasons(decision: Decided) -> Decided:
+def _without_reasons(decision: Decided) -> tuple[Decided, dict[str, frozenset[str]]]:
+    """A decision without pulls, and what each of these waits for."""
     groups = tuple(dataclasses.replace(group, reason="") for group in decision.groups)
     # In which order pulls stand does nothing, but for what they wait for.
-    pulls = sorted(decision.pulls, key=lambda pull: pull.variable)
-    plain = tuple(dataclasses.replace(pull, reason="") for pull in pulls)
-    return dataclasses.replace(decision, groups=groups, pulls=plain)
+    waits = {pull.variable: frozenset(pull.after) for pull in decision.pulls}
+    return dataclasses.replace(decision, groups=groups, pulls=()), waits
 
 
 def check_fit(plan: Plan, expected: Plan) -> None:

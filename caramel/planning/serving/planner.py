@@ -51,6 +51,7 @@ class ServingPlanner:
         in_flight_bytes: that may be on their way to a worker from a server at a time; None for as
             many as usually are best.
         seed: of a random order.
+        trains: False for agents that only infer.
 
     Raises:
         PlanError: an unknown ordering, or less than no bytes.
@@ -60,6 +61,7 @@ class ServingPlanner:
     ordering: Ordering | None = "search"
     in_flight_bytes: int | None = None
     seed: int = 0
+    trains: bool = True
 
     def __post_init__(self) -> None:
         if self.ordering is not None and self.ordering not in get_args(Ordering):
@@ -95,6 +97,7 @@ class ServingPlanner:
             analysis.get(LoopFrames),
             analysis.get(ReplicaState),
             sparse=sparse,
+            trains=self.trains,
         )
 
     def choose(self, plain: Plan, analysis: Analysis, kept: Plan | None = None) -> Decision:

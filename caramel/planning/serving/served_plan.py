@@ -29,6 +29,7 @@ def served_plan(
     state: ReplicaState,
     *,
     sparse: SparseMethod = "gather",
+    trains: bool = True,
 ) -> Plan:
     """The plain plan of the same step with parameter servers.
 
@@ -36,16 +37,21 @@ def served_plan(
         plain: the plain plan without.
         servers: their devices.
         sparse: whether rows of sparse gradients travel, or whole matrices.
+        trains: False for agents that only infer: a step computes the loss and updates nothing.
 
     Raises:
         PlanError: there are too many servers.
         UnsupportedOpError: a step of this kind cannot be done with servers.
     """
     planned = _served_job(plain.job, servers)
+    if not trains:
+        planned = dataclasses.replace(planned, gradients=(), weights=(), train_op=planned.loss)
     groups = tuple(
         _pushed(number, gradient, sparse) for number, gradient in enumerate(planned.gradients)
     )
-    plan = Plan(planned, Decided(groups, owners=owners(planned, access)))
+    # Where parameters live does not depend on whether these workers train.
+    homes = owners(_served_job(plain.job, servers), access)
+    plan = Plan(planned, Decided(groups, owners=homes))
     found = serving(plan, graph, job, access, frames, state)
     pulls = tuple(Pull(each.variable) for each in found.readings if each.is_of_step)
     return plan.deciding(pulls=pulls)
