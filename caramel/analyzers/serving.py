@@ -86,12 +86,12 @@ class ServedStep:
         Raises:
             UnsupportedOpError: a worker would need in the step what is computed once in it.
         """
-        home = self._home
-        absent = self._absent
+        once, absent = self._done_once, self._absent
         remote = tuple(self._remote())
         return Serving(
-            home=tuple(name for name in self._graph.ops if name in home),
-            places=tuple(Place(name, server) for name, server in self._servers(home).items()),
+            once=tuple(name for name in self._graph.ops if name in once),
+            places=tuple(Place(name, server) for name, server in self._servers.items()),
+            touching=tuple(Place(name, server) for name, server in self._touching.items()),
             results=tuple(self._results),
             worker_results=tuple(self._worker_results()),
             absent=tuple(name for name in self._graph.ops if name in absent),
@@ -124,7 +124,7 @@ class ServedStep:
         return found
 
     @cached_property
-    def _once(self) -> frozenset[str]:
+    def _updating(self) -> frozenset[str]:
         """What reads aggregated gradients or writes variables on servers, and all behind it."""
         roots = {consumer for _, consumer in self._cut}
         roots |= {name for ops in self._writers.values() for name in ops}
@@ -191,7 +191,7 @@ class ServedStep:
     @cached_property
     def _results(self) -> list[str]:
         """What a step runs once."""
-        own = self._once & self._trained
+        own = self._updating & self._trained
         return [
             name
             for name in self._graph.ops
@@ -199,10 +199,13 @@ class ServedStep:
         ]
 
     @cached_property
-    def _home(self) -> set[str]:
-        """All that is done once in a step, or can be fetched of that, and what it is made of."""
-        found: set[str] = set()
-        waiting = [name for name in self._graph.ops if name in self._once]
+    def _done_once(self) -> set[str]:
+        """All that is done once in a step, or can be fetched of that, and what it is made of.
+
+        So that pulls find them, the handles of all variables on servers belong to it.
+        """
+        found = set(self._handles)
+        waiting = [name for name in self._graph.ops if name in self._updating]
         while waiting:
             name = waiting.pop()
             if name in found or name in self._of_workers:
@@ -213,35 +216,33 @@ class ServedStep:
             waiting.extend(op.control_inputs)
         return found
 
-    def _servers(self, home: Collection[str]) -> dict[str, int]:
+    @cached_property
+    def _touching(self) -> Mapping[str, int]:
+        """The server of each op that touches a variable there, of the whole graph."""
+        owner = self._plan.decision.server_of
+        touched = ((name, self._touched(name)) for name in self._graph.ops)
+        return {name: min(owner[v] for v in variables) for name, variables in touched if variables}
+
+    @cached_property
+    def _servers(self) -> Mapping[str, int]:
         """The server of each op that is done once: of its variable, else of what it reads."""
-        owner, found = self._plan.decision.server_of, dict[str, int]()
+        owner, once = self._plan.decision.server_of, self._done_once
+        found = {name: server for name, server in self._touching.items() if name in once}
         for gradient in self._plan.job.gradients:
             for consumer in gradient.consumers:
                 found.setdefault(consumer, owner[gradient.parameter])
-        order = [name for name in self._graph.topological_order() if name in home]
+        order = [name for name in self._graph.topological_order() if name in once]
         for name in order:
-            op = self._graph[name]
-            variables = self._touched(name)
-            if variables:
-                homes = {owner[variable] for variable in variables}
-                found[name] = min(homes)
-            elif name not in found:
-                homes = {found[s] for s in op.sources if s in found}
-                if len(homes) == 1:
-                    found[name] = min(homes)
-                elif homes:
-                    found[name] = 0
-        # Outside a step, too: initial values, reading, evaluation.
-        for name in self._graph.ops:
-            if variables := self._touched(name):
-                found[name] = min(owner[variable] for variable in variables)
-        # What nothing on a server is read for, such as constants, goes where it is read first.
+            if name not in found:
+                homes = {found[source] for source in self._graph[name].sources if source in found}
+                if homes:
+                    found[name] = min(homes) if len(homes) == 1 else 0
+        # What reads nothing that is on a server, such as constants, goes where it is read first.
         for name in reversed(order):
             if name not in found:
                 readers = [c for c in self._graph.consumers[name] if c in found]
                 found[name] = found[readers[0]] if readers else 0
-        return {name: found[name] for name in self._graph.ops if name in found}
+        return {name: found[name] for name in self._graph.ops if name in once}
 
     def _touched(self, name: str) -> list[str]:
         """The variables on servers whose handles an op takes or puts out."""
@@ -255,7 +256,7 @@ class ServedStep:
     @cached_property
     def _absent(self) -> set[str]:
         """What replicas lack: updates, what is computed from them, what only those need."""
-        found = self._updated | self._behind(self._left_out, control=False, of_workers=True)
+        found = set(self._updated) | self._behind(self._left_out, control=False, of_workers=True)
         waiting = [s for name in found for s in self._graph[name].sources]
         while waiting:
             name = waiting.pop()
@@ -264,7 +265,7 @@ class ServedStep:
             readers = self._graph.consumers[name]
             if self._graph[name].kind in op_types.PLACEHOLDERS:  # what is fed is fed to all
                 continue
-            if name in self._home and all(reader in found for reader in readers):
+            if name in self._done_once and all(reader in found for reader in readers):
                 found.add(name)
                 waiting.extend(self._graph[name].sources)
         return found - {self._plan.job.loss}

@@ -122,7 +122,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An op of the evaluation copy is on a server."""
+    """An op that is done once, or touches a variable, is on a server."""
 
     op: str
     server: int
@@ -132,12 +132,13 @@ class Place:
 class Serving:
     """What of a step is done once, with parameter servers, and what by each worker.
 
-    What is done once stands in the evaluation copy. It follows from the job and from where
+    What is done once stands in a copy of its own. It follows from the job and from where
     variables live (`analyzers.serving`); all are ops of the single-device graph.
 
     Attributes:
-        home: what is done once.
-        places: what of the evaluation copy is on servers: that, and all that touches variables.
+        once: what is done once.
+        places: the server of each op that is done once.
+        touching: the server of each op that touches a variable on one, also outside of a step.
         results: those of them that a step runs; the others are what they wait for.
         worker_results: what a step runs on each worker.
         absent: what replicas lack, since it is done once.
@@ -146,8 +147,9 @@ class Serving:
         written: the variables that a step writes.
     """
 
-    home: tuple[str, ...] = ()
+    once: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
+    touching: tuple[Place, ...] = ()
     results: tuple[str, ...] = ()
     worker_results: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
@@ -156,9 +158,9 @@ class Serving:
     written: tuple[Written, ...] = ()
 
     @cached_property
-    def kept_at_home(self) -> frozenset[str]:
+    def done_once(self) -> frozenset[str]:
         """What is done once, as a set."""
-        return frozenset(self.home)
+        return frozenset(self.once)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,8 @@ class Consequences:
             them from running in a step that another worker's ended pipeline stops.
         evaluation: whether an unsharded copy of the graph stands on worker 0, whose local
             variables hold what those of all workers are together. It goes without what only
-            training needs. With parameter servers it also has what is done once in a step.
-        serving: what that is, and what workers do.
+            training needs. With parameter servers there always is one.
+        serving: with parameter servers, what a step does once, and what workers do.
     """
 
     orders: tuple[Edge, ...] = ()

@@ -6,6 +6,7 @@ import re
 from typing import Literal, NamedTuple
 
 EVALUATION = "evaluation"
+ONCE = "once"
 _CARAMEL = "caramel"
 READY = f"{_CARAMEL}/ready"
 """An op that does nothing: running it makes TensorFlow place what was added to a graph."""
@@ -118,7 +119,7 @@ def server_at(place: int) -> int | None:
 #
 # In the distributed graph every node of the user's graph keeps its name under the prefix of its
 # replica (``worker_3/dense/kernel``); a second, unsharded copy on worker 0 may stand under
-# ``evaluation/``. With parameter servers that copy is on worker 0 and all servers.
+# ``evaluation/``. With parameter servers a third one, under ``once/``, has what a step does once.
 
 
 def replica_prefix(worker: int) -> str:
@@ -163,14 +164,20 @@ def function_in_replica(prefix: str, function: str) -> str:
 
 
 def without_prefix(op: str) -> str:
-    """The user's name of an op in a replica or in the evaluation copy; else the name itself."""
+    """The user's name of an op in a copy of the user's graph; else the name itself."""
     prefix, slash, rest = op.partition("/")
-    return rest if slash and (_is_replica_prefix(prefix) or prefix == EVALUATION) else op
+    is_copy = _is_replica_prefix(prefix) or prefix in (EVALUATION, ONCE)
+    return rest if slash and is_copy else op
 
 
 def is_in_evaluation(op: str) -> bool:
     """Whether an op of the distributed graph is the user's, in the evaluation copy."""
     return op.startswith(f"{EVALUATION}/")
+
+
+def is_done_once(op: str) -> bool:
+    """Whether an op of the distributed graph is the user's, in what a step does once."""
+    return op.startswith(f"{ONCE}/")
 
 
 # Variants ---------------------------------------------------------------------------------------
@@ -450,7 +457,7 @@ def worker_of(op: str) -> int | None:
     # Only the beginning is looked at: names of parameters may have many parts.
     first, *rest = op.split("/", 3)
     owners = rest[:2] if first == _CARAMEL else [first]
-    if owners == [EVALUATION]:
+    if owners in ([EVALUATION], [ONCE]):
         return 0
     return next((_place(part) for part in owners if _is_replica_prefix(part)), None)
 

@@ -11,9 +11,11 @@ from caramel.cluster.cluster import Cluster
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
+from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
+from caramel.planning.serving.observed_orders import Orders, observed_orders
 from caramel.planning.serving.planner import Ordering, ServingPlanner
 from caramel.runtime.control.drift import Replan
 
@@ -102,3 +104,16 @@ class PSModel(Model):
             check=check,
         )
         super().__init__(context, cluster, options)
+
+    def orders(self, measured: Sequence[Timeline] | Timeline) -> Orders:
+        """What traced steps tell of the order in which workers received parameters.
+
+        Args:
+            measured: what `Session.trace` returned, all by one plan.
+
+        Raises:
+            PlanError: they were done by different plans.
+            ProfileError: no parameter was seen on its way in them.
+        """
+        measured = (measured,) if isinstance(measured, Timeline) else measured
+        return observed_orders(self._step.plan_of(measured), measured)

@@ -88,7 +88,7 @@ class StepModel:
         measured = (measured,) if isinstance(measured, Timeline) else measured
         planner = self._options.planner.name
         explanation = explain(
-            self._plan_of(measured),
+            self.plan_of(measured),
             self.decision.outlook,
             job=self.job.context.job.train_op,
             planner="none, the plan was given" if self.is_given else planner,
@@ -98,8 +98,12 @@ class StepModel:
         )
         return ShownExplanation.of(explanation)
 
-    def _plan_of(self, measured: Sequence[Timeline]) -> Plan:
-        """The plan that did traced steps; the decided one if there are none."""
+    def plan_of(self, measured: Sequence[Timeline]) -> Plan:
+        """The plan that did traced steps; the decided one if there are none.
+
+        Raises:
+            PlanError: they were done by different plans, or by one of another model.
+        """
         names = sorted({timeline.plan for timeline in measured if timeline.plan})
         if not names:
             return self.decision.plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from caramel.core.names import (
-    EVALUATION,
+    ONCE,
     all_inputs_read,
     control_string,
     in_copy,
@@ -31,17 +31,17 @@ def await_inputs(graph_def: Any, plan: Plan) -> Any:
     for worker, device in enumerate(plan.job.devices):
         controls = [in_replica(worker, read) for read in plan.consequences.input_reads]
         writer.add(inputs_read(worker), "NoOp", device=device, controls=controls)
-    home = plan.consequences.serving.kept_at_home
+    once = plan.consequences.serving.done_once
     for place, device in plan.job.places.items():
         # Over these edges nothing but the fact travels.
         controls = [inputs_read(source) for source in range(plan.workers)]
         writer.add(all_inputs_read(place), "NoOp", device=device, controls=controls)
         for update in plan.consequences.held:
-            if server_at(place) is None and update not in home:
+            if server_at(place) is None and update not in once:
                 _wait(nodes[in_replica(place, update)], place)
     for each in plan.consequences.serving.places:
-        if each.op in home and each.op in plan.consequences.held:
-            _wait(nodes[in_copy(EVALUATION, each.op)], server_place(each.server))
+        if each.op in once and each.op in plan.consequences.held:
+            _wait(nodes[in_copy(ONCE, each.op)], server_place(each.server))
     return awaited
 
 

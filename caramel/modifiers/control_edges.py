@@ -8,11 +8,11 @@ from typing import Any
 
 from caramel.core.errors import PlanError
 from caramel.core.names import (
-    EVALUATION,
+    ONCE,
     control_string,
     in_copy,
     in_replica,
-    is_in_evaluation,
+    is_done_once,
     is_in_replica,
     source_op,
     without_prefix,
@@ -37,10 +37,10 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
     serialized = copy_of(graph_def)
     nodes = {node.name: node for node in serialized.node}
     absent = frozenset(plan.consequences.serving.absent)
-    home = plan.consequences.serving.kept_at_home
+    once = plan.consequences.serving.done_once
     for edge in plan.consequences.orders:
-        if {edge.before, edge.after} <= home:
-            _wait(nodes[in_copy(EVALUATION, edge.after)], in_copy(EVALUATION, edge.before))
+        if {edge.before, edge.after} <= once:
+            _wait(nodes[in_copy(ONCE, edge.after)], in_copy(ONCE, edge.before))
     for worker in range(plan.workers):
         for edge in edges:
             if not absent.isdisjoint((edge.before, edge.after)):
@@ -55,8 +55,8 @@ def serialize(graph_def: Any, plan: Plan) -> Any:
             _wait(nodes[after], before)
     # Replicas are alike.
     _check_acyclic([node for name, node in nodes.items() if is_in_replica(0, name)])
-    if home:
-        _check_acyclic([node for name, node in nodes.items() if is_in_evaluation(name)])
+    if once:
+        _check_acyclic([node for name, node in nodes.items() if is_done_once(name)])
     return serialized
 
 

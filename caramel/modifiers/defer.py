@@ -13,7 +13,7 @@ from typing import Any
 from caramel.core.decision import ALL_GATHER
 from caramel.core.names import (
     ALL_KEPT,
-    EVALUATION,
+    ONCE,
     TensorRef,
     arrived,
     assigned,
@@ -65,7 +65,7 @@ def step_ops(plan: Plan) -> list[str]:
     """
     workers, serving = range(plan.workers), plan.consequences.serving
     if plan.job.servers:
-        once = [in_copy(EVALUATION, op) for op in serving.results]
+        once = [in_copy(ONCE, op) for op in serving.results]
         return [*once, *(in_replica(w, op) for op in serving.worker_results for w in workers)]
     marked = marked_parts(plan, moved=False)
     if not plan.consequences.deferral.moved:

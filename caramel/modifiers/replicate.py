@@ -17,7 +17,7 @@ from caramel.core.devices import merge, without_task
 from caramel.core.graph import called_functions
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter
-from caramel.modifiers.serving.home import devices_at_home
+from caramel.modifiers.serving.servers import server_devices
 
 _SEED_STRIDE = 0x9E3779B97F4A7C15  # spreads the workers' seeds over all 63 bits
 _SEED_BITS = 63
@@ -124,14 +124,24 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
         # What only the added edges let wait for training can be run without.
         ordered = {name for edge in plan.consequences.orders for name in (edge.before, edge.after)}
         needed = handles | wiring.ancestors([plan.job.loss, *(ordered - behind_forward)])
-        needed |= serving.kept_at_home
         yield _Copy(
             names.EVALUATION,
             plan.job.devices[0],
             0,
             shared,
-            frozenset((idle | training) - needed),
-            devices_at_home(plan),
+            frozenset(idle | training - needed),
+            server_devices(plan, serving.touching),
+        )
+    # What a step does once, on the variables of the evaluation copy.
+    if plan.job.servers:
+        once = {node.name for node in graph_def.node} - serving.done_once
+        yield _Copy(
+            names.ONCE,
+            plan.job.servers[0],
+            0,
+            dict.fromkeys(handles, names.EVALUATION),
+            frozenset(once),
+            server_devices(plan, serving.places),
         )
 
 
@@ -154,8 +164,8 @@ def _inputs(original: _Original, copy: _Copy) -> Iterator[str]:
     for text in original.inputs:
         if not copy.lacks(text):
             yield names.with_prefix(copy.prefix, text)
-        # What is done once, with servers, reads nothing of what workers compute but raw gradients:
-        # until they are aggregated those of worker 0. Nor does it wait for anything else of theirs.
+        # What is done once reads nothing of what workers compute but raw gradients: until they are
+        # aggregated those of worker 0. Nor does it wait for anything else of theirs.
         elif not text.startswith("^"):
             yield names.with_prefix(names.replica_prefix(0), text)
 

@@ -12,22 +12,16 @@ from caramel.core import names, op_types
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import copy_of
 from caramel.modifiers.replicate import offset_seed
-from caramel.modifiers.serving.home import is_of_step
 
 
 def stand_beside(graph_def: Any, plan: Plan, number: int) -> Any:
     """The graph of a plan as it can be imported under the prefix of variant `number`.
 
-    It goes without the evaluation copy, since evaluation uses that of the first plan: only what is
-    done once in a step is its own.
+    It goes without the evaluation copy: evaluation uses that of the first plan.
     """
     beside = copy_of(graph_def)
     del beside.node[:]
-    beside.node.extend(
-        node
-        for node in graph_def.node
-        if not names.is_in_evaluation(node.name) or is_of_step(plan, node.name)
-    )
+    beside.node.extend(n for n in graph_def.node if not names.is_in_evaluation(n.name))
     for node in beside.node:
         # A plan's own are the variables in which it keeps tensors of a step, and the queues of its
         # tokens.

@@ -16,6 +16,7 @@ from caramel.core.names import (
     all_inputs_read,
     inputs_read,
     is_added,
+    is_done_once,
     is_in_evaluation,
     is_pulled,
     pull_of,
@@ -161,7 +162,7 @@ def _pattern_transfers(
 def _is_planned(crossing: Crossing) -> bool:
     """Whether an edge is of a kind that may cross at all."""
     source, consumer = crossing.source, crossing.consumer
-    if _is_done_once(crossing):
+    if _is_within_once(crossing):
         return True
     if crossing.tensor is not None:
         return is_added(source) and is_added(consumer)
@@ -173,11 +174,13 @@ def _is_planned(crossing: Crossing) -> bool:
     return is_gate or (source == inputs_read(sender) and consumer == all_inputs_read(receiver))
 
 
-def _is_done_once(crossing: Crossing) -> bool:
+def _is_within_once(crossing: Crossing) -> bool:
     """Whether an edge is within what is done once, which may be on several servers, or within
     evaluation, which is on these and worker 0."""
     ends = (crossing.source, crossing.consumer)
-    return all(is_in_evaluation(name) or (worker_of(name) or 0) < 0 for name in ends)
+    if all(is_in_evaluation(name) for name in ends):
+        return True
+    return all(is_done_once(name) or (worker_of(name) or 0) < 0 for name in ends)
 
 
 def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
@@ -199,7 +202,7 @@ def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
     crossing_in_step = wiring.crossings(wiring.ancestors(step))
     found, planned = Traffic(), planned_traffic(plan)
     for crossing in crossing_in_step:
-        if _is_done_once(crossing):
+        if _is_within_once(crossing):
             continue
         found.add(crossing.pair, crossing.bytes)
     for what, got, wanted in (

@@ -15,7 +15,7 @@ from caramel.core.graph import TensorSpec
 from caramel.core.names import Copy, TensorRef, copied, in_copy, in_variant
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, static_shape
-from caramel.modifiers.serving.home import prefix_of
+from caramel.modifiers.serving.servers import prefix_of
 from caramel.modifiers.step_tokens import host_of
 
 

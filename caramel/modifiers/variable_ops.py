@@ -18,7 +18,7 @@ from caramel.core.graph import is_differentiable
 from caramel.core.names import TensorRef, added
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, copy_of, static_shape
-from caramel.modifiers.serving.home import prefix_of
+from caramel.modifiers.serving.servers import prefix_of
 
 # Of the tree along which a variable is broadcast: whoever has received it sends it on to so many
 # others at most. So no link carries it once for each worker, and no sender holds as many copies.

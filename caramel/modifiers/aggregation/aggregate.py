@@ -10,7 +10,7 @@ from typing import Any
 
 from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.names import (
-    EVALUATION,
+    ONCE,
     TensorRef,
     in_copy,
     replica_prefix,
@@ -59,7 +59,7 @@ def _rewire(
     which `replicate` lets read the raw gradient of worker 0.
     """
     is_once = server_at(place) is not None
-    prefix = EVALUATION if is_once else replica_prefix(place)
+    prefix = ONCE if is_once else replica_prefix(place)
     worker = 0 if is_once else place
     raw = [gradient.values] if gradient.indices is None else [gradient.values, gradient.indices]
     replaced = {

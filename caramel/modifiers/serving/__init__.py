@@ -1,8 +1,8 @@
-"""Parameter servers: what a step does once, and what workers and servers send to each other.
+"""Parameter servers: what workers and servers send to each other.
 
 =========== ========================================================================================
-`home`      where what is done once stands: in the evaluation copy, on the servers
 `pulls`     lets workers receive the variables that they read, in the planned order
 `remote`    lets ops that read rows of a variable run where the variable is
+`servers`   where variables that are on servers are, and what is done with them
 =========== ========================================================================================
 """

@@ -15,7 +15,7 @@ from typing import Any
 
 from caramel.core.consequences import Reading
 from caramel.core.names import (
-    EVALUATION,
+    ONCE,
     TensorRef,
     answer,
     control_string,
@@ -53,7 +53,7 @@ def _pull(
     value = writer.add(
         pulled_from(server, worker, name),
         "ReadVariableOp",
-        [TensorRef(in_copy(EVALUATION, variable.handle))],
+        [TensorRef(in_copy(ONCE, variable.handle))],
         device=plan.job.servers[server],
         controls=[pulled(worker, before) for before in (planned.after if planned else ())],
         outputs=[variable.spec],
@@ -89,4 +89,4 @@ def _read_before_writes(nodes: dict[str, Any], plan: Plan) -> None:
     for written in serving.written:
         controls = [control_string(read) for read in reads.get(written.variable, ())]
         for op in written.ops:
-            nodes[in_copy(EVALUATION, op)].input.extend(controls)
+            nodes[in_copy(ONCE, op)].input.extend(controls)

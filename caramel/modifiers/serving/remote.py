@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from caramel.core.names import (
-    EVALUATION,
+    ONCE,
     TensorRef,
     answer,
     answered,
@@ -35,7 +35,7 @@ def read_rows(graph_def: Any, plan: Plan) -> Any:
         for each in remote:
             server = plan.decision.server_of[each.variable]
             name = answer(server, worker, each.op)
-            handle = in_copy(EVALUATION, plan.job.variable_of[each.variable].handle)
+            handle = in_copy(ONCE, plan.job.variable_of[each.variable].handle)
             node = nodes[in_replica(worker, each.op)]
             _ask(writer, node, worker, each.op, name, handle, plan.job.servers[server])
     return extended

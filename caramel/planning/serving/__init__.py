@@ -1,7 +1,10 @@
-"""Training with parameter servers: which variable lives where, and what travels.
+"""Training with parameter servers: which variable lives where, and what travels in which order.
 
-============= ======================================================================================
-`ownership`   which server has which variables?
-`served_plan` the plain plan of a step with parameter servers
-============= ======================================================================================
+================= ==================================================================================
+`observed_orders` what do traced steps tell of orders?
+`ownership`       which server has which variables?
+`planner`         who plans steps: in which order do workers receive parameters?
+`received`        a worker's part of a step, as the algorithms for orders see it
+`served_plan`     the plain plan of a step with parameter servers
+================= ==================================================================================
 """

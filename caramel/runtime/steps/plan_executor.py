@@ -12,7 +12,6 @@ from caramel.core.errors import CaramelError, FeedError
 from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
-from caramel.modifiers import variable_ops
 from caramel.modifiers.aggregation.results import aggregated_tensors
 from caramel.modifiers.batch_weights import counts, share, uneven
 from caramel.modifiers.defer import step_ops
@@ -178,11 +177,11 @@ class PlanExecutor:
             for tensor, value in feeds.values[worker].items()
         }
         fed |= self._share_feeds(feeds.examples)
-        at_home = self._plan.consequences.serving.kept_at_home
+        once = self._plan.consequences.serving.done_once
         fed |= {  # what is done once is fed what all workers are
-            names.tensor_in_copy(names.EVALUATION, tensor): value
+            names.tensor_in_copy(names.ONCE, tensor): value
             for tensor, value in feeds.values[0].items()
-            if tensor.op in at_home
+            if tensor.op in once
         }
         tensors = [
             self._tensor_on(worker, fetch.tensor)
@@ -263,11 +262,11 @@ class PlanExecutor:
             return replaced
         variable = self._plan.job.variable_of_handle.get(tensor.op)
         if variable is not None:
-            return variable_ops.value_on(self._plan, worker, variable)
+            return TensorRef(self._op_on(worker, variable.read))
         return TensorRef(self._op_on(worker, tensor.op), tensor.index)
 
     def _op_on(self, worker: int, op: str) -> str:
         """Where an op of the single-device graph is: in the replica, or where it is done once."""
-        if op in self._absent and op in self._plan.consequences.serving.kept_at_home:
-            return names.in_copy(names.EVALUATION, op)
+        if op in self._absent and op in self._plan.consequences.serving.done_once:
+            return names.in_copy(names.ONCE, op)
         return names.in_replica(worker, op)

@@ -1,0 +1,89 @@
+"""Train handwritten digits with parameter servers, and see in which order parameters arrive.
+
+    python examples/train_parameter_server.py --workers 2 --servers 1
+
+The network and the data are those of `train_resnet.py`. Workers and servers are processes of this
+machine. Without an order, parameters arrive in another order in nearly each step; with one they
+arrive as they are needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from train_resnet import build_network, load_data, tf
+
+import caramel
+
+BATCH_SIZE = 96
+
+
+def main(
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    servers: Annotated[int, typer.Option(min=1, help="How many parameter servers.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 5,
+    traced: Annotated[int, typer.Option(min=1, help="Steps of each kind to look at.")] = 5,
+) -> None:
+    """Train a residual network on 8x8 digits with parameter servers."""
+    training, test = load_data()
+    with tf.Graph().as_default() as graph:
+        network = build_network(epochs * (len(training) // BATCH_SIZE), seed=0)
+    context = caramel.Context(graph, train_op=network.train_op, loss=network.loss)
+    with caramel.Cluster.local(workers, parameter_servers=servers) as cluster:
+        model = caramel.PSModel(context, cluster, ordering="tac", in_flight_bytes=0)
+        model.add_variant(caramel.PSModel(context, cluster, ordering=None).plan, "unordered")
+        with model.session(trials=None) as session:
+            random = np.random.default_rng(0)
+            losses: list[float] = []
+            for epoch in range(1, epochs + 1):
+                losses = [
+                    session.step(
+                        {
+                            network.images: images,
+                            network.labels: labels,
+                            network.is_training: True,
+                        }
+                    )
+                    for images, labels in training.batches(BATCH_SIZE, random)
+                ]
+                print(f"epoch {epoch} of {epochs}: loss {np.mean(losses):.3f}", flush=True)
+            feeds = {
+                network.images: training.images[:BATCH_SIZE],
+                network.labels: training.labels[:BATCH_SIZE],
+                network.is_training: True,
+            }
+            table = Table("order", "different orders", "out of place", "step, ms")
+            for name in ("unordered", "own"):
+                session.use(name)
+                session.step(feeds)  # the first one of a plan is prepared
+                timelines = session.trace(traced, feeds)
+                orders = model.orders(timelines)
+                late = "-" if orders.out_of_place is None else f"{orders.out_of_place:.1%}"
+                step_ms = 1e3 * float(np.median([each.step_s for each in timelines]))
+                seen = f"{orders.unique} of {traced * workers}"
+                table.add_row("planned" if name == "own" else "none", seen, late, f"{step_ms:.0f}")
+            Console().print(table)
+            accuracy = session.run(
+                network.accuracy,
+                {
+                    network.images: test.images,
+                    network.labels: test.labels,
+                    network.is_training: False,
+                },
+            )
+    print(f"test accuracy {accuracy:.2%}, {workers} workers, {servers} parameter servers")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    try:
+        app()
+    except caramel.CaramelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
