@@ -29,6 +29,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `variable_copies` copies of variables, which are taken before a step that may be given up, and put
                   back after it
 `variable_ops`    ops beside the training step that read, broadcast, merge and restore variables
+`serving/`        parameter servers: what workers and servers send to each other
 `aggregation/`    the aggregation of raw gradients between the workers, by ordinary ops
 ================= ==================================================================================
 """

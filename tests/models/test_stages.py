@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import caramel
+from caramel.cluster.cluster import Cluster
 from caramel.core.errors import PlanError
 from caramel.core.facts import GradientFrontier
 from caramel.core.util.stopwatch import Stopwatch
@@ -14,16 +15,18 @@ from caramel.models.model import Model
 from caramel.models.options import ModelOptions, by_step
 from caramel.models.planned import plan_step
 from caramel.models.variants import OWN, Variants
+from caramel.planning.all_reduce_planner import AllReducePlanner
 from caramel.planning.options import Options
 from tests.support.networks import network, slow_facts, train_steps, wide
 from tests.support.step_jobs import gan
 
-PLAIN = ModelOptions(Options(planner="plain"))
+PLAIN = ModelOptions(AllReducePlanner(Options(planner="plain")))
+TWO = Cluster.embedded(2)
 QUIET = Stopwatch(False)
 
 
 def test_facts_are_found_of_every_step():
-    facts = find_facts(gan().context(), 2, PLAIN)
+    facts = find_facts(gan().context(), TWO, PLAIN)
     assert list(facts.steps) == ["d", "g"]
     assert len(facts.devices) == 2
     parameters = {
@@ -34,8 +37,10 @@ def test_facts_are_found_of_every_step():
 
 
 def test_a_step_is_planned_without_a_graph():
-    options = ModelOptions(Options(budget_tasks=10_000), analyzers=slow_facts(2))
-    facts = find_facts(network("adam", model=wide).context(), 2, options)
+    options = ModelOptions(
+        AllReducePlanner(Options(budget_tasks=10_000)), analyzers=slow_facts(2)
+    )
+    facts = find_facts(network("adam", model=wide).context(), TWO, options)
     planned = plan_step(facts.steps[0], facts, options, None, QUIET)
     assert planned.decision.found is not None
     assert not planned.is_given
@@ -45,7 +50,7 @@ def test_a_step_is_planned_without_a_graph():
 
 
 def test_plans_of_a_step_are_put_into_a_graph():
-    facts = find_facts(network("adam", model=wide).context(), 2, PLAIN)
+    facts = find_facts(network("adam", model=wide).context(), TWO, PLAIN)
     planned = plan_step(facts.steps[0], facts, PLAIN, None, QUIET)
     assembly = Assembly(QUIET)
     variants = Variants(assembly, planned)
@@ -59,7 +64,7 @@ def test_other_options_make_a_model_of_another_kind():
         """A model that plans nothing."""
 
         def __init__(self, context: caramel.Context, workers: int) -> None:
-            super().__init__(context, workers, PLAIN)
+            super().__init__(context, Cluster.embedded(workers), PLAIN)
 
     job = network("adam", model=wide)
     with Plain(job.context(), 2).session() as session:
