@@ -10,12 +10,14 @@ from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
+from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
 from caramel.planning.all_reduce_planner import AllReducePlanner
 from caramel.planning.options import Options, Planner
 from caramel.planning.pattern_choice import AUTO
+from caramel.report.shown import ShownExplanation
 from caramel.runtime.control.drift import Replan
 
 
@@ -133,3 +135,21 @@ class ARModel(Model):
             check=check,
         )
         super().__init__(context, Cluster.coerce(workers), options)
+
+    def explain(
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownExplanation:
+        """What bounds a step of the plan, why each group goes when it goes, what would help.
+
+        Printing what is returned shows it as tables, `save_page` writes it as an HTML page.
+
+        Args:
+            measured: traced steps of a session (what `Session.trace` returns), to be compared with
+                what is predicted; the plan that did them is explained then.
+            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
+
+        Raises:
+            PlanError: nothing is known of times (there was no profile, and no step was traced yet),
+                there is one worker only, or the traced steps were done by different plans.
+        """
+        return self._step.explain(measured, measured_step_s=measured_step_s)

@@ -13,7 +13,7 @@ session     `PlanChoice`, for each step    `Session`, which asks it for plans
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
-from caramel.core.timeline import Timeline
 from caramel.core.util.gc_pause import held_back
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.models.assembly import Assembly
@@ -31,7 +30,6 @@ from caramel.models.facts import find_facts
 from caramel.models.options import ModelOptions, by_step
 from caramel.models.steps import Steps
 from caramel.planning.choose import Decision
-from caramel.report.shown import ShownExplanation
 from caramel.runtime.control.drift import ReplanSettings
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
@@ -93,24 +91,6 @@ class Model:
     def graph_size(self) -> tuple[int, int]:
         """How many nodes the distributed graph has, and how many bytes it takes to send it."""
         return self._graph.size
-
-    def explain(
-        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
-    ) -> ShownExplanation:
-        """What bounds a step of the plan, why each group goes when it goes, what would help.
-
-        Printing what is returned shows it as tables, `save_page` writes it as an HTML page.
-
-        Args:
-            measured: traced steps of a session (what `Session.trace` returns), to be compared with
-                what is predicted; the plan that did them is explained then.
-            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
-
-        Raises:
-            PlanError: nothing is known of times (there was no profile, and no step was traced yet),
-                there is one worker only, or the traced steps were done by different plans.
-        """
-        return self._step.explain(measured, measured_step_s=measured_step_s)
 
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same job, for sessions to change to.

@@ -15,8 +15,10 @@ from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
+from caramel.planning.serving.explain import explain_order
 from caramel.planning.serving.observed_orders import Orders, observed_orders
 from caramel.planning.serving.planner import Ordering, ServingPlanner
+from caramel.report.shown_order import ShownOrder
 from caramel.runtime.control.drift import Replan
 
 Mode = Literal["training", "inference"]
@@ -104,6 +106,22 @@ class PSModel(Model):
             check=check,
         )
         super().__init__(context, cluster, options)
+
+    def explain(self, measured: Sequence[Timeline] | Timeline = ()) -> ShownOrder:
+        """Why each variable has its place in the order, and what that makes of a worker's step.
+
+        Printing what is returned shows it as a table.
+
+        Args:
+            measured: traced steps of a session, whose plan is explained then.
+
+        Raises:
+            PlanError: they were done by different plans.
+        """
+        step = self._step
+        measured = (measured,) if isinstance(measured, Timeline) else measured
+        plan = step.variants.completed(step.plan_of(measured))
+        return ShownOrder.of(explain_order(plan, step.decision.source, step.decision.worker))
 
     def orders(self, measured: Sequence[Timeline] | Timeline) -> Orders:
         """What traced steps tell of the order in which workers received parameters.

@@ -71,6 +71,10 @@ class Variants(Mapping[str, Variant]):
         """What a plan decides; no graph is made for that."""
         return self._plans[name]
 
+    def completed(self, plan: Plan) -> Plan:
+        """A plan with all that follows from what it decides."""
+        return self._step.completed(plan)
+
     def ensure(self, name: str) -> Variant:
         """What carries a plan out; its graph is made if it was not yet.
 

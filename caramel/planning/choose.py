@@ -36,6 +36,7 @@ from caramel.planning.paper.plan import paper_plan
 from caramel.planning.search.descent import Scored
 from caramel.planning.search.factoring import factored
 from caramel.planning.search.search import Found, other_sides, search
+from caramel.planning.serving.received import WorkerStep
 from caramel.simulation.contention import stretched
 from caramel.simulation.hardware import hardware_of
 
@@ -58,7 +59,8 @@ class Decision:
         deferrable: why gradients cannot be deferred together, or None.
         alternatives: further plans that are worth a trial, the most promising first.
         is_kept: whether the plan is one that proved the fastest in an earlier run.
-        is_measured: whether an order was made from times of ops and transfers.
+        worker: with parameter servers, a worker's step with its times; None if nothing is known of
+            these.
     """
 
     plan: Plan
@@ -69,7 +71,7 @@ class Decision:
     deferrable: Callable[[frozenset[str]], str | None] = lambda parameters: None
     alternatives: tuple[tuple[str, Plan], ...] = ()
     is_kept: bool = False
-    is_measured: bool = False
+    worker: WorkerStep | None = None
 
 
 def known_windows(analysis: Analysis) -> TransferWindows | None:

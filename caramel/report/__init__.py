@@ -20,6 +20,7 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
 `saved`            timelines as files that people look at: a picture, or JSON for a viewer
 `shown`            an explanation that people look at: printed, in a notebook, or as a page of its
                    own
+`shown_order`      an explanation of an order of transfers that shows itself as a table
 `table`            an explanation as tables for the terminal
 `timeline_picture` the timeline picture of a page: what every worker does, predicted above measured,
                    as SVG

@@ -1,6 +1,7 @@
 """Training with parameter servers: which variable lives where, and what travels in which order.
 
 ================= ==================================================================================
+`explain`         what an order of transfers makes of a worker's step, and why each has its place
 `observed_orders` what do traced steps tell of orders?
 `ownership`       which server has which variables?
 `planner`         who plans steps: in which order do workers receive parameters?

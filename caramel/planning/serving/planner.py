@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from caramel.analyzers.analysis import Analysis
@@ -31,14 +32,17 @@ from caramel.planning.ordering.tac import tac
 from caramel.planning.ordering.tic import tic
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import TransferGraph
-from caramel.planning.serving.received import received, time_oracle, variable_of
+from caramel.planning.serving.received import (
+    WorkerStep,
+    first_readers,
+    received,
+    time_oracle,
+    variable_of,
+)
 from caramel.planning.serving.served_plan import served_plan
 from caramel.planning.worth_a_trial import PLAIN
 
 Ordering = Literal["search", "tac", "tic", "execution_ordering", "random"]
-
-ONE_AT_A_TIME = "one at a time"
-"""What a plan is called in whose order each transfer waits for the one before."""
 
 
 @dataclass(frozen=True)
@@ -103,28 +107,20 @@ class ServingPlanner:
     def choose(self, plain: Plan, analysis: Analysis, kept: Plan | None = None) -> Decision:
         if kept is not None and self.ordering is not None:
             source = "what proved the fastest in an earlier run"
-            return Decision(
-                Plan(plain.job, kept.decision), source, plain, is_kept=True, is_measured=True
-            )
+            return Decision(Plan(plain.job, kept.decision), source, plain, is_kept=True)
         if self.ordering is None or len(plain.decision.pulls) < 2:
             return Decision(plain, "unordered", plain)
         graph = received(plain, analysis)
         oracle = time_oracle(plain, analysis)
         transfers, source = self._order(graph, oracle)
         order = [variable_of(name) for name in transfers]
-        limit = self._limit(analysis)
-        plan = ordered(plain, order, limit)
-        others = {ONE_AT_A_TIME: ordered(plain, order, 0)} if limit else {}
-        return Decision(
-            plan,
-            source,
-            plain,
-            alternatives=tuple(others.items()),
-            is_measured=oracle is not None,
-        )
+        plan = ordered(plain, order, self._limit(analysis), first_readers(graph))
+        worker = None if oracle is None else WorkerStep(graph, oracle)
+        return Decision(plan, source, plain, worker=worker)
 
     def wants_times(self, decision: Decision) -> bool:
-        return self.ordering in ("search", "tac") and not decision.is_measured
+        is_known = decision.worker is not None or decision.is_kept
+        return self.ordering in ("search", "tac") and not is_known
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         if decides_alike(decision.plan, decision.plain):
@@ -180,7 +176,12 @@ DEFAULT_IN_FLIGHT_BYTES = 2_500_000
 LEAST_IN_FLIGHT_BYTES = 250_000
 
 
-def ordered(plain: Plan, order: Sequence[str], in_flight_bytes: int) -> Plan:
+def ordered(
+    plain: Plan,
+    order: Sequence[str],
+    in_flight_bytes: int,
+    readers: Mapping[str, str] = MappingProxyType({}),
+) -> Plan:
     """A plan whose workers receive variables in an order.
 
     Each channel, from one server to one worker, has its part of the order and a limit of its own.
@@ -189,6 +190,7 @@ def ordered(plain: Plan, order: Sequence[str], in_flight_bytes: int) -> Plan:
         plain: the plan without an order.
         order: of all that is pulled.
         in_flight_bytes: that may be on their way on a channel; with 0 there is exactly one order.
+        readers: the op that needs each variable first, for people.
     """
     server_of, variable_of = plain.decision.server_of, plain.job.variable_of
     after: dict[str, str] = {}
@@ -200,8 +202,8 @@ def ordered(plain: Plan, order: Sequence[str], in_flight_bytes: int) -> Plan:
         Pull(
             name,
             (after[name],) if name in after else (),
-            f"the {number}. of {len(order)}",
+            f"'{readers[name]}' needs it" if name in readers else "",
         )
-        for number, name in enumerate(order, start=1)
+        for name in order
     )
     return plain.deciding(pulls=pulls)

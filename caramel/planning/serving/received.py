@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.serving import ServedStep
 from caramel.core.errors import MissingFactError
@@ -18,6 +20,16 @@ from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import Op, Recv, TransferGraph
+
+_RECV = "recv "
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStep:
+    """A worker's step, and how long everything in it takes."""
+
+    graph: TransferGraph
+    times: TimeOracle
 
 
 def received(plan: Plan, analysis: Analysis) -> TransferGraph:
@@ -54,14 +66,24 @@ def received(plan: Plan, analysis: Analysis) -> TransferGraph:
     return TransferGraph(recvs, tuple(ops))
 
 
+def first_readers(graph: TransferGraph) -> dict[str, str]:
+    """The first op that waits for each variable, in the order in which ops could be computed."""
+    found: dict[str, str] = {}
+    for op in graph.ops:
+        for name in op.dependencies:
+            if name.startswith(_RECV):
+                found.setdefault(variable_of(name), op.name)
+    return found
+
+
 def transfer_of(variable: str) -> str:
     """What the transfer of a variable is called."""
-    return f"recv {variable}"
+    return f"{_RECV}{variable}"
 
 
 def variable_of(transfer: str) -> str:
     """The variable of a transfer."""
-    return transfer.removeprefix("recv ")
+    return transfer.removeprefix(_RECV)
 
 
 def time_oracle(plan: Plan, analysis: Analysis) -> TimeOracle | None:

@@ -303,9 +303,15 @@ class Channel:
 
     def _describe(self, lost: Sequence[Task], what: str, how: str = "") -> str:
         names = " and ".join(self._cluster.describe(task, wait_s=_ENDING_S) for task in lost)
+        if not self._cluster.servers:
+            gone = "the workers' variables are gone: start the workers again"
+        elif any(task in self._cluster.servers for task in lost):
+            gone = "the variables that it held are gone: start it again"
+        else:
+            gone = "the session ends, and its variables on the servers with it: start it again"
         return (
-            f"lost {names} during {what}{how}; the workers' variables are gone: start the workers "
-            "again, open a new session and restore the last checkpoint"
+            f"lost {names} during {what}{how}; {gone}, open a new session and restore the last "
+            "checkpoint"
         )
 
     def _state(self) -> str:

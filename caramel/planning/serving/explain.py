@@ -1,0 +1,153 @@
+"""What an order of transfers makes of a worker's step, and why each transfer has its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from caramel.core.devices import task_of
+from caramel.core.plan import Plan
+from caramel.core.timeline import Timeline
+from caramel.planning.ordering.executor import execute
+from caramel.planning.ordering.makespan import resource_loads_s
+from caramel.planning.ordering.metrics import (
+    lower_makespan_s,
+    ordering_efficiency,
+    upper_makespan_s,
+)
+from caramel.planning.serving.received import WorkerStep, transfer_of
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedTransfer:
+    """A variable that workers receive.
+
+    Attributes:
+        place: its number in the planned order, from 1 on.
+        variable: its name.
+        server: the task of its server.
+        bytes: its size.
+        after: what has arrived at a worker before it is sent to it.
+        arrives_s: when it is predicted to have arrived, from the begin of the step; None if nothing
+            is known of times.
+        needed_s: when the first op that reads it is predicted to begin; likewise.
+        reason: why it is where it is.
+    """
+
+    place: int
+    variable: str
+    server: str
+    bytes: int
+    after: tuple[str, ...]
+    arrives_s: float | None
+    needed_s: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class ExplainedOrder:
+    """What an order makes of a worker's step.
+
+    Attributes:
+        source: what the order was made from.
+        transfers: in the planned order.
+        server_bytes: by the task of each server the bytes that a worker receives from it.
+        step_s: the predicted end of the worker's computation and of its last transfer, without what
+            it sends; None if nothing is known of times. So are the next three.
+        upper_s: U, how long that would take with one resource busy at a time.
+        lower_s: L, how long if the busiest resource never waited.
+        efficiency: E, from 0 (one thing at a time) to 1 (a perfect order).
+        notes: what else is to be known.
+    """
+
+    source: str
+    transfers: tuple[ExplainedTransfer, ...]
+    server_bytes: tuple[tuple[str, int], ...]
+    step_s: float | None
+    upper_s: float | None
+    lower_s: float | None
+    efficiency: float | None
+    notes: tuple[str, ...]
+
+
+def explain_order(plan: Plan, source: str, worker: WorkerStep | None) -> ExplainedOrder:
+    """Explain the order of a plan.
+
+    Args:
+        plan: with parameter servers.
+        source: what its order was made from.
+        worker: a worker's step, with times; None if nothing is known of these.
+    """
+    timeline = None
+    step_s = upper_s = lower_s = efficiency = None
+    if worker is not None:
+        order = [transfer_of(pull.variable) for pull in plan.decision.pulls]
+        timeline = execute(worker.graph, worker.times, order)
+        loads = list(resource_loads_s(worker.graph, worker.times).values())
+        step_s = timeline.step_s
+        upper_s, lower_s = upper_makespan_s(loads), lower_makespan_s(loads)
+        efficiency = ordering_efficiency(loads, step_s)
+    transfers = tuple(_transfers(plan, worker, timeline))
+    sizes: dict[str, int] = {}
+    for each in transfers:
+        sizes[each.server] = sizes.get(each.server, 0) + each.bytes
+    return ExplainedOrder(
+        source,
+        transfers,
+        tuple(sorted(sizes.items())),
+        step_s,
+        upper_s,
+        lower_s,
+        efficiency,
+        tuple(_notes(plan, sizes)),
+    )
+
+
+def _transfers(
+    plan: Plan, worker: WorkerStep | None, timeline: Timeline | None
+) -> Iterator[ExplainedTransfer]:
+    tasks = [task_of(device) or device for device in plan.job.servers]
+    ends, needed = _times(worker, timeline)
+    for place, pull in enumerate(plan.decision.pulls, start=1):
+        name = transfer_of(pull.variable)
+        yield ExplainedTransfer(
+            place,
+            pull.variable,
+            tasks[plan.decision.server_of[pull.variable]],
+            plan.job.variable_of[pull.variable].spec.bytes or 0,
+            pull.after,
+            ends.get(name),
+            needed.get(name),
+            pull.reason,
+        )
+
+
+def _times(
+    worker: WorkerStep | None, timeline: Timeline | None
+) -> tuple[dict[str, float], dict[str, float]]:
+    """When each transfer ends, and when the first op begins that waits for it."""
+    if worker is None or timeline is None:
+        return {}, {}
+    ends = {span.name: span.end_s for span in timeline.spans if span.resource == "receive"}
+    begins = {span.name: span.begin_s for span in timeline.spans if span.resource == "compute"}
+    needed: dict[str, float] = {}
+    for op in worker.graph.ops:
+        for name in op.dependencies:
+            if name in ends:
+                needed[name] = min(begins[op.name], needed.get(name, begins[op.name]))
+    return ends, needed
+
+
+def _notes(plan: Plan, sizes: dict[str, int]) -> Iterator[str]:
+    """What cannot be spread well."""
+    share = sum(sizes.values()) / max(1, len(plan.job.servers))
+    if len(plan.job.servers) > 1:
+        for pull in plan.decision.pulls:
+            size = plan.job.variable_of[pull.variable].spec.bytes or 0
+            if size > share:
+                yield (
+                    f"'{pull.variable}' stays whole: it has {size / 1e6:.1f} MB, more than a "
+                    f"server's share of {share / 1e6:.1f} MB"
+                )
+    for remote in dict.fromkeys(each.variable for each in plan.consequences.serving.remote):
+        yield f"of '{remote}' workers receive only the rows that their batches need"
