@@ -7,7 +7,7 @@ aggregated gradients, or writes a variable that lives on a server, is done once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from caramel.analyzers.frames import outermost
@@ -320,7 +320,7 @@ class ServedStep:
     def _readings(self, remote: Collection[str]) -> Iterator[Reading]:
         """The variables whose values workers have to have, and what waits for them."""
         waiting: dict[str, dict[str, None]] = {}
-        of_step: set[str] = set()
+        readers: dict[str, list[str]] = {}  # of a step
         for name in self._graph.ops:
             if name in self._absent or name in self._initial or name in remote:
                 continue
@@ -331,9 +331,19 @@ class ServedStep:
                 outer = outermost(self._graph, self._frames, name, self._taken(name, variable))
                 waiting.setdefault(variable, {})[outer] = None
                 if name in self.of_worker:
-                    of_step.add(variable)
+                    readers.setdefault(variable, []).append(name)
         for variable, ops in waiting.items():
-            yield Reading(variable, tuple(ops), variable in of_step)
+            own = readers.get(variable, [])
+            yield Reading(variable, tuple(ops), bool(own), self._ended(own))
+
+    def _ended(self, readers: Sequence[str]) -> tuple[str, ...] | None:
+        """The ops, if what waits for them by control edges waits until they have read."""
+        # What waits for a function's call may go on before the function's ops have run.
+        plain = all(
+            self._graph[name].kind == "ReadVariableOp" and not self._frames.frame.get(name, "")
+            for name in readers
+        )
+        return tuple(readers) if plain else None
 
     def _taken(self, name: str, variable: str) -> TensorRef:
         """As which tensor an op takes the handle of a variable."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -90,11 +91,14 @@ class Reading:
         waiting: the ops that wait until it has arrived, unless a loop is around them; then the op
             that brings the variable into the loop.
         is_of_step: whether every step reads it, and not only what is fetched.
+        readers: the ops of a step that read it; when they have run a worker's own may be
+            overwritten. None if that cannot be told.
     """
 
     variable: str
     waiting: tuple[str, ...]
     is_of_step: bool = True
+    readers: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,16 @@ class Serving:
     readings: tuple[Reading, ...] = ()
     remote: tuple[Remote, ...] = ()
     written: tuple[Written, ...] = ()
+
+    @cached_property
+    def reading_of(self) -> Mapping[str, Reading]:
+        """What workers read, by the variable's name."""
+        return {reading.variable: reading for reading in self.readings}
+
+    @cached_property
+    def writers_of(self) -> Mapping[str, tuple[str, ...]]:
+        """The ops that write each variable that a step writes."""
+        return {written.variable: written.ops for written in self.written}
 
     @cached_property
     def done_once(self) -> frozenset[str]:

@@ -113,11 +113,14 @@ class Pull:
     Attributes:
         variable: its name.
         after: variables that have arrived at a worker before this one is sent to it.
+        ahead: whether it is sent for the next step, as soon as it was updated in this one, and not
+            when that begins. It waits for no other variable then.
         reason: why it is as it is, for people.
     """
 
     variable: str
     after: tuple[str, ...] = ()
+    ahead: bool = False
     reason: str = ""
 
 
@@ -195,18 +198,19 @@ class Decided:
     def _check_pulls(self) -> None:
         if len(self.server_of) < len(self.owners):
             raise PlanError("the plan gives a variable two servers")
+        if len(self.pull_of) < len(self.pulls):
+            raise PlanError("the plan pulls a variable twice")
         arrived: set[str] = set()
         for pull in self.pulls:
-            if pull.variable in arrived:
-                raise PlanError(f"the plan pulls '{pull.variable}' twice")
             # So they cannot wait for each other either.
             for name in pull.after:
-                if name not in arrived:
+                if name not in arrived or pull.ahead:
                     raise PlanError(
                         f"the pull of '{pull.variable}' waits for '{name}', which is not pulled "
-                        "before it"
+                        "before it in the same step"
                     )
-            arrived.add(pull.variable)
+            if not pull.ahead:
+                arrived.add(pull.variable)
 
     def _check_gates(self) -> None:
         after: dict[str, list[str]] = {}

@@ -271,10 +271,20 @@ class PullName(NamedTuple):
 def pull_of(op: str) -> PullName | None:
     """What a server sends to a worker, told from a node's name; None if it is no pull."""
     parts = op.split("/", 4)
-    if len(parts) < 5 or parts[0] != _CARAMEL or parts[2] != "pull":
+    if len(parts) < 5 or parts[0] != _CARAMEL or parts[2] not in ("pull", "pull_ahead"):
         return None
     server = server_at(_place(parts[1])) if _is_replica_prefix(parts[1]) else None
     return None if server is None else PullName(server, int(parts[3]), parts[4])
+
+
+def ahead_from(server: int, worker: int, variable: str) -> str:
+    """What a server sends to a worker of a variable that was updated, for the next step."""
+    return added(server_place(server), "pull_ahead", str(worker), variable)
+
+
+def pulled_ahead(worker: int, variable: str) -> str:
+    """Runs on a worker when that has arrived."""
+    return added(worker, "pulled_ahead", variable)
 
 
 def is_pulled(op: str) -> bool:

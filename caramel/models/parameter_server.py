@@ -46,6 +46,9 @@ class PSModel(Model):
         in_flight_bytes: how many bytes of parameters may be on their way from a server to a worker
             at a time; by default as many as usually are best. With 0 each waits for the one before,
             so that there is exactly one order, at some cost.
+        overlap: whether variables may be sent to workers as soon as they were updated, for the next
+            step, while other gradients are still on their way; as many as are predicted to make
+            steps the shortest.
         mode: "training", or "inference" for agents that receive the parameters and compute the
             loss, and what else is fetched, and update nothing.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. If
@@ -78,6 +81,7 @@ class PSModel(Model):
         *,
         ordering: Ordering | None = "search",
         in_flight_bytes: int | None = None,
+        overlap: bool = True,
         mode: Mode = "training",
         profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None,
         replan: Replan = "never",
@@ -93,7 +97,11 @@ class PSModel(Model):
         cluster = Cluster.coerce_with_servers(workers, parameter_servers)
         options = ModelOptions(
             ServingPlanner(
-                cluster.server_devices, ordering, in_flight_bytes, trains=mode == "training"
+                cluster.server_devices,
+                ordering,
+                in_flight_bytes,
+                trains=mode == "training",
+                overlap=overlap,
             ),
             profile=profile,
             replan=replan,

@@ -38,6 +38,7 @@ from caramel.modifiers.aggregation.split import kept_pieces
 from caramel.modifiers.carry_over import keep
 from caramel.modifiers.graph_writer import GraphWriter, copy_of
 from caramel.modifiers.progress_marks import marked_parts
+from caramel.modifiers.serving.pulls import ahead_ops
 from caramel.modifiers.step_tokens import add_put, host_of, token_variables
 
 
@@ -66,7 +67,8 @@ def step_ops(plan: Plan) -> list[str]:
     workers, serving = range(plan.workers), plan.consequences.serving
     if plan.job.servers:
         once = [in_copy(ONCE, op) for op in serving.results]
-        return [*once, *(in_replica(w, op) for op in serving.worker_results for w in workers)]
+        own = [in_replica(worker, op) for op in serving.worker_results for worker in workers]
+        return [*once, *own, *ahead_ops(plan)]
     marked = marked_parts(plan, moved=False)
     if not plan.consequences.deferral.moved:
         return [*(in_replica(worker, plan.job.train_op) for worker in workers), *marked]

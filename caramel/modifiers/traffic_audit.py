@@ -89,8 +89,10 @@ def _planned_transfers(plan: Plan) -> Iterator[_Transfer]:
 
 def _pulls(plan: Plan) -> Iterator[_Transfer]:
     """What workers read of variables that are on servers."""
-    server_of, pulls = plan.decision.server_of, plan.decision.pull_of
-    for name in pulls:
+    server_of, written = plan.decision.server_of, plan.consequences.serving.writers_of
+    for name, pull in plan.decision.pull_of.items():
+        if pull.ahead and name not in written:  # it is there for good
+            continue
         size, source = plan.job.variable_of[name].spec.bytes, server_place(server_of[name])
         for worker in range(plan.workers):
             yield ("pull", name, worker), source, worker, size

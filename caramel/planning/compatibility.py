@@ -20,11 +20,11 @@ def decides_alike(plan: Plan, other: Plan) -> bool:
     return _without_reasons(plan.decision) == _without_reasons(other.decision)
 
 
-def _without_reasons(decision: Decided) -> tuple[Decided, dict[str, frozenset[str]]]:
+def _without_reasons(decision: Decided) -> tuple[Decided, dict[str, tuple[frozenset[str], bool]]]:
     """A decision without pulls, and what each of these waits for."""
     groups = tuple(dataclasses.replace(group, reason="") for group in decision.groups)
     # In which order pulls stand does nothing, but for what they wait for.
-    waits = {pull.variable: frozenset(pull.after) for pull in decision.pulls}
+    waits = {p.variable: (frozenset(p.after), p.ahead) for p in decision.pulls}
     return dataclasses.replace(decision, groups=groups, pulls=()), waits
 
 

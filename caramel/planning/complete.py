@@ -8,6 +8,7 @@ from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.serving import serving
 from caramel.core.consequences import Consequences
 from caramel.core.decision import Edge
+from caramel.core.errors import PlanError
 from caramel.core.facts import (
     InputPipelines,
     LoopFrames,
@@ -38,7 +39,7 @@ def complete(
         state: which values differ between workers.
 
     Raises:
-        PlanError: a group cannot be deferred; says why.
+        PlanError: a group cannot be deferred, or a variable not be pulled ahead; says why.
         UnsupportedOpError: parameter servers cannot do the step.
     """
     deferral = Deferrals(graph, job, access, frames, plan.job.gradients).of(plan.deferred)
@@ -60,4 +61,16 @@ def complete(
         or bool(plan.job.servers),
         serving=serving(plan, graph, job, access, frames, state),
     )
+    _check_ahead(plan, consequences)
     return dataclasses.replace(plan, consequences=consequences)
+
+
+def _check_ahead(plan: Plan, consequences: Consequences) -> None:
+    """Raise if a variable is pulled ahead while something may still read the one before."""
+    for pull in plan.decision.pulls:
+        reading = consequences.serving.reading_of.get(pull.variable)
+        if pull.ahead and (reading is None or reading.readers is None):
+            raise PlanError(
+                f"'{pull.variable}' cannot be pulled ahead: it is read inside a loop or a "
+                "function, whose end nothing can wait for"
+            )

@@ -39,7 +39,7 @@ class ShownOrder(ExplainedOrder):
             table.add_row(
                 str(each.place),
                 f"{each.bytes / 1e6:.2f}",
-                _milliseconds(each.arrives_s),
+                "ahead" if each.ahead else _milliseconds(each.arrives_s),
                 _milliseconds(each.needed_s),
                 each.variable,
                 each.server,

@@ -1,6 +1,7 @@
 """Training with parameter servers: which variable lives where, and what travels in which order.
 
 ================= ==================================================================================
+`ahead`           which variables are sent to workers when they were updated, for the next step?
 `explain`         what an order of transfers makes of a worker's step, and why each has its place
 `observed_orders` what do traced steps tell of orders?
 `ownership`       which server has which variables?

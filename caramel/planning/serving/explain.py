@@ -15,7 +15,7 @@ from caramel.planning.ordering.metrics import (
     ordering_efficiency,
     upper_makespan_s,
 )
-from caramel.planning.serving.received import WorkerStep, transfer_of
+from caramel.planning.serving.received import WorkerStep, transfer_of, without
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,9 @@ class ExplainedTransfer:
         server: the task of its server.
         bytes: its size.
         after: what has arrived at a worker before it is sent to it.
+        ahead: whether it is sent for the next step, as soon as it was updated.
         arrives_s: when it is predicted to have arrived, from the begin of the step; None if nothing
-            is known of times.
+            is known of times, or if it was sent ahead.
         needed_s: when the first op that reads it is predicted to begin; likewise.
         reason: why it is where it is.
     """
@@ -39,6 +40,7 @@ class ExplainedTransfer:
     server: str
     bytes: int
     after: tuple[str, ...]
+    ahead: bool
     arrives_s: float | None
     needed_s: float | None
     reason: str
@@ -81,9 +83,11 @@ def explain_order(plan: Plan, source: str, worker: WorkerStep | None) -> Explain
     timeline = None
     step_s = upper_s = lower_s = efficiency = None
     if worker is not None:
-        order = [transfer_of(pull.variable) for pull in plan.decision.pulls]
-        timeline = execute(worker.graph, worker.times, order)
-        loads = list(resource_loads_s(worker.graph, worker.times).values())
+        ahead = frozenset(pull.variable for pull in plan.decision.pulls if pull.ahead)
+        own = [p.variable for p in plan.decision.pulls if not p.ahead]
+        graph = without(worker.graph, ahead)
+        timeline = execute(graph, worker.times, [transfer_of(name) for name in own])
+        loads = list(resource_loads_s(graph, worker.times).values())
         step_s = timeline.step_s
         upper_s, lower_s = upper_makespan_s(loads), lower_makespan_s(loads)
         efficiency = ordering_efficiency(loads, step_s)
@@ -116,6 +120,7 @@ def _transfers(
             tasks[plan.decision.server_of[pull.variable]],
             plan.job.variable_of[pull.variable].spec.bytes or 0,
             pull.after,
+            pull.ahead,
             ends.get(name),
             needed.get(name),
             pull.reason,

@@ -32,10 +32,12 @@ from caramel.planning.ordering.tac import tac
 from caramel.planning.ordering.tic import tic
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import TransferGraph
+from caramel.planning.serving.ahead import choose_ahead
 from caramel.planning.serving.received import (
     WorkerStep,
     first_readers,
     received,
+    served_step,
     time_oracle,
     variable_of,
 )
@@ -43,6 +45,10 @@ from caramel.planning.serving.served_plan import served_plan
 from caramel.planning.worth_a_trial import PLAIN
 
 Ordering = Literal["search", "tac", "tic", "execution_ordering", "random"]
+
+
+IN_ORDER = "in order"
+"""What a plan is called that pulls nothing ahead."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class ServingPlanner:
             many as usually are best.
         seed: of a random order.
         trains: False for agents that only infer.
+        overlap: whether variables may be sent for the next step as soon as they are updated.
 
     Raises:
         PlanError: an unknown ordering, or less than no bytes.
@@ -66,6 +73,7 @@ class ServingPlanner:
     in_flight_bytes: int | None = None
     seed: int = 0
     trains: bool = True
+    overlap: bool = True
 
     def __post_init__(self) -> None:
         if self.ordering is not None and self.ordering not in get_args(Ordering):
@@ -114,9 +122,23 @@ class ServingPlanner:
         oracle = time_oracle(plain, analysis)
         transfers, source = self._order(graph, oracle)
         order = [variable_of(name) for name in transfers]
-        plan = ordered(plain, order, self._limit(analysis), first_readers(graph))
-        worker = None if oracle is None else WorkerStep(graph, oracle)
-        return Decision(plan, source, plain, worker=worker)
+        readers, limit = first_readers(graph), self._limit(analysis)
+        plan = ordered(plain, order, limit, readers)
+        if oracle is None:
+            return Decision(plan, source, plain)
+        worker, others = WorkerStep(graph, oracle), dict[str, Plan]()
+        if self.overlap and self.trains:
+            ahead = choose_ahead(plain, worker, order, self._may_go_ahead(plain, analysis))
+            if ahead.variables:
+                others[IN_ORDER] = plan
+                plan = ordered(plain, order, limit, readers, ahead.variables)
+                source += f", {len(ahead.variables)} of {len(order)} ahead"
+        return Decision(plan, source, plain, alternatives=tuple(others.items()), worker=worker)
+
+    def _may_go_ahead(self, plain: Plan, analysis: Analysis) -> list[str]:
+        """The variables that may be pulled ahead."""
+        readings = served_step(plain, analysis).serving().readings
+        return [each.variable for each in readings if each.readers and each.is_of_step]
 
     def wants_times(self, decision: Decision) -> bool:
         is_known = decision.worker is not None or decision.is_kept
@@ -125,7 +147,7 @@ class ServingPlanner:
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         if decides_alike(decision.plan, decision.plain):
             return {}
-        return {PLAIN: decision.plain}
+        return {PLAIN: decision.plain, **dict(decision.alternatives)}
 
     def unplanned(self) -> ServingPlanner:
         return dataclasses.replace(self, ordering=None)
@@ -181,6 +203,7 @@ def ordered(
     order: Sequence[str],
     in_flight_bytes: int,
     readers: Mapping[str, str] = MappingProxyType({}),
+    ahead: frozenset[str] = frozenset(),
 ) -> Plan:
     """A plan whose workers receive variables in an order.
 
@@ -191,17 +214,23 @@ def ordered(
         order: of all that is pulled.
         in_flight_bytes: that may be on their way on a channel; with 0 there is exactly one order.
         readers: the op that needs each variable first, for people.
+        ahead: what is sent for the next step as soon as it is updated.
     """
     server_of, variable_of = plain.decision.server_of, plain.job.variable_of
     after: dict[str, str] = {}
     for server in range(len(plain.job.servers)):
-        own = [(n, variable_of[n].spec.bytes or 0) for n in order if server_of[n] == server]
+        own = [
+            (n, variable_of[n].spec.bytes or 0)
+            for n in order
+            if server_of[n] == server and n not in ahead
+        ]
         gates = gates_of(own, in_flight_bytes=in_flight_bytes)
         after.update((gate.group, gate.after) for gate in gates)
     pulls = tuple(
         Pull(
             name,
             (after[name],) if name in after else (),
+            name in ahead,
             f"'{readers[name]}' needs it" if name in readers else "",
         )
         for name in order

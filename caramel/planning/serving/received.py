@@ -42,14 +42,7 @@ def received(plan: Plan, analysis: Analysis) -> TransferGraph:
         analysis: what is known of the step.
     """
     graph, access = analysis.get(OpGraph), analysis.get(StateAccess)
-    step = ServedStep(
-        plan,
-        graph,
-        analysis.get(TrainingJob),
-        access,
-        analysis.get(LoopFrames),
-        analysis.get(ReplicaState),
-    )
+    step = served_step(plan, analysis)
     server_of, pulled = plan.decision.server_of, plan.decision.pull_of
     recvs = tuple(Recv(transfer_of(name), str(server_of[name])) for name in pulled)
     ops = []
@@ -64,6 +57,18 @@ def received(plan: Plan, analysis: Analysis) -> TransferGraph:
             sources = [s for s in sources if graph[s].kind != "NextIteration"]
         ops.append(Op(name, (*sources, *(transfer_of(variable) for variable in read))))
     return TransferGraph(recvs, tuple(ops))
+
+
+def served_step(plan: Plan, analysis: Analysis) -> ServedStep:
+    """What of a step is done once, and what by each worker."""
+    return ServedStep(
+        plan,
+        analysis.get(OpGraph),
+        analysis.get(TrainingJob),
+        analysis.get(StateAccess),
+        analysis.get(LoopFrames),
+        analysis.get(ReplicaState),
+    )
 
 
 def first_readers(graph: TransferGraph) -> dict[str, str]:
@@ -108,3 +113,13 @@ def time_oracle(plan: Plan, analysis: Analysis) -> TimeOracle | None:
         sizes = {name: plan.job.variable_of[name].spec.bytes or 0 for name in names}
         known = {name: known.get(name, size / rate) for name, size in sizes.items()}
     return TimeOracle(timing.seconds, {transfer_of(name): known[name] for name in names})
+
+
+def without(graph: TransferGraph, variables: frozenset[str]) -> TransferGraph:
+    """A worker's step in which some variables are there from the begin."""
+    gone = {transfer_of(name) for name in variables}
+    recvs = tuple(recv for recv in graph.recvs if recv.name not in gone)
+    ops = tuple(
+        Op(op.name, tuple(name for name in op.dependencies if name not in gone)) for op in graph.ops
+    )
+    return TransferGraph(recvs, ops)

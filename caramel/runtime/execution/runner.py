@@ -43,6 +43,9 @@ class Runner:
         call_timeout_s: how long one call may take, in seconds; not for placing the graph.
         config: options of the session and of servers in this process, such as thread counts.
 
+    Attributes:
+        calls: how many calls were made so far, also such as failed.
+
     Raises:
         ClusterError: this process cannot drive the cluster.
         WorkerStartError: a worker cannot be reached, or is none of this cluster.
@@ -72,6 +75,7 @@ class Runner:
         self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
         self._calls: dict[Any, GraphCall] = {}
         self._recording: Recording | None = None  # from the first traced calls on
+        self.calls = 0  # how many were made, also those that failed
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
@@ -230,6 +234,7 @@ class Runner:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
             Exception: the results cannot be brought to Python, although everything was done.
         """
+        self.calls += 1
         if options.traces is not None and len(self._different_tasks) > 1:
             function = partial(self._recorded, function, options.traces)
         timeout_s = self._timeout_s
@@ -360,6 +365,11 @@ class VariantRunner:
     def compiled(self) -> int:
         """As `Runner.compiled`."""
         return self._runner.compiled
+
+    @property
+    def calls(self) -> int:
+        """As `Runner.calls`."""
+        return self._runner.calls
 
 
 def _end(recording: Recording | None, session: GraphSession) -> None:

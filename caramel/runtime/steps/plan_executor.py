@@ -15,6 +15,7 @@ from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.results import aggregated_tensors
 from caramel.modifiers.batch_weights import counts, share, uneven
 from caramel.modifiers.defer import step_ops
+from caramel.modifiers.serving.pulls import first_pulls
 from caramel.native.session import NoSuchOpError
 from caramel.runtime.execution.calls import DEFAULT, CallOptions
 from caramel.runtime.execution.runner import Runner, VariantRunner
@@ -56,6 +57,8 @@ class PlanExecutor:
         self._late = LateFetches(_ordered(job.context.op_graph, plan), plan, job.access)
         self._aggregated = [aggregated_tensors(plan, worker) for worker in range(plan.workers)]
         self._targets = step_ops(plan)
+        self._first_pulls = first_pulls(plan)
+        self._calls_before = -1  # the runner's, after the last step
         self._absent = frozenset(plan.consequences.serving.absent)
         self._comparison = FactorComparison(plan)
         self._steps = 0
@@ -138,6 +141,7 @@ class PlanExecutor:
             WorkerLostError: a worker was lost.
             tf.errors.OpError: an op has failed.
         """
+        is_first = self._pull_ahead(options)
         compiled, parts = self._runner.compiled, self._pending.parts_done
         is_compared = self._comparison.is_due(self._steps + 1, feeds)
         besides = self._scaling.besides(f.tensor for f in fetches if f.tensor is not None)
@@ -155,9 +159,22 @@ class PlanExecutor:
             for fetch, column in zip(fetches, values, strict=True)
         ]
         did_one_part = self._pending.parts_done == parts + 1 or not self._pending.defers
-        is_usual = did_one_part and self._runner.compiled == compiled and not is_compared
+        is_usual = did_one_part and self._runner.compiled == compiled
+        is_usual = is_usual and not is_compared and not is_first
+        self._calls_before = self._runner.calls
         unlike = self._comparison.first_unlike(checksums)
         return StepResult(results, is_usual, unlike, examples)
+
+    def _pull_ahead(self, options: CallOptions) -> bool:
+        """Let workers have what is pulled ahead; whether anything had to be done for that.
+
+        They have it from the last step, if no other call was made since: that may have written
+        variables.
+        """
+        if not self._first_pulls or self._runner.calls == self._calls_before:
+            return False
+        self._runner.run([], self._first_pulls, {}, "sending variables to the workers", options)
+        return True
 
     def _run_step(
         self,
