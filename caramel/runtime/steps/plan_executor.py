@@ -238,6 +238,15 @@ class PlanExecutor:
         op = names.without_prefix(names.without_variant(error.op))
         if op not in self._job.context.op_graph:
             return error
+        if op in self._absent:
+            return FeedError(
+                f"'{op}' cannot be had from this step: with parameter servers "
+                + (
+                    "no worker has both updates and what workers compute from their examples"
+                    if self._plan.job.gradients
+                    else "agents that only infer do not train"
+                )
+            )
         return FeedError(
             f"'{op}' is no part of a training step: it belongs to initial values, which one worker "
             "computes for all; use session.run"
