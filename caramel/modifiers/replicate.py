@@ -38,9 +38,15 @@ class _Copy:
     shared_prefix: dict[str, str]  # handles whose state belongs to another copy
     dropped: frozenset[str]
     elsewhere: Mapping[str, str] = field(default_factory=dict)  # devices of ops on servers
+    once: frozenset[str] = frozenset()  # what of it is done once in a step
 
-    def lacks(self, text: str) -> bool:
-        """Whether the copy does not have what an input string names."""
+    def lacks(self, reader: str, text: str) -> bool:
+        """Whether the copy does not have what an input string of an op names.
+
+        What is done once reads nothing of the copy's own forward pass, which a step does not do.
+        """
+        if reader in self.once:
+            return names.source_op(text) not in self.once
         return bool(self.dropped) and names.source_op(text) in self.dropped
 
 
@@ -132,6 +138,7 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
             shared,
             frozenset((idle | training) - needed),
             devices_at_home(plan),
+            serving.kept_at_home,
         )
 
 
@@ -152,7 +159,7 @@ def _copy_node(
 def _inputs(original: _Original, copy: _Copy) -> Iterator[str]:
     """What a node reads in the copy."""
     for text in original.inputs:
-        if not copy.lacks(text):
+        if not copy.lacks(original.name, text):
             yield names.with_prefix(copy.prefix, text)
         # What is done once, with servers, reads nothing of what workers compute but raw gradients:
         # until they are aggregated those of worker 0. Nor does it wait for anything else of theirs.

@@ -22,5 +22,9 @@ def prefix_of(plan: Plan, variable: str, worker: int) -> str:
 
 
 def is_of_step(plan: Plan, name: str) -> bool:
-    """Whether a node of the evaluation copy belongs to what is done once in a step."""
-    return names.without_prefix(name) in plan.consequences.serving.kept_at_home
+    """Whether a node of the evaluation copy is needed by a step: what is done once, and what
+    workers read."""
+    own = names.without_prefix(name)
+    variable = plan.job.variable_of_handle.get(own)
+    is_served = variable is not None and variable.name in plan.job.served
+    return is_served or own in plan.consequences.serving.kept_at_home
