@@ -255,7 +255,7 @@ class ServedStep:
     @cached_property
     def _absent(self) -> set[str]:
         """What replicas lack: updates, what is computed from them, what only those need."""
-        found = {*self._updated} | self._behind(self._left_out, control=False, of_workers=True)
+        found = self._behind(self._updated | self._left_out, control=False, of_workers=True)
         waiting = [s for name in found for s in self._graph[name].sources]
         while waiting:
             name = waiting.pop()
