@@ -222,6 +222,12 @@ class PlanExecutor:
         op = names.without_prefix(names.without_variant(error.op))
         if op not in self._job.context.op_graph:
             return error
+        if op in self._absent:
+            return FeedError(
+                f"'{op}' is no part of a training step: with parameter servers nobody has all that "
+                "it is computed from, since workers compute from examples, and servers from "
+                "aggregated gradients; fetch what it reads"
+            )
         return FeedError(
             f"'{op}' is no part of a training step: it belongs to initial values, which one worker "
             "computes for all; use session.run"
