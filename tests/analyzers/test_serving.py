@@ -185,6 +185,88 @@ def test_what_reads_a_variable_in_a_loop_waits_where_its_handle_enters():
     assert reading == Reading("w", ("handle",), is_of_step=True)
 
 
+COUNTED_FIRST = {
+    "count": "VarHandleOp",
+    "one": "Const",
+    "counted": "AssignAddVariableOp count one",
+    "now": "ReadVariableOp count ^counted",
+    "y": "MatMul x w_read now",
+}
+
+
+def test_a_write_that_workers_wait_for_is_repeated_by_them():
+    found = step_of(COUNTED_FIRST, servers=("w slot count",)).serving()
+    assert {"counted", "now"} & set(found.absent) == set()
+    assert Written("count", ("counted",)) in found.written
+    (reading,) = (each for each in found.readings if each.variable == "count")
+    assert reading.is_of_step
+    assert set(reading.waiting) == {"counted", "now"}
+
+
+def test_a_write_of_aggregated_values_cannot_be_repeated():
+    more = {**COUNTED_FIRST, "counted": "AssignAddVariableOp count half"}
+    more["y"], more["after"] = STEP["y"], "MatMul x now"
+    more["train"] = "NoOp ^apply ^after"
+    with pytest.raises(UnsupportedOpError, match=r"'after' .* reads 'now:0'"):
+        step_of(more, servers=("w slot count",)).serving()
+
+
+def test_a_write_behind_an_update_cannot_be_repeated():
+    more = {
+        **COUNTED_FIRST,
+        "counted": "AssignAddVariableOp count one ^apply",
+        "y": STEP["y"],
+        "after": "MatMul x now",
+        "train": "NoOp ^apply ^after",
+    }
+    with pytest.raises(UnsupportedOpError, match=r"'after' .* reads 'now:0'"):
+        step_of(more, servers=("w slot count",)).serving()
+
+
+def test_a_write_that_is_repeated_keeps_rows_from_being_read_on_the_server():
+    more = {
+        "t": "VarHandleOp",
+        "one": "Const",
+        "set": "AssignVariableOp t one",
+        "ids": "Placeholder",
+        "rows": "ResourceGather t ids ^set",
+        "y": "MatMul x w_read rows",
+        "train": "NoOp ^apply ^set",
+    }
+    found = step_of(more, servers=("w slot t",)).serving()
+    assert found.remote == ()
+    assert [each.variable for each in found.readings if each.is_of_step] == ["w", "t"]
+
+
+LOOP_OF_UPDATES = {
+    "zero": "Const",
+    "start": "Enter zero",
+    "handle": "Enter w",
+    "step": "Enter half",
+    "turn": "Merge start following",
+    "again": "LoopCond turn",
+    "inner": "Switch turn again",
+    "body": "Identity inner:1",
+    "apply": "AssignSubVariableOp handle step ^body",
+    "one": "Const ^apply",
+    "more": "Add body one",
+    "following": "NextIteration more",
+    "result": "Exit inner",
+    "train": "NoOp ^result",
+}
+
+
+def test_a_loop_of_updates_is_done_once_as_a_whole():
+    found = step_of(LOOP_OF_UPDATES).serving()
+    loop = {"turn", "again", "inner", "body", "apply", "one", "more", "following", "result"}
+    assert loop <= set(found.home)
+    assert loop <= set(found.absent)
+
+
+def test_an_update_in_a_loop_waits_where_its_handle_enters():
+    assert step_of(LOOP_OF_UPDATES).serving().written == (Written("w", ("handle",)),)
+
+
 def test_an_update_that_waits_for_a_worker_is_done_once_all_the_same():
     found = step_of({"half": "Mul raw rate ^loss"}).serving()
     assert {"half", "apply"} <= set(found.home)

@@ -198,6 +198,79 @@ def test_updates_may_wait_for_what_workers_compute(extra):
     assert_served_equals_one_device(control_flow.network(perceptron, extra=extra), 2, 2, steps=2)
 
 
+def updated_in_a_loop(variables, gradients):
+    """Three times with the same gradients."""
+
+    def body(turn):
+        pairs = zip(variables, gradients, strict=True)
+        with tf.control_dependencies([v.assign_sub(0.05 * g) for v, g in pairs]):
+            return turn + 1
+
+    return tf.while_loop(lambda turn: turn < 3, body, [tf.constant(0)])[0].op
+
+
+def test_updates_in_a_loop_train_as_on_one_device():
+    with control_flow_version("v1"):
+        job = by_hand(updated_in_a_loop)
+    assert_served_equals_one_device(job, 2, 2, steps=3)
+
+
+def counting_first(x, y):
+    """The forward pass reads a counter that was counted up before."""
+    count = tf1.train.get_or_create_global_step().assign_add(1)
+    loss = cross_entropy(perceptron(x) / tf.cast(count, tf.float64), y)
+    return loss, [tf1.train.AdamOptimizer(0.01).minimize(loss)]
+
+
+def counting_by_another_way(x, y):
+    """It waits for the counter by way of another write."""
+    ones = tf1.ones_initializer()
+    count, scale = (
+        tf1.get_variable(name, [], tf.float64, ones, trainable=False) for name in ("count", "scale")
+    )
+    with tf.control_dependencies([count.assign_add(1.0)]):
+        scaled = scale.assign(scale * 1.1)
+    with tf.control_dependencies([scaled]):
+        read = count.read_value()
+    loss = cross_entropy(perceptron(x) / read, y)
+    return loss, [tf1.train.AdamOptimizer(0.01).minimize(loss)]
+
+
+def measuring(x, y):
+    """The train op also updates metrics, one of which counts calls."""
+    logits = perceptron(x)
+    loss = cross_entropy(logits, y)
+    updates = [
+        tf1.metrics.mean(loss)[1],
+        tf1.metrics.accuracy(y, tf.argmax(logits, 1))[1],
+    ]
+    return loss, [tf1.train.AdamOptimizer(0.01).minimize(loss), *updates]
+
+
+def rescaling(x, y):
+    """The loss is scaled by a number that the step changes."""
+    ones = tf1.ones_initializer()
+    scale = tf1.get_variable("scale", [], tf.float64, ones, trainable=False)
+    loss = cross_entropy(perceptron(x), y)
+    variables = tf1.trainable_variables()
+    gradients = [g / scale for g in tf1.gradients(loss * scale, variables)]
+    optimizer = tf1.train.MomentumOptimizer(0.1, 0.9)
+    with tf.control_dependencies(
+        [optimizer.apply_gradients(zip(gradients, variables, strict=True))]
+    ):
+        return loss, [scale.assign(scale * 1.5)]
+
+
+@pytest.mark.parametrize("build", [counting_first, counting_by_another_way, measuring, rescaling])
+def test_what_the_forward_pass_reads_of_other_writes_is_as_on_workers_alone(build):
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(24)
+        loss, updates = build(x, y)
+        job = Network(graph, tf.group(*updates), loss, feed)
+    assert_served_as_shuffled(job, 2, 2, steps=3)
+
+
 def test_frozen_and_untrained_variables_are_served_too():
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
