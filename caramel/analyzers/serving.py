@@ -68,7 +68,7 @@ class ServedStep:
         # Of agents that only infer, a step is what its results wait for.
         self._trained = graph.ancestors([plan.job.train_op])
         self._step = self._trained | graph.ancestors([plan.job.loss])
-        self._left_out = graph.ancestors([job.train_op]) - self._step
+        self._left_out = graph.ancestors([job.train_op]) - self._step - self._kept(job)
         self._handles = {v.handle: v.name for v in plan.job.variables if v.name in plan.job.served}
         self._initial = {v.initializer for v in plan.job.variables}
         self._reads = frozenset(v.read for v in plan.job.variables)
@@ -79,6 +79,15 @@ class ServedStep:
             if tensor is not None
             for consumer in gradient.consumers
         }
+
+    def _kept(self, job: TrainingJob) -> set[str]:
+        """What every worker has, whether it trains or not: variables, their initial values, what
+        fills tables, and what is fed."""
+        made = {op for v in job.variables for op in (v.handle, v.initializer, v.read)}
+        found = self._graph.ancestors(
+            op for op in (*made, *job.table_initializers) if op in self._graph
+        )
+        return found | {op.name for op in self._graph if op.kind in op_types.PLACEHOLDERS}
 
     def serving(self) -> Serving:
         """What the rewrite has to know.
@@ -149,8 +158,8 @@ class ServedStep:
         before = self._graph.ancestors(self._step & self._of_workers)
         # What waits for an update waits for what no worker does.
         late = self._descendants(found)
-        writers = {name for ops in self._writers.values() for name in ops}
-        return frozenset(writers & before - found - late)
+        every = {name for ops in self._writers.values() for name in ops}
+        return frozenset(every & before - found - late)
 
     @cached_property
     def _updated(self) -> frozenset[str]:

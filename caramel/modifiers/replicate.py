@@ -149,14 +149,14 @@ def _copy_node(
     target.CopyFrom(original.node)
     target.name = names.in_copy(copy.prefix, original.name)
     target.device = copy.elsewhere.get(original.name) or merge(original.device, copy.device)
-    target.input.extend(_inputs(original, copy))
+    target.input.extend(_read_by(original, copy))
     if original.own:
         _make_own(target, original, copy)
     if renamed_functions:
         _rename_functions(target, renamed_functions)
 
 
-def _inputs(original: _Original, copy: _Copy) -> Iterator[str]:
+def _read_by(original: _Original, copy: _Copy) -> Iterator[str]:
     """What a node reads in the copy."""
     for text in original.inputs:
         if not copy.lacks(original.name, text):

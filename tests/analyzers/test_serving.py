@@ -273,6 +273,24 @@ def test_an_update_that_waits_for_a_worker_is_done_once_all_the_same():
     assert "loss" not in found.home
 
 
+def test_agents_that_only_infer_lack_the_updates_and_keep_variables_and_feeds():
+    more = {
+        "mean": "VarHandleOp",
+        "z": "Placeholder",
+        "raw": "MatMul y z",
+        "average": "AssignSubVariableOp mean y",
+        "train": "NoOp ^apply ^average",
+    }
+    ops = {**STEP, **more}
+    found = ServedGraph(
+        graph_of(**ops), {}, ("w slot",), local=("mean",), train_op="loss"
+    ).serving()
+    assert {"raw", "apply", "average", "train"} <= set(found.absent)
+    assert not {"mean", "z", "w", "loss"} & set(found.absent)
+    assert found.written == found.home == ()
+    assert [each.variable for each in found.readings] == ["w"]
+
+
 def test_what_reads_values_of_both_is_nobodys():
     more = {"told": "Add loss half", "more": "Neg told"}
     found = step_of(more).serving()

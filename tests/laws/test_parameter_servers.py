@@ -559,6 +559,32 @@ def test_agents_that_only_infer_change_nothing_and_compute_the_loss():
     assert model.plan.decision.owners == own
 
 
+def test_agents_that_only_infer_keep_what_workers_would_write():
+    job = control_flow.network(
+        normalised, extra=lambda loss: tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    )
+    with served(job, 2, 2, mode="inference").session(trials=None) as session:
+        before = replicas_of(session)
+        losses = [session.step(job.feed) for _ in range(2)]
+        for own, was in zip(replicas_of(session), before, strict=True):
+            assert_equal(own, was)
+        with pytest.raises(FeedError, match="no part of a step of agents that only infer"):
+            session.step(job.feed, job.train_op)
+    assert losses[0] == losses[1]
+
+
+def test_agents_that_only_infer_take_the_feeds_of_training():
+    """Also those that no loss needs."""
+    job = gan()
+    model = caramel.PSModel(job.context(), 2, 2, mode="inference", check=True)
+    with model.session(trials=None) as session:
+        before = session.variables()
+        losses = [session.step(job.feed, step=step) for step in ("d", "g")]
+        expected = session.run([loss for _, loss in job.steps.values()], job.feed)
+        assert_equal(session.variables(), before)
+    np.testing.assert_allclose(losses, expected, rtol=1e-12)
+
+
 @pytest.mark.processes
 def test_processes_give_the_bits_of_servers_in_this_process():
     job = network("adam", "clip_by_global_norm", model=wide)

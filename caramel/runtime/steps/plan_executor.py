@@ -222,6 +222,11 @@ class PlanExecutor:
         op = names.without_prefix(names.without_variant(error.op))
         if op not in self._job.context.op_graph:
             return error
+        if op in self._absent and not self._plan.job.gradients:
+            return FeedError(
+                f"'{op}' is no part of a step of agents that only infer (mode='inference'): nobody "
+                "trains there; use session.run, or another model"
+            )
         if op in self._absent:
             return FeedError(
                 f"'{op}' is no part of a training step: with parameter servers nobody has all that "
