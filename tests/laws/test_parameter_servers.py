@@ -10,6 +10,7 @@ import pytest
 
 import caramel
 from caramel.core.errors import DriftError, FeedError
+from tests.laws.test_control_flow import conditional_updates
 from tests.laws.test_exactness import (
     accumulating,
     by_hand,
@@ -153,6 +154,36 @@ def test_a_table_in_parts_lives_on_several_servers():
     assert {each.variable for each in remote} == {f"table/part_{n}" for n in range(3)}
 
 
+def in_a_loop(table, ids):
+    start = [0, tf.zeros([tf.shape(ids)[0], 4], tf.float64)]
+    return tf.while_loop(
+        lambda n, _: n < 5, lambda n, total: (n + 1, total + tf.gather(table, ids[:, n])), start
+    )[1]
+
+
+def in_a_conditional(table, ids):
+    rows = lambda: tf.reduce_sum(tf.gather(table, ids), 1)  # noqa: E731
+    return tf.cond(tf.reduce_sum(ids) > 0, rows, lambda: 2 * rows())
+
+
+@pytest.mark.parametrize(
+    ("lookup", "version"),
+    [(in_a_loop, "v1"), (in_a_loop, "v2"), (in_a_conditional, "v1"), (in_a_conditional, "v2")],
+)
+def test_rows_may_be_read_in_loops_and_conditionals(lookup, version):
+    with control_flow_version(version), tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        ids = tf1.placeholder(tf.int32, [None, 5], name="ids")
+        labels = tf1.placeholder(tf.int32, [None], name="labels")
+        hidden = tf.tanh(lookup(parameter("table", [12, 4]), ids))
+        loss = cross_entropy(hidden @ parameter("w", [4, CLASSES]), labels)
+        train_op, raw = optimized(loss, OPTIMIZERS["adagrad"])
+    random = np.random.RandomState(0)
+    feed = {"ids:0": random.randint(0, 7, (13, 5)), "labels:0": random.randint(0, CLASSES, 13)}
+    job = Network(graph, train_op, loss, feed, raw)
+    assert_served_equals_one_device(job, 2, 2, steps=2)
+
+
 # Loops, conditionals, functions -----------------------------------------------------------------
 
 V1_AND_V2 = [
@@ -184,6 +215,13 @@ def test_accumulated_gradients_train_as_on_one_device(control_flow, servers):
     with control_flow_version(control_flow):
         job = accumulating(4)
     assert_served_equals_one_device(job, 3, servers)
+
+
+@pytest.mark.parametrize(("version", "servers"), [("v1", 2), ("v2", 1)])
+def test_conditional_updates_see_aggregated_gradients(version, servers):
+    with control_flow_version(version):
+        job = conditional_updates()
+    assert_served_equals_one_device(job, 2, servers, steps=2)
 
 
 @pytest.mark.parametrize(

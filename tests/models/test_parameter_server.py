@@ -68,6 +68,11 @@ def test_without_times_the_order_is_tics_and_says_so(job):
     assert served(job, 2, 2).decision.source == "unordered"
 
 
+def test_what_is_not_explained_says_so(job):
+    with pytest.raises(PlanError, match="nothing can be explained with parameter servers yet"):
+        served(job, 2, 2).explain()
+
+
 # Plans -------------------------------------------------------------------------------------------
 
 
