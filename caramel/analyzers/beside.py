@@ -54,11 +54,15 @@ class Beside:
         self._local = frozenset(state.local)
         self._is_aggregated = cut_by(frontier)
 
-    def to_join(self, fetched: Sequence[str]) -> tuple[str, ...]:
+    def to_join(self, fetched: Sequence[str], served: frozenset[str] = _NOTHING) -> tuple[str, ...]:
         """The fetched ops that cannot run beside the step, but have to be joined with it.
 
         These are analysed together with the step: gradients in them are to be aggregated, unordered
         reads and writes to be ordered.
+
+        Args:
+            fetched: the ops that are fetched.
+            served: the variables that live on parameter servers, which only a step writes there.
 
         Raises:
             FeedError: a fetch reads an input pipeline that is no step's.
@@ -75,8 +79,11 @@ class Beside:
         # the same and nothing else in the step touches the variable.
         others = {name: extra for name, extra in writing.items() if not self._is_local(extra)}
         if not others or self._are_alike(set().union(*others.values())):
-            return ()
+            return tuple(name for name, extra in others.items() if self._writes_any(served, extra))
         return tuple(others)
+
+    def _writes_any(self, variables: frozenset[str], ops: Iterable[str]) -> bool:
+        return any(not variables.isdisjoint(self._access.writes.get(op, _NOTHING)) for op in ops)
 
     def _writes(self, op: str) -> bool:
         return op in self._access.writes or fills_table(self._graph[op])

@@ -68,7 +68,7 @@ class ServedStep:
         # Of agents that only infer, a step is what its results wait for.
         self._trained = graph.ancestors([plan.job.train_op])
         self._step = self._trained | graph.ancestors([plan.job.loss])
-        self._left_out = graph.ancestors([job.train_op]) - self._step
+        self._left_out = graph.ancestors([job.train_op]) - self._step - self._kept(job)
         self._handles = {v.handle: v.name for v in plan.job.variables if v.name in plan.job.served}
         self._initial = {v.initializer for v in plan.job.variables}
         self._reads = frozenset(v.read for v in plan.job.variables)
@@ -79,6 +79,15 @@ class ServedStep:
             if tensor is not None
             for consumer in gradient.consumers
         }
+
+    def _kept(self, job: TrainingJob) -> set[str]:
+        """What every worker has, whether it trains or not: variables, their initial values, what
+        fills tables, and what is fed."""
+        made = {op for v in job.variables for op in (v.handle, v.initializer, v.read)}
+        found = self._graph.ancestors(
+            op for op in (*made, *job.table_initializers) if op in self._graph
+        )
+        return found | {op.name for op in self._graph if op.kind in op_types.PLACEHOLDERS}
 
     def serving(self) -> Serving:
         """What the rewrite has to know.
@@ -97,7 +106,10 @@ class ServedStep:
             absent=tuple(name for name in self._graph.ops if name in absent),
             readings=tuple(self._readings({each.op for each in remote})),
             remote=remote,
-            written=tuple(Written(variable, tuple(ops)) for variable, ops in self._writers.items()),
+            written=tuple(
+                Written(variable, tuple(dict.fromkeys(self._outer(op, variable) for op in ops)))
+                for variable, ops in self._writers.items()
+            ),
         )
 
     # Who does what
@@ -131,11 +143,31 @@ class ServedStep:
         return frozenset(self._behind(roots - self._of_workers, control=True))
 
     @cached_property
+    def _repeated(self) -> frozenset[str]:
+        """Writes that workers repeat on what they have received, since they wait for them, such as
+        a counter that is counted up first: what is written is computed from no gradient."""
+        found = self._behind({c for _, c in self._cut} - self._of_workers, control=False)
+        grown = True
+        while grown:
+            count = len(found)
+            for variable, writers in self._writers.items():
+                behind = self._descendants(found.intersection(writers))
+                read = {n for n, own in self._access.reads.items() if variable in own}
+                found |= self._behind((behind & read) - self._of_workers, control=False)
+            grown = len(found) > count
+        before = self._graph.ancestors(self._step & self._of_workers)
+        # What waits for an update waits for what no worker does.
+        late = self._descendants(found)
+        every = {name for ops in self._writers.values() for name in ops}
+        return frozenset(every & before - found - late)
+
+    @cached_property
     def _updated(self) -> frozenset[str]:
         """Ops whose values there are only where the updates are."""
         roots = {consumer for _, consumer in self._cut} - self._of_workers
-        roots |= {name for ops in self._writers.values() for name in ops}
-        for variable, writers in self._writers.items():
+        roots |= {name for ops in self._writers.values() for name in ops} - self._repeated
+        for variable, ops in self._writers.items():
+            writers = [name for name in ops if name not in self._repeated]
             behind = self._descendants(writers)
             for name, read in self._access.reads.items():
                 if variable in read and name in behind and name in self._step:
@@ -256,7 +288,11 @@ class ServedStep:
     @cached_property
     def _absent(self) -> set[str]:
         """What replicas lack: updates, what is computed from them, what only those need."""
-        found = set(self._updated) | self._behind(self._left_out, control=False, of_workers=True)
+        roots = {*self._updated, *self._left_out}
+        # A loop is there as a whole or not at all.
+        loops = {self._frames.frame.get(name, "") for name in self._updated} - {""}
+        roots |= {n for n in self._done_once if self._frames.frame.get(n, "") in loops}
+        found = self._behind(roots, control=False, of_workers=True)
         waiting = [s for name in found for s in self._graph[name].sources]
         while waiting:
             name = waiting.pop()
@@ -302,7 +338,7 @@ class ServedStep:
     def _remote(self) -> Iterator[Remote]:
         """Ops that read rows of variables of which workers read nothing but rows."""
         rows: dict[str, list[str]] = {}
-        whole: set[str] = set()
+        whole = {v for name in self._repeated for v in self._access.writes[name]}
         for name, read in self._access.reads.items():
             if name in self._absent or name in self._reads or name in self._initial:
                 continue
@@ -328,8 +364,7 @@ class ServedStep:
             if op.kind in op_types.PASS_THROUGH | _WITHOUT_VALUE or name in self._handles:
                 continue
             for variable in self._touched(name):
-                outer = outermost(self._graph, self._frames, name, self._taken(name, variable))
-                waiting.setdefault(variable, {})[outer] = None
+                waiting.setdefault(variable, {})[self._outer(name, variable)] = None
                 if name in self.of_worker:
                     readers.setdefault(variable, []).append(name)
         for variable, ops in waiting.items():
@@ -344,6 +379,10 @@ class ServedStep:
             for name in readers
         )
         return tuple(readers) if plain else None
+
+    def _outer(self, name: str, variable: str) -> str:
+        """The op that is to wait where an op touches a variable."""
+        return outermost(self._graph, self._frames, name, self._taken(name, variable))
 
     def _taken(self, name: str, variable: str) -> TensorRef:
         """As which tensor an op takes the handle of a variable."""

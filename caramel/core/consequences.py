@@ -103,7 +103,13 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A variable that is on a server is written there by these ops of a step."""
+    """A variable that is on a server is written there in a step.
+
+    Attributes:
+        variable: its name.
+        ops: the ops that write it, unless a loop is around them; then the op that brings the
+            variable into the loop.
+    """
 
     variable: str
     ops: tuple[str, ...]

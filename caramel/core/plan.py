@@ -79,6 +79,11 @@ class Plan:
         for pull in self.decision.pulls:
             if pull.variable not in served:
                 raise PlanError(f"the plan pulls '{pull.variable}', which is on no server")
+        if servers and (self.decision.parts or self.decision.gates or self.deferred):
+            raise PlanError(
+                "with parameter servers gradients are neither split nor gated nor deferred: a plan "
+                "has no parts, gates or deferred groups, but pulls that wait for each other"
+            )
         for group in self.decision.groups:
             if (group.pattern == SERVER) != bool(servers) and group.pattern != ALL_GATHER:
                 raise PlanError(

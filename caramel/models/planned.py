@@ -35,7 +35,13 @@ from caramel.models.facts import JobFacts, KnownStep
 from caramel.models.options import ModelOptions
 from caramel.models.scalar_scales import scales_of_tensors
 from caramel.planning.choose import Decision, known_windows
-from caramel.planning.compatibility import check_edges, check_fit, check_fused, kept_apart
+from caramel.planning.compatibility import (
+    check_edges,
+    check_fit,
+    check_fused,
+    check_servers,
+    kept_apart,
+)
 from caramel.planning.complete import complete
 from caramel.planning.plain import plain_plan
 
@@ -192,6 +198,7 @@ def _fitted(given: Plan, own: Plan, step: KnownStep) -> Plan:
     Raises:
         PlanError: the given one does not fit the job.
     """
+    check_servers(given, own)
     plan = _completed(Plan(own.job, given.decision), step)
     check_fit(given, plan)
     check_edges(plan, step.graph, step.get(LoopFrames))

@@ -77,6 +77,11 @@ class StepModel:
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
     ) -> ShownExplanation:
         """What bounds a step of the plan, and why each group goes when it goes: see `ARModel`."""
+        if self.plan.job.servers:
+            raise PlanError(
+                "nothing can be explained with parameter servers yet: explanations are about what "
+                "workers aggregate between them"
+            )
         if self.plan.workers == 1:
             raise PlanError("there is nothing to explain: one worker aggregates nothing")
         if self.decision.outlook is None:

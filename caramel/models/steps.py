@@ -91,7 +91,7 @@ class Steps:
         """
         in_order = racing_with(self._facts.steps[name], fetched)
         only = in_order.reading  # may be done without, if need be
-        if len(self._facts.devices) == 1:
+        if len(self._facts.devices) == 1 and not self._facts.cluster.servers:
             joined = only = (*in_order.writing, *in_order.reading)
         else:
             joined = (*self._to_join(name, fetched), *in_order.reading)
@@ -114,7 +114,7 @@ class Steps:
     def _to_join(self, name: StepName, fetched: Sequence[str]) -> tuple[str, ...]:
         if name not in self._beside:
             self._beside[name] = beside(self._facts.steps[name])
-        return self._beside[name].to_join(fetched)
+        return self._beside[name].to_join(fetched, self.own[name].plan.job.served)
 
     @held_back()
     def _joined(self, name: StepName, joined: Sequence[str], fetched: Sequence[str]) -> StepModel:

@@ -46,6 +46,40 @@ def check_fit(plan: Plan, expected: Plan) -> None:
             )
 
 
+def check_servers(plan: Plan, expected: Plan) -> None:
+    """Raise unless `plan` has variables on the servers where `expected` has them, and sends what
+    that sends.
+
+    Where they live is the same for all plans of a job, which stand side by side.
+
+    Args:
+        plan: one for perhaps another kind of model.
+        expected: any plan that was made from the facts of the job.
+
+    Raises:
+        PlanError: says what differs.
+    """
+    if bool(plan.job.servers) != bool(expected.job.servers):
+        own, model = ("with", "PSModel") if plan.job.servers else ("without", "ARModel")
+        raise PlanError(
+            f"the plan is for training {own} parameter servers; it fits a caramel.{model} alone"
+        )
+    if len(plan.job.servers) != len(expected.job.servers):
+        return  # as `check_fit` says
+    its, jobs = plan.decision.server_of, expected.decision.server_of
+    for name in sorted(its.keys() & jobs.keys()):
+        if its[name] != jobs[name]:
+            raise PlanError(
+                f"the plan has '{name}' on server {its[name]}, the model on server {jobs[name]}: "
+                "where variables live is the same for all plans of a job"
+            )
+    sent, read = plan.decision.pull_of.keys(), expected.decision.pull_of.keys()
+    if lacking := sorted(read - sent):
+        raise PlanError(f"the plan does not pull '{lacking[0]}', which workers read in a step")
+    if unread := sorted(sent - read):
+        raise PlanError(f"the plan pulls '{unread[0]}', which workers do not read in a step")
+
+
 def _told(job: PlannedJob) -> PlannedJob:
     """What has to be the same: factors follow from the job, and marks are as the user says now."""
     gradients = tuple(dataclasses.replace(gradient, factors=None) for gradient in job.gradients)

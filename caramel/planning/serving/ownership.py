@@ -1,6 +1,7 @@
 """Which server has which variables?
 
-A parameter and the slots that its update touches are together, since one op updates them.
+A parameter and the slots that its update touches are together, since one op updates them. All steps
+of a job find the same, since they work on the same variables.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from caramel.core.planned_job import PlannedJob
 
 
 def owners(job: PlannedJob, access: StateAccess) -> tuple[Owner, ...]:
-    """A server for each variable that is on one, balanced by the bytes of what travels.
+    """A server for each variable that is on one, balanced by the bytes of parameters, which travel.
 
     The longest first, each to the server that has the fewest bytes; ties go by name, and to the
     first server.
@@ -24,7 +25,7 @@ def owners(job: PlannedJob, access: StateAccess) -> tuple[Owner, ...]:
     """
     served = [variable for variable in job.variables if variable.name in job.served]
     together = _together(served, access)
-    sizes = {names: _sent_bytes(job, names) for names in together}
+    sizes = {names: _parameter_bytes(job, names) for names in together}
     loads = [0] * len(job.servers)
     found: dict[str, int] = {}
     for names in sorted(together, key=lambda names: (-sizes[names], names)):
@@ -42,10 +43,10 @@ def owners(job: PlannedJob, access: StateAccess) -> tuple[Owner, ...]:
     return tuple(Owner(variable.name, found[variable.name]) for variable in served)
 
 
-def _sent_bytes(job: PlannedJob, names: Iterable[str]) -> int:
-    """Bytes of the parameters among variables."""
-    gradients = (job.gradient_of[name] for name in names if name in job.gradient_of)
-    return sum(gradient.bytes for gradient in gradients)
+def _parameter_bytes(job: PlannedJob, names: Iterable[str]) -> int:
+    """Bytes of the parameters among variables, also of those that another step trains."""
+    variables = (job.variable_of[name] for name in names)
+    return sum(variable.spec.bytes or 0 for variable in variables if variable.trainable)
 
 
 def _together(variables: Sequence[Variable], access: StateAccess) -> list[tuple[str, ...]]:

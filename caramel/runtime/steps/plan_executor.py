@@ -238,14 +238,16 @@ class PlanExecutor:
         op = names.without_prefix(names.without_variant(error.op))
         if op not in self._job.context.op_graph:
             return error
+        if op in self._absent and not self._plan.job.gradients:
+            return FeedError(
+                f"'{op}' is no part of a step of agents that only infer (mode='inference'): nobody "
+                "trains there; use session.run, or another model"
+            )
         if op in self._absent:
             return FeedError(
-                f"'{op}' cannot be had from this step: with parameter servers "
-                + (
-                    "no worker has both updates and what workers compute from their examples"
-                    if self._plan.job.gradients
-                    else "agents that only infer do not train"
-                )
+                f"'{op}' is no part of a training step: with parameter servers nobody has all that "
+                "it is computed from, since workers compute from examples, and servers from "
+                "aggregated gradients; fetch what it reads"
             )
         return FeedError(
             f"'{op}' is no part of a training step: it belongs to initial values, which one worker "

@@ -1,0 +1,232 @@
+"""In which order workers receive variables: gates of each channel, and orders by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from caramel.core.decision import Pull
+from caramel.core.errors import PlanError
+from caramel.core.facts import TimingTable, TransferTimes
+from caramel.core.plan import Plan
+from caramel.planning.ordering.executor import execute
+from caramel.planning.serving.planner import (
+    DEFAULT_IN_FLIGHT_BYTES,
+    ONE_AT_A_TIME,
+    ServingPlanner,
+    ordered,
+    usual_in_flight_bytes,
+)
+from caramel.planning.serving.received import received, time_oracle
+from caramel.planning.worth_a_trial import PLAIN
+from caramel.simulation.network_model import assumed_network
+from tests.support.served_graphs import ServedGraph, graph_of
+
+SERVERS = ("/job:ps/task:0", "/job:ps/task:1")
+NAMES = tuple("edcba")  # in the order of definition
+
+# Each op waits for one transfer, and nothing but their sum for several. Seconds of the transfers:
+# those that are shorter than what they let be computed go first, the shortest of these before; of
+# the others the one with the most to compute (Johnson 1954, of which TAC's equation 6 is a case).
+TRANSFERS_S = {"a": 3, "b": 1, "c": 2, "d": 4, "e": 5}
+OPS_S = {"op_a": 2.0, "op_b": 4.0, "op_c": 5.0, "op_d": 1.0, "op_e": 1.5}
+BY_HAND = ["b", "c", "a", "e", "d"]
+
+
+def five_transfers(*servers: str) -> ServedGraph:
+    """An agent's step that reads five variables of as many floats as they take seconds."""
+    handles = dict.fromkeys(NAMES, "VarHandleOp")
+    reads = {f"read_{name}": f"ReadVariableOp {name}" for name in NAMES}
+    ops = {f"op_{name}": f"Mul x read_{name}" for name in NAMES}
+    total = "AddN " + " ".join(ops)
+    graph = graph_of(
+        elements=TRANSFERS_S,
+        x="Placeholder",
+        **handles,
+        **reads,
+        **ops,
+        loss=total,
+        train="NoOp ^loss",
+    )
+    return ServedGraph(graph, {}, servers or (" ".join(NAMES),), train_op="loss")
+
+
+def chain() -> ServedGraph:
+    """Each op waits for the one before and one more transfer, from a to e."""
+    handles = dict.fromkeys(NAMES, "VarHandleOp")
+    reads = {f"read_{name}": f"ReadVariableOp {name}" for name in NAMES}
+    ops = {"op_a": "Mul x read_a", "op_b": "Mul op_a read_b", "op_c": "Mul op_b read_c"}
+    ops |= {"op_d": "Mul op_c read_d", "loss": "Mul op_d read_e"}
+    return ServedGraph(
+        graph_of(x="Placeholder", **handles, **reads, **ops, train="NoOp ^loss"),
+        {},
+        (" ".join(NAMES),),
+        train_op="loss",
+    )
+
+
+def plain_of(made: ServedGraph) -> Plan:
+    """The plan with a pull of each variable that the step reads."""
+    readings = made.serving().readings
+    return made.plan.deciding(pulls=tuple(Pull(each.variable) for each in readings))
+
+
+def chosen(made: ServedGraph, ordering, *facts, in_flight_bytes=None):
+    planner = ServingPlanner(SERVERS, ordering, in_flight_bytes)
+    return planner, planner.choose(plain_of(made), made.knowing(*facts))
+
+
+def order_of(plan: Plan) -> list[str]:
+    return [pull.variable for pull in plan.decision.pulls]
+
+
+def waits(plan: Plan) -> dict[str, tuple[str, ...]]:
+    return {pull.variable: pull.after for pull in plan.decision.pulls}
+
+
+# Gates -------------------------------------------------------------------------------------------
+
+
+def test_with_nothing_in_flight_each_waits_for_the_one_before():
+    plan = ordered(plain_of(five_transfers()), "cabed", 0)
+    assert order_of(plan) == [*"cabed"]
+    assert waits(plan) == {"c": (), "a": ("c",), "b": ("a",), "e": ("b",), "d": ("e",)}
+
+
+def test_each_server_has_a_chain_of_its_own():
+    plan = ordered(plain_of(five_transfers("a c e", "b d")), "bcdae", 0)
+    assert waits(plan) == {"b": (), "c": (), "d": ("b",), "a": ("c",), "e": ("a",)}
+    firsts = [name for name, after in waits(plan).items() if not after]
+    assert len(firsts) == 2
+
+
+def test_a_limit_holds_for_each_server_by_itself():
+    """Floats of 4 bytes: a 12, b 4, c 8, d 16, e 20."""
+    plan = ordered(plain_of(five_transfers("a c e", "b d")), "bcdae", 20)
+    assert waits(plan) == {"b": (), "c": (), "d": (), "a": (), "e": ("c",)}
+    plan = ordered(plain_of(five_transfers()), "bcade", 24)
+    assert waits(plan) == {"b": (), "c": (), "a": (), "d": ("c",), "e": ("a",)}
+
+
+def test_pulls_say_which_they_are():
+    plan = ordered(plain_of(five_transfers()), "cabed", 0)
+    assert [pull.reason for pull in plan.decision.pulls][:2] == ["the 1. of 5", "the 2. of 5"]
+
+
+# Orders ------------------------------------------------------------------------------------------
+
+
+def test_what_blocks_least_comes_first_where_no_times_are_known():
+    """By TIC: op_b needs 2 transfers, op_c 3, so a and b come first, as they are defined."""
+    for ordering in ("tic", "execution_ordering"):
+        _, decision = chosen(chain(), ordering)
+        assert order_of(decision.plan) == ["b", "a", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("ordering", ["tac", "search"])
+def test_what_needs_times_is_made_by_tic_until_there_are_some(ordering):
+    planner, decision = chosen(chain(), ordering)
+    assert order_of(decision.plan) == ["b", "a", "c", "d", "e"]
+    assert decision.source == "by TIC, because nothing is known of times"
+    assert planner.wants_times(decision)
+    assert not decision.is_measured
+
+
+@pytest.mark.parametrize("known", ["transfers", "network"])
+def test_tac_finds_the_order_by_hand(known):
+    facts = [TimingTable(OPS_S)]
+    if known == "transfers":
+        facts.append(TransferTimes({name: float(s) for name, s in TRANSFERS_S.items()}))
+    else:  # 4 bytes in a second
+        facts.append(assumed_network(2, 4.0, 0.0))
+    planner, decision = chosen(five_transfers(), "tac", *facts)
+    assert order_of(decision.plan) == BY_HAND
+    assert decision.source == "by TAC, from measured times"
+    assert decision.is_measured
+    assert not planner.wants_times(decision)
+
+
+def test_the_search_finds_a_step_as_short_as_the_shortest():
+    made = five_transfers()
+    times = TransferTimes({name: float(s) for name, s in TRANSFERS_S.items()})
+    facts = (TimingTable(OPS_S), times)
+    _, decision = chosen(made, "search", *facts)
+    plain, analysis = plain_of(made), made.knowing(*facts)
+    graph, oracle = received(plain, analysis), time_oracle(plain, analysis)
+    step_s = execute(graph, oracle, [f"recv {name}" for name in order_of(decision.plan)]).step_s
+    # All arrive after 15 s, and the last one lets 1 s be computed.
+    assert step_s == pytest.approx(16.0)
+
+
+def test_times_of_some_transfers_are_completed_by_the_network():
+    made = five_transfers()
+    facts = (TimingTable(OPS_S), TransferTimes({"a": 7.0}))
+    plain = plain_of(made)
+    assert time_oracle(plain, made.knowing(*facts)) is None
+    network = assumed_network(2, 2.0, 0.0)
+    found = time_oracle(plain, made.knowing(*facts, network)).transfers_s
+    assert found == {"recv a": 7, "recv b": 2, "recv c": 4, "recv d": 8, "recv e": 10}
+
+
+def test_a_random_order_is_the_same_each_time():
+    orders = [order_of(chosen(five_transfers(), "random")[1].plan) for _ in range(2)]
+    assert orders[0] == orders[1]
+    assert sorted(orders[0]) == sorted(NAMES)
+
+
+def test_no_order_is_the_plain_plan():
+    planner, decision = chosen(five_transfers(), None)
+    assert decision.plan == decision.plain
+    assert set(waits(decision.plan).values()) == {()}
+    assert planner.name == PLAIN
+    assert not planner.plans
+    assert planner.worth_a_trial(decision) == {}
+
+
+def test_an_order_is_tried_against_none_and_one_at_a_time():
+    planner, decision = chosen(five_transfers(), "tic", in_flight_bytes=30)
+    assert decision.alternatives == (
+        (ONE_AT_A_TIME, ordered(decision.plain, order_of(decision.plan), 0)),
+    )
+    assert planner.worth_a_trial(decision) == {PLAIN: decision.plain}
+    planner, decision = chosen(five_transfers(), "tic", in_flight_bytes=0)
+    assert decision.alternatives == ()
+
+
+def test_an_order_by_which_nothing_waits_is_not_tried():
+    planner, decision = chosen(five_transfers(), "tic", in_flight_bytes=1000)
+    assert order_of(decision.plan) != []
+    assert planner.worth_a_trial(decision) == {}
+
+
+def test_what_proved_the_fastest_before_is_kept():
+    made = five_transfers()
+    plain = plain_of(made)
+    kept = ordered(plain, "abcde", 0)
+    decision = ServingPlanner(SERVERS, "tic").choose(plain, made.analysis, kept)
+    assert decision.plan.decision == kept.decision
+    assert decision.is_kept
+
+
+def test_a_fast_network_has_more_in_flight():
+    made = five_transfers()
+    assert usual_in_flight_bytes(made.analysis) == DEFAULT_IN_FLIGHT_BYTES
+    bytes_of = [
+        usual_in_flight_bytes(made.knowing(assumed_network(2, r, 0.0))) for r in (1.25e9, 1)
+    ]
+    assert bytes_of == [25_000_000, 250_000]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"ordering": "fifo"},
+            r"one of 'search', .*'random', or None, not 'fifo'",
+        ),
+        ({"in_flight_bytes": -1}, "must be a number of bytes, at least 0, not -1"),
+        ({"in_flight_bytes": 0.5}, "must be a number of bytes, at least 0, not 0.5"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options, message):
+    with pytest.raises(PlanError, match=message):
+        ServingPlanner(SERVERS, **options)
