@@ -5,6 +5,7 @@ Whatever else planners come to decide has its place here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -198,13 +199,18 @@ class Decided:
     def _check_pulls(self) -> None:
         if len(self.server_of) < len(self.owners):
             raise PlanError("the plan gives a variable two servers")
-        if len(self.pull_of) < len(self.pulls):
-            raise PlanError("the plan pulls a variable twice")
+        count = Counter(pull.variable for pull in self.pulls)
+        if twice := [name for name in count if count[name] > 1]:
+            raise PlanError(f"the plan pulls '{twice[0]}' twice")
         arrived: set[str] = set()
         for pull in self.pulls:
             # So they cannot wait for each other either.
             for name in pull.after:
-                if name not in arrived or pull.ahead:
+                if pull.ahead:
+                    raise PlanError(
+                        f"'{pull.variable}' is pulled ahead, and so cannot wait for '{name}'"
+                    )
+                if name not in arrived:
                     raise PlanError(
                         f"the pull of '{pull.variable}' waits for '{name}', which is not pulled "
                         "before it in the same step"

@@ -15,7 +15,6 @@ from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
-from caramel.planning.serving.explain import explain_order
 from caramel.planning.serving.observed_orders import Orders, observed_orders
 from caramel.planning.serving.planner import Ordering, ServingPlanner
 from caramel.report.shown_order import ShownOrder
@@ -126,10 +125,7 @@ class PSModel(Model):
         Raises:
             PlanError: they were done by different plans.
         """
-        step = self._step
-        measured = (measured,) if isinstance(measured, Timeline) else measured
-        plan = step.variants.completed(step.plan_of(measured))
-        return ShownOrder.of(explain_order(plan, step.decision.source, step.decision.worker))
+        return self._step.explain_order(measured)
 
     def orders(self, measured: Sequence[Timeline] | Timeline) -> Orders:
         """What traced steps tell of the order in which workers received parameters.

@@ -13,8 +13,10 @@ from caramel.models.plan_choice import PlanChoice
 from caramel.models.planned import PlannedStep
 from caramel.models.variants import OWN, Variants
 from caramel.planning.choose import Decision
+from caramel.planning.serving.explain import explain_order
 from caramel.planning.what_if.explain import explain
 from caramel.report.shown import ShownExplanation
+from caramel.report.shown_order import ShownOrder
 from caramel.runtime.control.drift import ReplanSettings
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.job import Job
@@ -79,8 +81,8 @@ class StepModel:
         """What bounds a step of the plan, and why each group goes when it goes: see `ARModel`."""
         if self.plan.job.servers:
             raise PlanError(
-                "nothing can be explained with parameter servers yet: explanations are about what "
-                "workers aggregate between them"
+                "with parameter servers, 'explain_order' explains what workers receive; this is "
+                "about what they aggregate between them"
             )
         if self.plan.workers == 1:
             raise PlanError("there is nothing to explain: one worker aggregates nothing")
@@ -102,6 +104,18 @@ class StepModel:
             measured_step_s=measured_step_s,
         )
         return ShownExplanation.of(explanation)
+
+    def explain_order(self, measured: Sequence[Timeline] | Timeline = ()) -> ShownOrder:
+        """Why each variable has its place in the order: see `PSModel.explain`.
+
+        Raises:
+            PlanError: traced steps were done by different plans, or there are no servers.
+        """
+        if not self.plan.job.servers:
+            raise PlanError("without parameter servers nothing is received; see 'explain'")
+        measured = (measured,) if isinstance(measured, Timeline) else measured
+        plan = self.variants.completed(self.plan_of(measured))
+        return ShownOrder.of(explain_order(plan, self.decision.source, self.decision.worker))
 
     def plan_of(self, measured: Sequence[Timeline]) -> Plan:
         """The plan that did traced steps; the decided one if there are none.

@@ -49,13 +49,13 @@ def test_workers_do_what_depends_on_examples_and_lack_the_updates():
 
 
 def test_workers_read_what_their_ops_read_and_nothing_else():
-    assert step_of().serving().readings == (Reading("w", ("w_read",), is_of_step=True),)
+    assert step_of().serving().readings == (Reading("w", ("w_read",), True, ("w_read",)),)
 
 
 def test_what_only_fetches_read_is_no_reading_of_the_step():
     more = {"v": "VarHandleOp", "v_value": "ReadVariableOp v", "told": "Mul x v_value"}
     found = step_of(more, servers=("w slot", "v")).serving()
-    assert Reading("v", ("v_value",), is_of_step=False) in found.readings
+    assert Reading("v", ("v_value",), False, ()) in found.readings
     assert [each.variable for each in found.readings if each.is_of_step] == ["w"]
 
 
@@ -182,7 +182,7 @@ def test_what_reads_a_variable_in_a_loop_waits_where_its_handle_enters():
         "y": "MatMul x result",
     }
     (reading,) = step_of(more).serving().readings
-    assert reading == Reading("w", ("handle",), is_of_step=True)
+    assert reading == Reading("w", ("handle",), True, None)
 
 
 COUNTED_FIRST = {
@@ -287,7 +287,8 @@ def test_agents_that_only_infer_lack_the_updates_and_keep_variables_and_feeds():
     ).serving()
     assert {"raw", "apply", "average", "train"} <= set(found.absent)
     assert not {"mean", "z", "w", "loss"} & set(found.absent)
-    assert found.written == found.once == ()
+    assert found.written == found.results == ()
+    assert set(found.once) == {"w", "slot"}  # their handles only
     assert [each.variable for each in found.readings] == ["w"]
 
 

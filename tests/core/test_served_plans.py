@@ -65,7 +65,7 @@ def test_servers_have_places_beside_the_workers():
 
 
 def test_a_plan_with_servers_survives_json():
-    plan = served_plan(pulls=[Pull("v"), Pull("w", ("v",), "the 2. of 2")])
+    plan = served_plan(pulls=[Pull("v"), Pull("w", ("v",), reason="it is the last one")])
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -91,6 +91,14 @@ def test_without_servers_nothing_is_served():
         ({"pulls": [Pull("mean")]}, "the plan pulls 'mean', which is on no server"),
         ({"pulls": [Pull("w"), Pull("w")]}, "the plan pulls 'w' twice"),
         ({"pulls": [Pull("w", ("v",)), Pull("v")]}, "waits for 'v', which is not pulled before it"),
+        (
+            {"pulls": [Pull("v"), Pull("w", ("v",), ahead=True)]},
+            "'w' is pulled ahead, and so cannot wait for 'v'",
+        ),
+        (
+            {"pulls": [Pull("v", ahead=True), Pull("w", ("v",))]},
+            "waits for 'v', which is not pulled before it in the same step",
+        ),
         ({"pulls": [Pull("w", ("w",))]}, "waits for 'w', which is not pulled before it"),
         ({"gates": (Gate("a", "b"),)}, "neither split nor gated nor deferred"),
         (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import caramel
-from caramel.core.errors import DriftError, FeedError
+from caramel.core.errors import DriftError, FeedError, PlanError
 from tests.laws.test_control_flow import conditional_updates
 from tests.laws.test_exactness import (
     accumulating,
@@ -631,3 +631,63 @@ def test_processes_give_the_bits_of_servers_in_this_process():
         model = caramel.PSModel(job.context(), cluster, ordering="tic", check=True)
         run = run_model(model, job)
     assert_same_run(run, dataclasses.replace(expected, replicas=()))
+
+
+# Sent for the next step --------------------------------------------------------------------------
+
+
+def with_ahead(model: caramel.PSModel, every: int) -> caramel.Plan:
+    """The plan of a model with each so manieth variable sent for the next step."""
+    pulls = [
+        dataclasses.replace(pull, ahead=number % every == 0)
+        for number, pull in enumerate(model.plan.decision.pulls)
+    ]
+    return model.plan.deciding(pulls=tuple(pulls))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "process", "workers", "servers", "every"),
+    [
+        ("adam", "clip_by_global_norm", 2, 1, 1),
+        ("momentum", "unchanged", 3, 2, 2),
+        ("gradient_descent", "unchanged", 1, 1, 1),
+    ],
+)
+def test_what_is_sent_for_the_next_step_changes_no_bit(optimizer, process, workers, servers, every):
+    job = network(optimizer, process, model=wide)
+    model = served(job, workers, servers)
+    model.add_variant(with_ahead(model, every), "ahead")
+    expected = run_model(model, job, steps=6)
+    with model.session(trials=None) as session:
+        losses = []
+        for step in range(6):  # also after steps of another plan, and after an evaluation
+            session.use("own" if step == 3 else "ahead")
+            losses.append(session.step(job.feed))
+            if step == 1:
+                session.run(job.loss, job.feed)
+        values = session.variables()
+    assert losses == expected.losses
+    for name, value in expected.values.items():
+        np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_a_restored_variable_is_sent_before_the_next_step(tmp_path):
+    job = network("momentum", model=wide)
+    model = served(job, 2, 1)
+    model.add_variant(with_ahead(model, 1), "ahead")
+    with model.session(trials=None) as session:
+        session.use("ahead")
+        first = session.step(job.feed)
+        path = session.save(tmp_path / "checkpoint")
+        second = session.step(job.feed)
+        assert session.step(job.feed) != second != first
+        session.restore(path)
+        assert session.step(job.feed) == second
+
+
+def test_what_is_read_in_a_loop_is_not_sent_ahead():
+    with control_flow_version("v1"):
+        job = control_flow.network(control_flow.loop)
+    model = served(job, 2, 1)
+    with pytest.raises(PlanError, match="cannot be pulled ahead: it is read inside a loop"):
+        model.add_variant(with_ahead(model, 1), "ahead")

@@ -68,9 +68,17 @@ def test_without_times_the_order_is_tics_and_says_so(job):
     assert served(job, 2, 2).decision.source == "unordered"
 
 
-def test_what_is_not_explained_says_so(job):
-    with pytest.raises(PlanError, match="nothing can be explained with parameter servers yet"):
-        served(job, 2, 2).explain()
+def test_an_order_is_explained(job):
+    model = served(job, 2, 2, ordering="tic", in_flight_bytes=0)
+    explained = model.explain()
+    assert [each.variable for each in explained.transfers] == [
+        pull.variable for pull in model.plan.decision.pulls
+    ]
+    assert explained.step_s is None  # nothing was measured
+    for text in ("by TIC", "/job:ps/task:1", "needs it", "nothing is known of times yet"):
+        assert text in str(explained)
+    with pytest.raises(PlanError, match="'explain_order' explains what workers receive"):
+        model.steps[0].explain()
 
 
 # Plans -------------------------------------------------------------------------------------------

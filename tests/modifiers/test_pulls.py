@@ -9,7 +9,7 @@ import caramel
 from caramel.core.devices import task_of
 from caramel.core.errors import TrafficError
 from caramel.core.names import (
-    EVALUATION,
+    ONCE,
     in_copy,
     in_replica,
     pull_of,
@@ -85,7 +85,7 @@ def test_writes_wait_for_the_reads_of_all_workers(model):
     for each in written:
         reads = {pulled_from(server_of[each.variable], w, each.variable) for w in range(WORKERS)}
         for op in each.ops:
-            assert reads <= set(controls_of(model, in_copy(EVALUATION, op)))
+            assert reads <= set(controls_of(model, in_copy(ONCE, op)))
 
 
 def test_without_an_order_nothing_waits():
@@ -103,7 +103,7 @@ def test_writes_of_a_table_wait_for_the_rows_that_were_asked_for():
         each for each in model.plan.consequences.serving.written if each.variable == "table"
     )
     for op in written.ops:
-        assert answers <= set(controls_of(model, in_copy(EVALUATION, op)))
+        assert answers <= set(controls_of(model, in_copy(ONCE, op)))
 
 
 # Traffic -----------------------------------------------------------------------------------------

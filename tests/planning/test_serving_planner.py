@@ -11,7 +11,6 @@ from caramel.core.plan import Plan
 from caramel.planning.ordering.executor import execute
 from caramel.planning.serving.planner import (
     DEFAULT_IN_FLIGHT_BYTES,
-    ONE_AT_A_TIME,
     ServingPlanner,
     ordered,
     usual_in_flight_bytes,
@@ -71,7 +70,7 @@ def plain_of(made: ServedGraph) -> Plan:
 
 
 def chosen(made: ServedGraph, ordering, *facts, in_flight_bytes=None):
-    planner = ServingPlanner(SERVERS, ordering, in_flight_bytes)
+    planner = ServingPlanner(SERVERS, ordering, in_flight_bytes, overlap=False)
     return planner, planner.choose(plain_of(made), made.knowing(*facts))
 
 
@@ -107,9 +106,10 @@ def test_a_limit_holds_for_each_server_by_itself():
     assert waits(plan) == {"b": (), "c": (), "a": (), "d": ("c",), "e": ("a",)}
 
 
-def test_pulls_say_which_they_are():
-    plan = ordered(plain_of(five_transfers()), "cabed", 0)
-    assert [pull.reason for pull in plan.decision.pulls][:2] == ["the 1. of 5", "the 2. of 5"]
+def test_pulls_say_which_op_needs_them():
+    _, decision = chosen(five_transfers(), "tic", in_flight_bytes=0)
+    reasons = {pull.variable: pull.reason for pull in decision.plan.decision.pulls}
+    assert reasons["a"] == "'read_a' needs it"
 
 
 # Orders ------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def test_what_needs_times_is_made_by_tic_until_there_are_some(ordering):
     assert order_of(decision.plan) == ["b", "a", "c", "d", "e"]
     assert decision.source == "by TIC, because nothing is known of times"
     assert planner.wants_times(decision)
-    assert not decision.is_measured
+    assert decision.worker is None
 
 
 @pytest.mark.parametrize("known", ["transfers", "network"])
@@ -141,7 +141,7 @@ def test_tac_finds_the_order_by_hand(known):
     planner, decision = chosen(five_transfers(), "tac", *facts)
     assert order_of(decision.plan) == BY_HAND
     assert decision.source == "by TAC, from measured times"
-    assert decision.is_measured
+    assert decision.worker is not None
     assert not planner.wants_times(decision)
 
 
@@ -182,14 +182,10 @@ def test_no_order_is_the_plain_plan():
     assert planner.worth_a_trial(decision) == {}
 
 
-def test_an_order_is_tried_against_none_and_one_at_a_time():
+def test_an_order_is_tried_against_none():
     planner, decision = chosen(five_transfers(), "tic", in_flight_bytes=30)
-    assert decision.alternatives == (
-        (ONE_AT_A_TIME, ordered(decision.plain, order_of(decision.plan), 0)),
-    )
-    assert planner.worth_a_trial(decision) == {PLAIN: decision.plain}
-    planner, decision = chosen(five_transfers(), "tic", in_flight_bytes=0)
     assert decision.alternatives == ()
+    assert planner.worth_a_trial(decision) == {PLAIN: decision.plain}
 
 
 def test_an_order_by_which_nothing_waits_is_not_tried():
