@@ -13,6 +13,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import caramel
@@ -246,6 +247,23 @@ def in_turns(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
     several = [list(each) for each in lists]
     longest = max(map(len, several))
     return [tuple(each[n % len(each)] for each in several) for n in range(longest)]
+
+
+def partly(
+    mark: pytest.MarkDecorator, cases: Iterable[Any], *, every: int = 3, first: int = 0
+) -> list[Any]:
+    """The cases as parameters of a test, one of `every` with the mark, from the `first` one on.
+
+    With the mark `onednn`, a law is shown with kernels of oneDNN and without, but each case in one
+    of the two ways only.
+    """
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else [case]),
+            marks=[mark] if n % every == first else [],
+        )
+        for n, case in enumerate(cases)
+    ]
 
 
 # Comparison --------------------------------------------------------------------------------------
