@@ -35,10 +35,12 @@ train-ps: $(READY)
 	@$(VENV)/bin/python examples/train_parameter_server.py --workers $(WORKERS)
 
 # With oneDNN, TensorFlow looks through all its kernels for every graph, a quarter of the time of a
-# small test. Float64, in which most tests compute, has no kernels of oneDNN.
+# small test. Float64, in which most tests compute, has no kernels of oneDNN; only tests whose results
+# may depend on them run with them. These are few, and each process imports TensorFlow first.
 test: $(READY)
 	@TF_ENABLE_ONEDNN_OPTS=0 $(PYTEST) -m "not onednn"
-	@TF_ENABLE_ONEDNN_OPTS=1 $(PYTEST) -m onednn $$(grep -rl --include='test_*.py' mark.onednn tests)
+	@TF_ENABLE_ONEDNN_OPTS=1 $(PYTEST) -n 2 -m onednn \
+		$$(grep -rl --include='test_*.py' mark.onednn tests)
 
 test-fast: $(READY)
 	@PYTHONPATH=tests/support/without_tensorflow $(PYTEST) -m "not processes and not slow"

@@ -16,7 +16,7 @@ from benchmarks.peers.traced import timing_of, trace
 from benchmarks.peers.validate import difference, validate
 from benchmarks.tests.beds import needs_namespaces
 
-CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=60, network_repeats=5)
+CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=200, network_repeats=5)
 
 
 @pytest.fixture(scope="module")

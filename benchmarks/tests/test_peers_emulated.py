@@ -19,7 +19,7 @@ from benchmarks.tests.beds import needs_namespaces
 from caramel.cluster.processes import free_ports
 
 # 14.4 microseconds on a K80 become some 50 ms.
-CASE = Case("tiny", 4, steps=5, warm_up=1, timeout_s=60, accelerator="K80", slowdown=3500.0)
+CASE = Case("tiny", 4, steps=5, warm_up=1, timeout_s=200, accelerator="K80", slowdown=3500.0)
 ASSIGNED = replace(CASE, updates="none")
 EARLY_S = 1e-3  # what a wait may end before its time
 
@@ -206,7 +206,7 @@ def test_workers_of_parameter_servers_compute_at_the_same_time():
     cluster = tf.train.ClusterSpec({"ps": addresses[:1], "worker": addresses[1:]})
     tasks = [("ps", 0), ("worker", 0), ("worker", 1)]
     servers = [tf.distribute.Server(cluster, job_name=job, task_index=i) for job, i in tasks]
-    case = replace(CASE, slowdown=70e3)  # what the machine adds is little beside such a step
+    case = replace(CASE, slowdown=210e3)  # even a busy machine adds little to such a step
     made = [step_of(case, number, cluster, servers[number + 1]) for number in range(2)]
     for number, (job, session, _) in enumerate(made):
         graph.initialise(session, job, chief=number == 0)

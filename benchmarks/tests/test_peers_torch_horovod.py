@@ -15,7 +15,7 @@ from benchmarks.peers.running import REPOSITORY
 from benchmarks.peers.validate import validate
 from benchmarks.tests.beds import needs_namespaces
 
-CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=60)
+CASE = Case("tiny", batch=4, steps=5, warm_up=1, timeout_s=200)
 # 14.4 microseconds on a K80 become some 50 ms.
 EMULATED = replace(CASE, accelerator="K80", slowdown=3500.0)
 

@@ -443,7 +443,7 @@ def test_caramel_trains_on_the_hosts():
         for each in workers:
             assert b"listening on" in each.stdout.readline()
         before = bed.counters()
-        output = bed.run(0, python(TRAIN, ",".join(addresses)), timeout_s=60).stdout
+        output = bed.run(0, python(TRAIN, ",".join(addresses)), timeout_s=200).stdout
         traffic = difference(before, bed.counters())
     for each in workers:
         each.stdout.close()

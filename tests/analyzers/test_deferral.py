@@ -42,6 +42,7 @@ from tests.support.networks import (
     inputs,
     network,
     parameter,
+    partly,
     perceptron,
     relative_error,
     replicas_of,
@@ -81,8 +82,10 @@ def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: 
     return initial, other_values
 
 
-@pytest.mark.onednn
-@pytest.mark.parametrize(("optimizer", "choice"), in_turns(OPTIMIZERS, [EVERY, SOME]))
+@pytest.mark.parametrize(
+    ("optimizer", "choice"),
+    partly(pytest.mark.onednn, in_turns(OPTIMIZERS, [EVERY, SOME]), first=2),
+)
 def test_every_optimizer_gives_the_same_bits(optimizer, choice):
     dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32
     assert_same(network(optimizer, dtype=dtype), 2 + len(optimizer) % 2, choice)

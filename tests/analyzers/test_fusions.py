@@ -21,8 +21,6 @@ from tests.support.graphs import session_config, traced_step
 from tests.support.networks import network, slow_facts, tf, tf1
 from tests.support.orders import step
 
-pytestmark = pytest.mark.onednn
-
 
 def layers(**changed: str):
     """Two layers with a bias each; the second one's gradients are computed first."""
@@ -181,6 +179,7 @@ def candidates() -> dict[str, list[str]]:
     }  # fmt: skip
 
 
+@pytest.mark.onednn
 @pytest.mark.skipif(advice({}) is not None, reason="TensorFlow uses oneDNN by itself only there")
 def test_exactly_what_tensorflow_merges_is_found():
     with tf.Graph().as_default() as graph:
@@ -258,6 +257,7 @@ def test_a_pair_whose_gradient_is_there_waits_as_a_whole():
     assert after == {"shape", "other"}
 
 
+@pytest.mark.onednn
 @pytest.mark.skipif(advice({}) is not None, reason="TensorFlow uses oneDNN by itself only there")
 def test_with_planned_edges_tensorflow_computes_pairs_as_one():
     job = convolving.job()

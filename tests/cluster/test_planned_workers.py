@@ -17,13 +17,13 @@ from caramel.core.errors import WorkerLostError
 from caramel.runtime.control.trials import TrialSettings
 from tests.support import forking
 from tests.support.commands import ROOT
-from tests.support.networks import FLOAT64_ONLY, OPTIMIZERS, PROCESSES, network, tf, wide
+from tests.support.networks import FLOAT64_ONLY, OPTIMIZERS, PROCESSES, network, partly, tf, wide
 from tests.support.processes import worker_pid
 from tests.support.slow_steps import FLAGS, every_op_takes_a_millisecond, slow_network
 from tests.support.splitting import SOME, split_plan
 from tests.support.variants import in_turn, with_variants
 
-pytestmark = [pytest.mark.onednn, pytest.mark.processes]
+pytestmark = pytest.mark.processes
 
 STEPS = 12
 ALL = dict.fromkeys(FLAGS, True)
@@ -78,7 +78,8 @@ def fixture_processes():
 
 
 @pytest.mark.parametrize(
-    ("workers", "combinations"), [(2, [ALL, *ALL_BUT_ONE]), (3, [ALL, *ONE_ONLY])]
+    ("workers", "combinations"),
+    partly(pytest.mark.onednn, [(2, [ALL, *ALL_BUT_ONE]), (3, [ALL, *ONE_ONLY])], every=2),
 )
 def test_worker_processes_give_the_bits_of_plain_training(workers, combinations, processes):
     """Workers inside one process are tested with all combinations (`test_planned_model`)."""
@@ -95,7 +96,9 @@ def test_worker_processes_give_the_bits_of_plain_training(workers, combinations,
                 assert_equal(session.variables(worker=worker), expected, flags)
 
 
-@pytest.mark.parametrize("number", range(max(len(OPTIMIZERS), len(PROCESSES))))
+@pytest.mark.parametrize(
+    "number", partly(pytest.mark.onednn, range(max(len(OPTIMIZERS), len(PROCESSES))))
+)
 def test_every_optimizer_and_clipping_gives_the_same_bits_on_worker_processes(number, processes):
     """Each optimizer with one of the clippings, on two workers or on three."""
     workers = 2 + number % 2
@@ -114,6 +117,7 @@ def test_every_optimizer_and_clipping_gives_the_same_bits_on_worker_processes(nu
             assert_equal(session.variables(worker=worker), expected, f"{optimizer}, {process}")
 
 
+@pytest.mark.onednn
 def test_worker_processes_give_the_bits_of_plain_training_while_plans_change(processes):
     job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
     context = job.context()
@@ -135,7 +139,8 @@ def test_worker_processes_give_the_bits_of_plain_training_while_plans_change(pro
 
 
 @pytest.mark.parametrize(
-    ("make_model", "kills"), [(planned, [(1, 1), (0, 5)]), (in_parts, [(1, 11)])]
+    ("make_model", "kills"),
+    partly(pytest.mark.onednn, [(in_parts, [(1, 11)]), (planned, [(1, 1), (0, 5)])], every=2),
 )
 def test_killed_between_steps_and_restarted_training_ends_as_if_undisturbed(
     tmp_path, make_model, kills

@@ -11,8 +11,6 @@ from caramel.analyzers.analysis import Analysis
 from caramel.core.errors import AmbiguousGradientError
 from caramel.core.facts import GradientFrontier
 
-pytestmark = pytest.mark.onednn
-
 tf1 = tf.compat.v1
 
 

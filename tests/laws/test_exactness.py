@@ -28,6 +28,7 @@ from tests.support.networks import (
     relative_error,
     run_distributed,
     run_on_one_device,
+    start_from,
     tf,
     tf1,
     tied,
@@ -106,14 +107,11 @@ def test_the_size_of_the_batch_may_change_from_step_to_step():
         losses = [session.step(feed) for feed in feeds]
         values = session.variables()
     with job.graph.as_default(), tf1.Session() as session:
-        variables = tf1.global_variables()
-        session.run(tf1.global_variables_initializer())
-        for variable in variables:
-            variable.load(initial[variable.op.name], session)
+        variables = start_from(initial, session)
         expected = [session.run([job.loss, job.train_op], feed)[0] for feed in feeds]
         np.testing.assert_allclose(losses, expected, rtol=1e-12)
-        for variable in variables:
-            np.testing.assert_allclose(values[variable.op.name], session.run(variable), rtol=1e-11)
+        for name, value in session.run(variables).items():
+            np.testing.assert_allclose(values[name], value, rtol=1e-11)
 
 
 # Sums --------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.support.networks import (
     relative_error,
     run_on_one_device,
     slow_facts,
+    start_from,
     tf,
     tf1,
 )
@@ -151,11 +152,9 @@ def test_parts_that_pipelines_deliver_count_alike(kind, name):
         for i in range(0, NUMBER, 2 * PART)
     ]
     with alone.graph.as_default(), tf1.Session() as session:
-        for variable in tf1.global_variables():
-            session.run(variable.initializer)
-            variable.load(initial[variable.op.name], session)
+        variables = start_from(initial, session)
         expected = [session.run([alone.loss, alone.train_op], feed)[0] for feed in feeds]
-        named = {v.op.name: session.run(v) for v in tf1.global_variables()}
+        named = session.run(variables)
     np.testing.assert_allclose(got, expected, rtol=1e-12)
     assert relative_error(values, named) < 1e-12
 
@@ -188,11 +187,9 @@ def test_steps_whose_losses_count_differently_are_done_together(name):
         got = [session.step(feed, [*losses, train[1]], step="a")[:2] for _ in range(3)]
         values = session.variables()
     with graph.as_default(), tf1.Session() as alone:
-        for variable in tf1.global_variables():
-            alone.run(variable.initializer)
-            variable.load(initial[variable.op.name], alone)
+        variables = start_from(initial, alone)
         expected = [alone.run([*losses, train], feed)[:2] for _ in range(3)]
-        named = {v.op.name: alone.run(v) for v in tf1.global_variables()}
+        named = alone.run(variables)
     np.testing.assert_allclose(got, expected, rtol=1e-12)
     assert relative_error(values, named) < 1e-12
 

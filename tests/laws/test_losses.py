@@ -10,7 +10,7 @@ import pytest
 import caramel
 from caramel.core.errors import GraphError, LossScaleError
 from tests.support.losses import MEANS, NEITHER, SUMS, WEIGHTED, batch_feed, loss_network
-from tests.support.networks import assert_equals_one_device, in_turns, tf, tf1
+from tests.support.networks import assert_equals_one_device, in_turns, start_from, tf, tf1
 
 ADAM = lambda step: tf1.train.AdamOptimizer(0.02)  # noqa: E731
 
@@ -143,9 +143,7 @@ def fetched(loss, extra) -> tuple[list, list]:
         initial = session.variables()
         got = session.step(job.feed, [job.loss, made["extra"]])
     with job.graph.as_default(), tf1.Session() as alone:
-        for variable in tf1.global_variables():
-            alone.run(variable.initializer)
-            variable.load(initial[variable.op.name], alone)
+        start_from(initial, alone)
         expected = alone.run([job.loss, made["extra"]], job.feed)
     return got, expected
 

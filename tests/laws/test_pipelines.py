@@ -12,7 +12,7 @@ import caramel
 from caramel.cluster.servers import embedded_servers
 from caramel.core.errors import InputPipelineError, OneShotIteratorError
 from tests.support.graphs import session_config
-from tests.support.networks import relative_error, tf, tf1
+from tests.support.networks import relative_error, start_from, tf, tf1
 from tests.support.pipelines import (
     Job,
     job,
@@ -283,10 +283,7 @@ def test_uneven_batches_count_as_on_one_device(workers, count, batch):
     with tf.Graph().as_default() as graph, tf1.Session(graph=graph) as session:
         fed = tf1.placeholder(tf.int64, [None])
         train_op, loss = regression(fed)
-        session.run(tf1.global_variables_initializer())
-        variables = {v.op.name: v for v in tf1.global_variables()}
-        for name, variable in variables.items():
-            variable.load(initial[name], session)
+        variables = start_from(initial, session)
         expected = [session.run([loss, train_op], {fed: ids})[0] for ids in read]
         expected_values = session.run(variables)
     assert any(len(ids) % workers for ids in read), "the last batches should have been uneven"

@@ -10,7 +10,7 @@ import caramel
 from caramel.analyzers.inputs import worker_inputs
 from caramel.core.errors import FeedError
 from caramel.core.variable_access import state_access
-from tests.support.networks import in_turns, parameter
+from tests.support.networks import in_turns, parameter, start_from
 
 tf1 = tf.compat.v1
 
@@ -97,10 +97,7 @@ def assert_as_on_one_device(graph, feeds, workers):
         losses = [session.step(feeds) for _ in range(4)]
         values = [session.variables(worker) for worker in range(workers)]
     with graph.as_default(), tf1.Session() as single:
-        single.run(tf1.global_variables_initializer())
-        variables = {v.op.name: v for v in tf1.global_variables()}
-        for name, variable in variables.items():
-            variable.load(initial[name], single)
+        variables = start_from(initial, single)
         expected = [single.run(["loss:0", "train"], feeds)[0] for _ in range(4)]
         expected_values = single.run(variables)
     np.testing.assert_allclose(losses, expected, rtol=1e-12)

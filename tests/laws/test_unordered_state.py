@@ -23,6 +23,7 @@ from tests.support.networks import (
     relative_error,
     replicas_of,
     run_on_one_device,
+    start_from,
     tf,
     tf1,
 )
@@ -105,10 +106,7 @@ def test_what_a_fetch_writes_comes_behind_what_the_step_reads(workers):
             session.step(own.feed, [own.loss, "counted"])
         values = session.variables()
     with own.graph.as_default(), tf1.Session() as session:
-        variables = {v.op.name: v for v in tf1.global_variables()}
-        session.run([v.initializer for v in variables.values()])
-        for name, variable in variables.items():
-            variable.load(initial[name], session)
+        variables = start_from(initial, session)
         for _ in range(STEPS):
             session.run(own.train_op, own.feed)
             session.run("counted")

@@ -29,7 +29,7 @@ from tests.support.networks import (
     wide,
 )
 
-pytestmark = [pytest.mark.onednn, pytest.mark.usefixtures("quick_plans")]
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
 @pytest.fixture(name="cache", autouse=True)

@@ -25,7 +25,7 @@ from tests.support.networks import (
     wide,
 )
 
-pytestmark = [pytest.mark.onednn, pytest.mark.usefixtures("quick_plans")]
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 ADDRESSES = ["127.0.0.1:4001", "127.0.0.1:4002"]
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)

@@ -25,14 +25,13 @@ from tests.support.networks import (
     PROCESSES,
     network,
     parameter,
+    partly,
     relative_error,
     run_on_one_device,
     tf,
     wide,
 )
 from tests.support.slow_steps import FLAGS, every_op_takes_a_millisecond, model_of
-
-pytestmark = pytest.mark.onednn
 
 COMBINATIONS = [
     dict(zip(FLAGS, values, strict=True))
@@ -48,7 +47,9 @@ def train(model, feed, steps=6):
         return initial, losses, session.variables()
 
 
-@pytest.mark.parametrize(("workers", "first"), [(2, 0), (3, 1)])
+@pytest.mark.parametrize(
+    ("workers", "first"), partly(pytest.mark.onednn, [(2, 0), (3, 1)], every=2)
+)
 def test_all_combinations_of_optimizations_give_the_same_bits(workers, first):
     """Each with one number of workers."""
     job = network("adam", model=wide, dtype=tf.float32, process="clip_by_norm")
@@ -78,14 +79,14 @@ def test_every_optimizer_with_everything_on_trains_as_one_device(optimizer):
     np.testing.assert_allclose(losses, expected.losses, rtol=1e-12)
 
 
-@pytest.mark.parametrize("number", range(len(OPTIMIZERS)))
+@pytest.mark.parametrize("number", partly(pytest.mark.onednn, range(len(OPTIMIZERS)), first=1))
 def test_every_optimizer_gives_the_bits_of_the_plain_plan(number):
     optimizer, flags = list(OPTIMIZERS)[number], COMBINATIONS[-1 - number % 8]
     dtype = tf.float64 if optimizer in FLOAT64_ONLY else tf.float32
     assert_same_bits(network(optimizer, model=wide, dtype=dtype), 2 + number % 2, flags)
 
 
-@pytest.mark.parametrize("number", range(len(PROCESSES)))
+@pytest.mark.parametrize("number", partly(pytest.mark.onednn, range(len(PROCESSES))))
 def test_every_clipping_gives_the_bits_of_the_plain_plan(number):
     process, flags = list(PROCESSES)[number], COMBINATIONS[-1 - number % 8]
     job = network("momentum", process, model=wide, dtype=tf.float32)

@@ -10,7 +10,7 @@ import pytest
 import caramel
 from caramel.cli.user_job import load_job
 from caramel.core.errors import DriftError, FeedError, GraphError, PlanError
-from tests.support.networks import network, slow_facts, tf, tf1
+from tests.support.networks import network, slow_facts, start_from, tf, tf1
 from tests.support.step_jobs import all_deferred, alone, assert_as_alone, gan, gathering, trained
 
 IN_TURN = [("d", ()), ("g", ())] * 4
@@ -186,9 +186,7 @@ def test_steps_read_one_pipeline_in_turn():
             session.step(step=number % 2)
         values = session.variables()
     with graph.as_default(), tf1.Session(graph=graph) as plain:
-        plain.run(tf1.global_variables_initializer())
-        for variable in tf1.global_variables():
-            variable.load(initial[variable.op.name], plain)
+        start_from(initial, plain)
         # Two workers take two batches of four at once: the same as one batch of eight.
         for number in range(6):
             both = np.concatenate([rows[8 * number : 8 * number + 4], rows[8 * number + 4 :][:4]])

@@ -19,6 +19,7 @@ from tests.support.networks import (
     in_turns,
     inputs,
     network,
+    partly,
     perceptron,
     relative_error,
     replicas_of,
@@ -31,8 +32,6 @@ from tests.support.pending_updates import assert_equal, assert_errors_lose_no_up
 from tests.support.pipelines import job as pipeline_job
 from tests.support.pipelines import numbers, until_the_end
 from tests.support.variants import ALL, GROUPED, SOME, STEPS, in_turn, plain_training, with_variants
-
-pytestmark = pytest.mark.onednn
 
 
 def assert_same_bits(job, workers, *, every, own=None, feeds=None):
@@ -55,7 +54,11 @@ def assert_same_bits(job, workers, *, every, own=None, feeds=None):
 
 @pytest.mark.parametrize(
     ("every", "own", "optimizer"),
-    in_turns([1, 2, 3] * 2, [None, ALL], [*["momentum"] * 2, *["adam"] * 2]),
+    partly(
+        pytest.mark.onednn,
+        in_turns([1, 2, 3] * 2, [None, ALL], [*["momentum"] * 2, *["adam"] * 2]),
+        every=2,
+    ),
 )
 def test_changing_the_plan_gives_the_bits_of_the_plain_plan(optimizer, own, every):
     job = network(optimizer, model=wide, dtype=tf.float32)
@@ -303,6 +306,7 @@ def test_every_plan_is_audited_before_it_gets_into_the_graph(monkeypatch):
 # Graph and session -------------------------------------------------------------------------------
 
 
+@pytest.mark.onednn
 def test_a_plan_that_is_added_while_a_session_runs_can_be_used():
     job = network("adam", dtype=tf.float32)
     losses, values = plain_training(job, 2, steps=8)
@@ -344,6 +348,7 @@ def test_one_plan_alone_makes_the_graph_it_made_before():
     assert not [node.name for node in graph.node if node.name.startswith("caramel_variant")]
 
 
+@pytest.mark.onednn
 def test_what_an_abandoned_plan_keeps_is_freed():
     job = network("momentum", dtype=tf.float32)
     losses, values = plain_training(job, 2, steps=8)

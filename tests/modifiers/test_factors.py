@@ -31,6 +31,7 @@ from tests.support.networks import (
     inputs,
     network,
     parameter,
+    partly,
     relative_error,
     replicas_of,
     run_on_one_device,
@@ -42,8 +43,6 @@ from tests.support.networks import (
 from tests.support.pending_updates import assert_equal
 from tests.support.processes import WORKER, started
 from tests.support.variants import plain_training
-
-pytestmark = pytest.mark.onednn
 
 STEPS = 8  # bits are compared after 1, 2, 4 and 8
 
@@ -108,13 +107,17 @@ def assert_same_bits(job: Network, workers: int, *, feeds=None):
 
 @pytest.mark.parametrize(
     ("model", "workers", "dtype"),
-    [
-        (wide, 2, tf.float32),
-        (wide, 3, tf.float64),
-        (convolutional, 4, tf.float32),
-        (convolutional, 2, tf.float64),
-        (biased, 3, tf.float32),
-    ],
+    partly(
+        pytest.mark.onednn,
+        [
+            (wide, 2, tf.float32),
+            (wide, 3, tf.float64),
+            (convolutional, 4, tf.float32),
+            (convolutional, 2, tf.float64),
+            (biased, 3, tf.float32),
+        ],
+        every=2,
+    ),
 )
 def test_factors_give_the_bits_of_shuffle(model, workers, dtype):
     assert_same_bits(network("momentum", model=model, dtype=dtype), workers)
@@ -137,6 +140,7 @@ def test_parts_of_a_batch_count_as_they_do_with_shuffle():
     assert_same_bits(job, 3, feeds=feeds)
 
 
+@pytest.mark.onednn
 def test_small_floats_are_divided_before_they_are_added():
     assert_same_bits(network("gradient_descent", model=wide, dtype=tf.float16), 3)
 
@@ -161,6 +165,7 @@ def test_weight_decay_in_the_loss_is_added_by_each_worker(model):
     assert relative_error(values, run_on_one_device(job, initial, steps=STEPS).values) < 1e-12
 
 
+@pytest.mark.onednn
 def test_factors_beside_deferred_groups_and_behind_gates():
     job = network("adam", model=wide, dtype=tf.float32)
     _, values = plain_training(job, 2, steps=STEPS)

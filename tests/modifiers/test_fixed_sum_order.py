@@ -11,8 +11,6 @@ from caramel.core.graph import called_functions
 from caramel.modifiers.fixed_sum_order import order_sums
 from tests.support import networks
 
-pytestmark = pytest.mark.onednn
-
 tf1 = tf.compat.v1
 
 
@@ -76,6 +74,7 @@ def test_the_sums_are_those_of_one_device():
     networks.assert_equals_one_device(job_with_sums(tf.float64), 3)
 
 
+@pytest.mark.onednn
 def test_float32_training_repeats_bit_for_bit():
     job = job_with_sums()
     model = caramel.ARModel(job.context(), workers=3)

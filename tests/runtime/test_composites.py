@@ -13,7 +13,7 @@ from caramel.cli.user_job import UserJob
 from caramel.core.errors import FeedError
 from caramel.profiling.ops import profile_steps
 from tests.support import networks
-from tests.support.networks import parameter
+from tests.support.networks import parameter, start_from
 
 tf1 = tf.compat.v1
 
@@ -41,8 +41,7 @@ def sparse_job(shape=(None, 3)):
 
 def losses_on_one_device(job, feeds, initial):
     with job.graph.as_default(), tf1.Session(graph=job.graph) as single:
-        for variable in tf1.global_variables():
-            variable.load(initial[variable.op.name], single)
+        start_from(initial, single)
         return [single.run([job.loss, job.train_op], feeds)[0] for _ in range(3)]
 
 

@@ -24,6 +24,7 @@ from tests.support.networks import (
     inputs,
     network,
     parameter,
+    partly,
     replicas_of,
     tf,
     tf1,
@@ -31,8 +32,6 @@ from tests.support.networks import (
 )
 from tests.support.pending_updates import assert_equal
 from tests.support.variants import ALL, GROUPED, grouped, with_variants
-
-pytestmark = pytest.mark.onednn
 
 
 def embedding(empty_too=True):
@@ -95,12 +94,16 @@ def train(model, job, steps=6):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [
-        *(("dense", change) for change in CHANGES if change != PARTS),
-        *(("split", change) for change in CHANGES),
-        ("sparse", "plain"),
-        ("all sparse", EVERY),
-    ],
+    partly(
+        pytest.mark.onednn,
+        [
+            *(("dense", change) for change in CHANGES if change != PARTS),
+            *(("split", change) for change in CHANGES),
+            ("sparse", "plain"),
+            ("all sparse", EVERY),
+        ],
+        every=4,
+    ),
 )
 def test_marks_change_no_bit_and_send_nothing(name, change):
     job = JOBS[name]()

@@ -56,10 +56,7 @@ def feeds(job, steps: int):
 def expected(job, initial, fed):
     """What one device computes from these feeds."""
     with job.graph.as_default(), networks.tf1.Session(graph=job.graph) as session:
-        variables = {v.op.name: v for v in networks.tf1.global_variables()}
-        session.run([v.initializer for v in variables.values()])
-        for name, variable in variables.items():
-            variable.load(initial[name], session)
+        variables = networks.start_from(initial, session)
         losses = [session.run([job.loss, job.train_op], feed)[0] for feed in fed]
         return losses, session.run(variables)
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 import caramel
 from caramel.core.errors import FeedError, PlanError, SessionError, UnknownNameError
 from tests.support import networks
-from tests.support.networks import Network, examples, inputs, parameter
+from tests.support.networks import Network, examples, inputs, parameter, start_from
 
 tf1 = tf.compat.v1
 
@@ -92,9 +92,7 @@ def test_uneven_parts_still_give_the_result_of_the_whole_batch(job, session):
     x, y = examples(11)
     initial = session.variables()
     with job.graph.as_default(), tf1.Session(graph=job.graph) as single:
-        for variable in tf1.global_variables():
-            single.run(variable.initializer)
-            variable.load(initial[variable.op.name], single)
+        start_from(initial, single)
         expected_loss, _ = single.run([job.loss, job.train_op], {"x:0": x, "y:0": y})
         expected = single.run(tf1.global_variables()[0])
     loss, accuracy = session.step({"x": x, "y": y}, fetches=[job.loss, "accuracy:0"])

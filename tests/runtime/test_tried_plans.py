@@ -23,9 +23,10 @@ from caramel.runtime.execution import distributed_graph
 from caramel.runtime.execution.calls import Channel
 from tests.support.networks import network, slow_facts, train_steps, wide
 
-pytestmark = [pytest.mark.onednn, pytest.mark.usefixtures("quick_plans")]
+pytestmark = pytest.mark.usefixtures("quick_plans")
 
 
+@pytest.mark.onednn
 def test_plans_of_a_search_are_tried_with_the_plain_one_and_compute_the_same():
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()

@@ -13,6 +13,7 @@ from typing import Any
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import caramel
@@ -248,6 +249,23 @@ def in_turns(*lists: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [tuple(each[n % len(each)] for each in several) for n in range(longest)]
 
 
+def partly(
+    mark: pytest.MarkDecorator, cases: Iterable[Any], *, every: int = 3, first: int = 0
+) -> list[Any]:
+    """The cases as parameters of a test, one of `every` with the mark, from the `first` one on.
+
+    With the mark `onednn`, a law is shown with kernels of oneDNN and without, but each case in one
+    of the two ways only.
+    """
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else [case]),
+            marks=[mark] if n % every == first else [],
+        )
+        for n, case in enumerate(cases)
+    ]
+
+
 # Comparison --------------------------------------------------------------------------------------
 
 
@@ -311,13 +329,26 @@ _ALONE: weakref.WeakKeyDictionary[tf.Graph, dict[Any, Run]] = weakref.WeakKeyDic
 
 def _on_one_device(job: Network, initial: Mapping[str, np.ndarray], steps: int) -> Run:
     with job.graph.as_default(), tf1.Session(graph=job.graph) as session:
-        variables = {v.name.partition(":")[0]: v for v in tf1.global_variables()}
-        session.run([v.initializer for v in variables.values()])
+        variables = start_from(initial, session)
         session.run(tf1.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS))
-        for name, variable in variables.items():
-            variable.load(initial[name], session)
         losses = [session.run([job.loss, job.train_op], job.feed)[0] for _ in range(steps)]
         return Run(losses, initial, session.run(variables))
+
+
+def start_from(
+    initial: Mapping[str, np.ndarray], session: tf1.Session, *, local: bool = False
+) -> dict[str, Any]:
+    """Begin with the given values of the default graph's variables, which it returns by name.
+
+    All by one call, and without `Variable.load`: TensorFlow prepares each call of another part of
+    the graph, which takes longer than to run it.
+    """
+    found = [*tf1.global_variables(), *(tf1.local_variables() if local else ())]
+    variables = {v.op.name: v for v in found}
+    values = {v.initializer.inputs[1].name: initial[name] for name, v in variables.items()}
+    assert len(values) == len(variables), "two variables have one initial value"
+    session.run([v.initializer for v in variables.values()], values)
+    return variables
 
 
 def relative_error(values: Mapping[str, Any], expected: Mapping[str, Any]) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import caramel
-from tests.support.networks import parameter, relative_error, replicas_of, tf, tf1
+from tests.support.networks import parameter, relative_error, replicas_of, start_from, tf, tf1
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,7 @@ def trained(
 def alone(job: Steps, initial: Mapping[str, Any], turns: Sequence[Turn]) -> tuple[dict, list]:
     """The same by plain TensorFlow on the whole batches."""
     with job.graph.as_default(), tf1.Session(graph=job.graph) as session:
-        variables = {v.op.name: v for v in (*tf1.global_variables(), *tf1.local_variables())}
-        session.run([v.initializer for v in variables.values()])
-        for name, variable in variables.items():
-            variable.load(initial[name], session)
+        variables = start_from(initial, session, local=True)
         told = []
         for number, (step, fetches) in enumerate(turns):
             train_op, loss = job.steps[step]
