@@ -68,7 +68,9 @@ class ServedStep:
         # Of agents that only infer, a step is what its results wait for.
         self._trained = graph.ancestors([plan.job.train_op])
         self._step = self._trained | graph.ancestors([plan.job.loss])
-        self._left_out = graph.ancestors([job.train_op]) - self._step
+        # But they have the variables that training writes, which can be read and restored.
+        variables = {variable.handle for variable in plan.job.variables}
+        self._left_out = graph.ancestors([job.train_op]) - self._step - variables
         self._handles = {v.handle: v.name for v in plan.job.variables if v.name in plan.job.served}
         self._initial = {v.initializer for v in plan.job.variables}
         self._reads = frozenset(v.read for v in plan.job.variables)
