@@ -115,6 +115,7 @@ TIC, EXECUTION, RANDOM = Order("tic"), Order("execution_ordering"), Order("rando
 ONE_AT_A_TIME = Order("search", 0)  # has one order
 ALL = (NONE, SEARCH, TAC, TIC, EXECUTION, RANDOM, ONE_AT_A_TIME)
 FEW = (NONE, SEARCH, RANDOM)
+SOME = (NONE, SEARCH, TAC, TIC, RANDOM)
 
 IN_FLIGHT = tuple(Order("search", size) for size in (500_000, 10**6, 2_500_000, 5 * 10**6, 10**7))
 
@@ -130,12 +131,12 @@ def by_hosts(
     network: str, workers: int, servers: int, rounds: int, orders: tuple[Order, ...] = FEW
 ) -> Cell:
     """Agents that infer, on so many hosts."""
-    return Cell("orderings", network, orders, rounds, workers=workers, servers=servers)
+    return Cell("orderings", network, orders, rounds, 2, workers=workers, servers=servers)
 
 
 def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = FEW) -> Cell:
     """Training with one server."""
-    return Cell("orderings", network, orders, rounds, mode="training", workers=workers)
+    return Cell("orderings", network, orders, rounds, 2, mode="training", workers=workers)
 
 
 def beside(network: str, batch: int, servers: int) -> Cell:
@@ -148,36 +149,36 @@ def beside(network: str, batch: int, servers: int) -> Cell:
 
 FULL = Settings(
     cells=(
-        Cell("orderings", "resnet_v2_50", (*ALL, *IN_FLIGHT), 8, 3, counted=40),
-        by_hosts("resnet_v2_50", 2, 1, 8),
-        training("resnet_v2_50", 1, 8, ALL),
-        training("resnet_v2_50", 2, 6),
-        Cell("orderings", "inception_v3", ALL, 8, 3, counted=40),
-        by_hosts("inception_v3", 2, 1, 8),
-        training("inception_v3", 1, 8, ALL),
-        training("inception_v3", 2, 6),
-        Cell("orderings", "vgg_16", ALL, 4, 1, counted=10),
-        Cell("efficiency", "inception_v2", mixed(20), 6, 3),
-        *(by_hosts(name, 1, 1, 8) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
+        Cell("orderings", "resnet_v2_50", (*ALL, *IN_FLIGHT), 7, 3, counted=25),
+        by_hosts("resnet_v2_50", 2, 1, 6),
+        training("resnet_v2_50", 1, 6, SOME),
+        training("resnet_v2_50", 2, 5),
         by_hosts("resnet_v2_50", 2, 2, 5),
-        by_hosts("resnet_v2_50", 4, 1, 4),
-        by_hosts("resnet_v2_50", 4, 2, 5),
+        by_hosts("resnet_v2_50", 4, 1, 3),
+        by_hosts("resnet_v2_50", 4, 2, 4),
         Cell("real", "resnet_v2_50", ALL, 8, 3, batch=8, rho=None, image=128),
-        *(by_hosts(name, 1, 1, 4) for name in ("resnet_v1_101", "resnet_v2_101")),
         Cell(
             *("systems", "resnet_v2_50", (NONE, SEARCH), 8, 0, 0, "training", 2, 1, 4),
             rho=None,
             image=128,
             systems=(STRATEGY,),
         ),
+        Cell("orderings", "inception_v3", ALL, 7, 3, counted=25),
+        by_hosts("inception_v3", 2, 1, 6),
+        training("inception_v3", 1, 6, SOME),
+        training("inception_v3", 2, 5),
         *(beside("inception_v3", 32, servers) for servers in (2, 1)),
+        Cell("orderings", "vgg_16", ALL, 3, 1, counted=6),
+        Cell("efficiency", "inception_v2", mixed(16), 5, 3),
+        *(by_hosts(name, 1, 1, 6) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
         *(beside("resnet_v1_50", 32, servers) for servers in (2, 1)),
+        by_hosts("resnet_v2_101", 1, 1, 4),
     ),
 )
 QUICK = Settings(
     cells=(
-        Cell("orderings", "seq_32", ALL, 4, 2, counted=5),
-        training("seq_32", 2, 3),
-        Cell("efficiency", "seq_32", mixed(4), 3, 2),
+        Cell("orderings", "seq_32", ALL, 3, 2, counted=5),
+        training("seq_32", 2, 2),
+        Cell("efficiency", "seq_32", mixed(4), 2, 2),
     ),
 )

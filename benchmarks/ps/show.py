@@ -130,7 +130,12 @@ def _consistency(rows: Sequence[Row]) -> Iterator[str]:
         waits = [
             f"{max(row.facts['stragglers']):.0%}" if row.what["workers"] > 1 else "" for row in both
         ]
-        efficient = [f"{np.median(np.ravel(row.facts['traced_E'])):.2f}" for row in both]
+        # In training workers also wait for what they send.
+        is_inference = key[1] == "inference"
+        efficient = [
+            f"{np.median(np.ravel(row.facts['traced_E'])):.2f}" if is_inference else ""
+            for row in both
+        ]
         lines.append([*_hosts(key), *spread, *efficient, *waits])
     heads = [f"{what}, {which}" for what in _MEASURES for which in ("unordered", "search")]
     return _table((*_HEADS, *heads), lines)
@@ -146,9 +151,15 @@ def points(rows: Sequence[Row]) -> dict[tuple[Any, ...], np.ndarray]:
     """For each cell, of each order: predicted efficiency, and median step over the shortest."""
     found = {}
     for key, own in _cells(rows, "efficiency").items():
+        own = _different(own)
         least_s = min(row.median_s for row in own)
         found[key] = np.array([(_predicted(row), row.median_s / least_s) for row in own])
     return found
+
+
+def _different(own: Sequence[Row]) -> list[Row]:
+    """Without orders that are the same as another one."""
+    return [row for row in own if not row.facts.get("same_as")]
 
 
 def _predicted(row: Row) -> float:
@@ -169,13 +180,15 @@ def _regressions(rows: Sequence[Row]) -> Iterator[str]:
     for key, own in _cells(rows, "efficiency").items():
         steps = [
             (float(np.mean(e)), step_s)
-            for row in own
+            for row in _different(own)
             for e, step_s in zip(row.facts["traced_E"], row.facts["traced_step_s"], strict=True)
         ]
         pairs = by_order[key]
+        if len(pairs) < 3 or len(steps) < 3:
+            continue
         lines.append(
             [
-                *(*_hosts(key), str(len(own))),
+                *(*_hosts(key), str(len(pairs))),
                 *(f"{pairs[:, 0].min():.2f} to {pairs[:, 0].max():.2f}",),
                 *(f"1 to {pairs[:, 1].max():.2f}", f"{r_squared(pairs):.2f}"),
                 f"{r_squared(np.array(steps)):.2f} ({len(steps)} steps)",
