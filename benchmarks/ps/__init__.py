@@ -37,6 +37,7 @@ from benchmarks.ps.cells import (
     ONE_AT_A_TIME,
     QUICK,
     STRATEGY,
+    WARM_UP,
     Cell,
     Settings,
 )
@@ -190,24 +191,30 @@ def traced_facts(
 
 def _all_reduce(cell: Cell, settings: Settings) -> Iterator[Row]:
     """Caramel without parameter servers, planned for the same network."""
+    busy = busy_share()
     with _hosts(cell, settings, 0) as (bed, case):
         told = on_first_host(bed, "benchmarks.ps.all_reduce", case, timeout_s=TIMEOUT_S)
     for name, samples_s in told["samples_s"].items():
         what = {**cell.what, "servers": 0, "ordering": name}
-        yield Row(what, tuple(samples_s), {"busy_share_before": busy_share()})
+        yield Row(what, tuple(samples_s), {"busy_share_before": busy})
 
 
 def _strategy(cell: Cell, settings: Settings) -> Iterator[Row]:
     """TensorFlow's `ParameterServerStrategy`."""
     from benchmarks.ps.strategy import serving
 
+    busy = busy_share()
     with (
         Testbed(cell.workers + cell.servers, settings.rate, pin_cores=True, both_ways=True) as bed,
         serving(bed, cell.servers, settings.threads) as cluster,
     ):
         case = {**asdict(cell), "cluster": cluster}
+        before = bed.counters()
         told = on_first_host(bed, "benchmarks.ps.strategy", case, timeout_s=TIMEOUT_S)
-    yield Row({**cell.what, "ordering": STRATEGY}, tuple(told["samples_s"]))
+        sent = [host.tx_bytes for host in difference(before, bed.counters())]
+    rounds = WARM_UP + cell.rounds
+    facts = {"sent_bytes": [each / rounds for each in sent], "busy_share_before": busy}
+    yield Row({**cell.what, "ordering": STRATEGY}, tuple(told["samples_s"]), facts)
 
 
 _SYSTEMS = {ALL_REDUCE: _all_reduce, STRATEGY: _strategy}
