@@ -27,7 +27,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     plain = f"{ALL_REDUCE}, no plan"
     model.add_variant(model.decision.plain, plain)
     with model.session(trials=None, start_timeout_s=60, step_timeout_s=300) as session:
-        samples_s = take_turns(session, ["own", plain], case["rounds"], feed, Clock())
+        samples_s = take_turns(session, ["own", plain], case["rounds"], feed, Clock(), {"own"})
     return {"samples_s": {ALL_REDUCE: samples_s["own"], plain: samples_s[plain]}}
 
 

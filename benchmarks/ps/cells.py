@@ -22,12 +22,14 @@ class Order:
     Attributes:
         ordering: as `PSModel` takes it; None for no order.
         in_flight_bytes: likewise.
+        ahead: whether variables may be sent for the next step as soon as they are updated.
         shuffled: the share of the transfers that then change their places at random.
         seed: of what is random.
     """
 
     ordering: Ordering | None
     in_flight_bytes: int | None = None
+    ahead: bool = False
     shuffled: float = 0.0
     seed: int = 0
 
@@ -37,6 +39,8 @@ class Order:
         if self.ordering is None:
             return UNORDERED
         words = [self.ordering.replace("_", " ")]
+        if self.ahead:
+            words.append("ahead")
         if self.shuffled:
             words.append(f"shuffled {self.shuffled:g}")
         if self.seed:
@@ -115,7 +119,8 @@ TIC, EXECUTION, RANDOM = Order("tic"), Order("execution_ordering"), Order("rando
 ONE_AT_A_TIME = Order("search", 0)  # has one order
 ALL = (NONE, SEARCH, TAC, TIC, EXECUTION, RANDOM, ONE_AT_A_TIME)
 FEW = (NONE, SEARCH, RANDOM)
-SOME = (NONE, SEARCH, TAC, TIC, RANDOM)
+AHEAD = Order("search", ahead=True)
+TRAINED = (NONE, SEARCH, AHEAD, RANDOM)
 
 IN_FLIGHT = tuple(Order("search", size) for size in (500_000, 10**6, 2_500_000, 5 * 10**6, 10**7))
 
@@ -123,7 +128,7 @@ IN_FLIGHT = tuple(Order("search", size) for size in (500_000, 10**6, 2_500_000, 
 def mixed(count: int) -> tuple[Order, ...]:
     """Orders from TAC's to random ones, and none."""
     shares = (0.1, 0.2, 0.4, 1.0)
-    drawn = (Order("tac", None, shares[n % len(shares)], 1 + n) for n in range(count))
+    drawn = (Order("tac", None, False, shares[n % len(shares)], 1 + n) for n in range(count))
     return (NONE, TAC, SEARCH, TIC, *drawn)
 
 
@@ -134,7 +139,7 @@ def by_hosts(
     return Cell("orderings", network, orders, rounds, 2, workers=workers, servers=servers)
 
 
-def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = FEW) -> Cell:
+def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = TRAINED) -> Cell:
     """Training with one server."""
     return Cell("orderings", network, orders, rounds, 2, mode="training", workers=workers)
 
@@ -142,7 +147,7 @@ def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] 
 def beside(network: str, batch: int, servers: int) -> Cell:
     """Two workers that train beside Caramel's all-reduce."""
     return Cell(
-        *("systems", network, (NONE, SEARCH), 5, 0, 0, "training", 2, servers, batch),
+        *("systems", network, (NONE, SEARCH, AHEAD), 5, 0, 0, "training", 2, servers, batch),
         systems=(ALL_REDUCE,) if servers == 2 else (),
     )
 
@@ -151,21 +156,21 @@ FULL = Settings(
     cells=(
         Cell("orderings", "resnet_v2_50", (*ALL, *IN_FLIGHT), 7, 3, counted=25),
         by_hosts("resnet_v2_50", 2, 1, 6),
-        training("resnet_v2_50", 1, 6, SOME),
+        training("resnet_v2_50", 1, 6, (*TRAINED, TAC, TIC)),
         training("resnet_v2_50", 2, 5),
         by_hosts("resnet_v2_50", 2, 2, 5),
         by_hosts("resnet_v2_50", 4, 1, 3),
         by_hosts("resnet_v2_50", 4, 2, 4),
         Cell("real", "resnet_v2_50", ALL, 8, 3, batch=8, rho=None, image=128),
         Cell(
-            *("systems", "resnet_v2_50", (NONE, SEARCH), 8, 0, 0, "training", 2, 1, 4),
+            *("systems", "resnet_v2_50", (NONE, SEARCH, AHEAD), 6, 0, 0, "training", 2, 1, 4),
             rho=None,
             image=128,
             systems=(STRATEGY,),
         ),
         Cell("orderings", "inception_v3", ALL, 7, 3, counted=25),
         by_hosts("inception_v3", 2, 1, 6),
-        training("inception_v3", 1, 6, SOME),
+        training("inception_v3", 1, 6, (*TRAINED, TAC, TIC)),
         training("inception_v3", 2, 5),
         *(beside("inception_v3", 32, servers) for servers in (2, 1)),
         Cell("orderings", "vgg_16", ALL, 3, 1, counted=6),
@@ -178,7 +183,7 @@ FULL = Settings(
 QUICK = Settings(
     cells=(
         Cell("orderings", "seq_32", ALL, 3, 2, counted=5),
-        training("seq_32", 2, 2),
+        training("seq_32", 2, 2, (NONE, SEARCH, AHEAD)),
         Cell("efficiency", "seq_32", mixed(4), 2, 2),
     ),
 )

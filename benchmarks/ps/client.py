@@ -124,6 +124,7 @@ class Job:
             order.in_flight_bytes,
             seed=order.seed,
             trains=self.case["mode"] == "training",
+            overlap=order.ahead,
         )
         plan = own.choose(self.plain, self.analysis).plan
         if not order.shuffled:
@@ -187,9 +188,19 @@ def emulated(
 
 
 def take_turns(
-    session: Any, names: Sequence[str], rounds: int, feed: Mapping[str, Any] | None, clock: Clock
+    session: Any,
+    names: Sequence[str],
+    rounds: int,
+    feed: Mapping[str, Any] | None,
+    clock: Clock,
+    prepared: Collection[str] = (),
 ) -> dict[str, list[float]]:
-    """Seconds of a step of each plan in each round."""
+    """Seconds of a step of each plan in each round.
+
+    Args:
+        clock: told when all plans have done their first steps.
+        prepared: plans whose step needs what one before it has left.
+    """
     samples_s: dict[str, list[float]] = {name: [] for name in names}
     for name in names:
         session.use(name)
@@ -200,6 +211,8 @@ def take_turns(
         first = number % len(names)
         for name in (*names[first:], *names[:first]):
             session.use(name)
+            if name in prepared:
+                session.step(feed)
             begin = time.perf_counter()
             session.step(feed)
             samples_s[name].append(time.perf_counter() - begin)
@@ -290,7 +303,8 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     clock.note("plans")
     with job.model.session(trials=None, start_timeout_s=60, step_timeout_s=300) as session:
         clock.note("session")
-        samples_s = take_turns(session, list(plans), case["rounds"], job.feed, clock)
+        prepared = {n for n, plan in plans.items() if any(p.ahead for p in plan.decision.pulls)}
+        samples_s = take_turns(session, list(plans), case["rounds"], job.feed, clock, prepared)
         clock.note("steps")
         counted = dict.fromkeys(
             (order.name for order in (NONE, ONE_AT_A_TIME)), max(case["counted"], case["traced"])
@@ -310,6 +324,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
             "traces": traces[name],
             "same_as": None if name == order.name else name,
             "gates": sum(len(pull.after) for pull in pulls),
+            "ahead": sum(pull.ahead for pull in pulls),
             "order": [job.variables.index(variable) for variable in planned],
             "predicted": job.predicted(planned) if planned else None,
         }

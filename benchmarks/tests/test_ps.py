@@ -25,8 +25,8 @@ def test_orders_have_names_of_their_own():
         names = [order.name for order in cell.orders]
         assert len(set(names)) == len(names)
         assert NONE.name in names
-    assert Order("execution_ordering", 500_000, 0.5, 3).name == (
-        "execution ordering, shuffled 0.5, no. 3, 0.5 MB"
+    assert Order("execution_ordering", 500_000, True, 0.5, 3).name == (
+        "execution ordering, ahead, shuffled 0.5, no. 3, 0.5 MB"
     )
 
 
