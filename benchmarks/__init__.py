@@ -6,6 +6,7 @@
 | `order`       | in how many orders transfers arrive                                           |
 | `scale`       | how building and opening a job grow with its workers                          |
 | `search`      | how near to the bound plans are predicted to be, and what planning takes      |
+| `ps`          | orders of what workers receive from parameter servers                         |
 | `overhead`    | what a session's step costs                                                   |
 | `networks`    | the papers' networks, in plain TensorFlow                                     |
 | `emulate`     | accelerators without a GPU: computation replaced by timed waits               |

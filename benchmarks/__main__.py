@@ -15,6 +15,7 @@ from rich.console import Console
 from benchmarks import document as document_of_tables
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
+from benchmarks import ps as ps_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
 from benchmarks import when as when_measured
@@ -132,6 +133,16 @@ def search(
 ) -> None:
     """How near to the bound the search predicts its plans, for the grids, and what it takes."""
     _run_one("search", search_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def ps(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """What orders of parameters from servers are worth, and how many there are without a plan."""
+    _run_one("ps", ps_benchmark, quick, results, only=network or ())
 
 
 def _run_one(name: str, benchmark: Any, quick: bool, results: Path, **options: Any) -> None:

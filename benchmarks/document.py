@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import search, tables, when
+from benchmarks.ps import show as ps
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
 from benchmarks.step.cells import GRIDS, HEADLINES
@@ -25,15 +26,17 @@ _OF_ALL = re.compile(
 )
 _TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
 _SUMMARY = re.compile(r"\d+ (?:predicted steps|plans): ")
-_TABLE = re.compile(rf"\||$|{_TITLE.pattern}|{_SUMMARY.pattern}")
+_HEAD = re.compile(r"\*\*[^*]+\*\*$")  # of one table among several
+_TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}")
 
 _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "order": tables.order,
     "overhead": tables.overhead,
+    "ps": ps.tables,
     "scale": tables.scale,
     "ranking": lambda rows: list(predicted.markdown(rows)),
 }
-"""How benchmarks are shown that have one table, by the command."""
+"""How benchmarks are shown that are no suites, by the command."""
 
 
 def pages(directory: Path = PAGES) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Caramel workers on the hosts of a test bed, and a client program on the first of them."""
+"""Caramel workers and parameter servers on the hosts of a bed, and a client on the first one."""
 
 from __future__ import annotations
 
@@ -26,30 +26,36 @@ def addresses(bed: Testbed) -> list[str]:
 
 @contextmanager
 def workers(
-    bed: Testbed, *, threads: int = 1, inter_op_threads: int | None = None
+    bed: Testbed, *, servers: int = 0, threads: int = 1, inter_op_threads: int | None = None
 ) -> Iterator[list[str]]:
-    """One worker process on each host, ended in the end; gives their addresses.
+    """One worker or server process on each host, ended in the end; gives their addresses.
 
     Args:
-        threads: intra-op threads of each worker.
+        servers: how many of the hosts are parameter servers: the last ones.
+        threads: intra-op threads of each process.
         inter_op_threads: ops that each may run at once; by default as many as its host has cores.
     """
     listed = addresses(bed)
-    options = ["--intra-op-threads", str(threads)]
+    count = len(listed) - servers
+    options = ["--cluster", ",".join(listed[:count])]
+    if servers:
+        options += ["--ps", ",".join(listed[count:])]
+    options += ["--intra-op-threads", str(threads)]
     if inter_op_threads is not None:
         options += ["--inter-op-threads", str(inter_op_threads)]
+    tasks = [("worker", task) for task in range(count)] + [("ps", task) for task in range(servers)]
     started = [
         bed.popen(
             host,
             [
-                *(sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(listed)),
-                *("--task", str(task), *options),
+                *(sys.executable, "-m", "caramel", "worker", *options),
+                *("--job", job, "--task", str(task)),
             ],
             env=TENSORFLOW,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        for task, host in enumerate(bed.hosts)
+        for host, (job, task) in zip(bed.hosts, tasks, strict=True)
     ]
     try:
         yield listed

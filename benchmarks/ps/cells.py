@@ -1,0 +1,189 @@
+"""Which networks, hosts and orders are measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caramel.models.parameter_server import Mode
+from caramel.planning.serving.planner import Ordering
+
+Part = Literal["orderings", "efficiency", "real", "systems"]
+
+UNORDERED = "unordered"
+WARM_UP = 2  # steps of each plan; the first prepares it
+ALL_REDUCE, STRATEGY = "all-reduce", "ParameterServerStrategy"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How parameters are ordered.
+
+    Attributes:
+        ordering: as `PSModel` takes it; None for no order.
+        in_flight_bytes: likewise.
+        ahead: whether variables may be sent for the next step as soon as they are updated.
+        shuffled: the share of the transfers that then change their places at random.
+        seed: of what is random.
+    """
+
+    ordering: Ordering | None
+    in_flight_bytes: int | None = None
+    ahead: bool = False
+    shuffled: float = 0.0
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and sessions."""
+        if self.ordering is None:
+            return UNORDERED
+        words = [self.ordering.replace("_", " ")]
+        if self.ahead:
+            words.append("ahead")
+        if self.shuffled:
+            words.append(f"shuffled {self.shuffled:g}")
+        if self.seed:
+            words.append(f"no. {self.seed}")
+        if self.in_flight_bytes is not None:
+            words.append(f"{self.in_flight_bytes / 1e6:g} MB")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A network on hosts, and the orders of its parameters, which take turns in one session.
+
+    Attributes:
+        part: which question it answers.
+        network: its name.
+        orders: none at all among them, with which the others are compared.
+        rounds: in each, every order does one step.
+        traced: further steps of each order, traced.
+        counted: so many instead, of no order and of one transfer at a time, to count orders.
+        mode: as `PSModel` takes it.
+        workers, servers: each on a host of its own.
+        batch: examples per worker and step.
+        rho: seconds for which the link of one worker with one server would be busy in a step, over
+            the seconds of computation to which kernels are scaled; the same for any number of
+            hosts. None for real computation.
+        image: height and width of inputs; None for the network's own.
+        systems: what else is measured, in sessions of its own.
+    """
+
+    part: Part
+    network: str
+    orders: tuple[Order, ...]
+    rounds: int
+    traced: int = 3
+    counted: int = 0
+    mode: Mode = "inference"
+    workers: int = 1
+    servers: int = 1
+    batch: int = 32
+    rho: float | None = 1.0
+    image: int | None = None
+    systems: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> dict[str, Any]:
+        """Which cell it is, in a result file."""
+        return {
+            "part": self.part,
+            "network": self.network,
+            "mode": self.mode,
+            "workers": self.workers,
+            "servers": self.servers,
+            "computation": "real" if self.rho is None else f"emulated, rho {self.rho:g}",
+        }
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured.
+
+    Attributes:
+        cells: in this order.
+        rate: of each host's link, as tc takes it.
+        threads: ops that TensorFlow may run at once on each host; with a single one, transfers
+            without an order come in nearly the same one each time.
+    """
+
+    cells: tuple[Cell, ...]
+    rate: str = "1gbit"
+    threads: int = 8
+
+
+NONE, SEARCH, TAC = Order(None), Order("search"), Order("tac")
+TIC, EXECUTION, RANDOM = Order("tic"), Order("execution_ordering"), Order("random")
+ONE_AT_A_TIME = Order("search", 0)  # has one order
+ALL = (NONE, SEARCH, TAC, TIC, EXECUTION, RANDOM, ONE_AT_A_TIME)
+FEW = (NONE, SEARCH, RANDOM)
+AHEAD = Order("search", ahead=True)
+TRAINED = (NONE, SEARCH, AHEAD, RANDOM)
+
+IN_FLIGHT = tuple(Order("search", size) for size in (500_000, 10**6, 2_500_000, 5 * 10**6, 10**7))
+
+
+def mixed(count: int) -> tuple[Order, ...]:
+    """Orders from TAC's to random ones, and none."""
+    shares = (0.1, 0.2, 0.4, 1.0)
+    drawn = (Order("tac", None, False, shares[n % len(shares)], 1 + n) for n in range(count))
+    return (NONE, TAC, SEARCH, TIC, *drawn)
+
+
+def by_hosts(
+    network: str, workers: int, servers: int, rounds: int, orders: tuple[Order, ...] = FEW
+) -> Cell:
+    """Agents that infer, on so many hosts."""
+    return Cell("orderings", network, orders, rounds, 2, workers=workers, servers=servers)
+
+
+def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = TRAINED) -> Cell:
+    """Training with one server."""
+    return Cell("orderings", network, orders, rounds, 2, mode="training", workers=workers)
+
+
+def beside(network: str, batch: int, servers: int) -> Cell:
+    """Two workers that train beside Caramel's all-reduce."""
+    return Cell(
+        *("systems", network, (NONE, SEARCH, AHEAD), 5, 0, 0, "training", 2, servers, batch),
+        systems=(ALL_REDUCE,) if servers == 2 else (),
+    )
+
+
+FULL = Settings(
+    cells=(
+        Cell("orderings", "resnet_v2_50", (*ALL, *IN_FLIGHT), 7, 3, counted=25),
+        by_hosts("resnet_v2_50", 2, 1, 6),
+        training("resnet_v2_50", 1, 6, (*TRAINED, TAC, TIC)),
+        training("resnet_v2_50", 2, 5),
+        by_hosts("resnet_v2_50", 2, 2, 5),
+        by_hosts("resnet_v2_50", 4, 1, 3),
+        by_hosts("resnet_v2_50", 4, 2, 4),
+        Cell("real", "resnet_v2_50", ALL, 8, 3, batch=8, rho=None, image=128),
+        Cell(
+            *("systems", "resnet_v2_50", (NONE, SEARCH, AHEAD), 6, 0, 0, "training", 2, 1, 4),
+            rho=None,
+            image=128,
+            systems=(STRATEGY,),
+        ),
+        Cell("orderings", "inception_v3", ALL, 7, 3, counted=25),
+        by_hosts("inception_v3", 2, 1, 6),
+        training("inception_v3", 1, 6, (*TRAINED, TAC, TIC)),
+        training("inception_v3", 2, 5),
+        *(beside("inception_v3", 32, servers) for servers in (2, 1)),
+        Cell("orderings", "vgg_16", ALL, 3, 1, counted=6),
+        Cell("efficiency", "inception_v2", mixed(16), 5, 3),
+        *(by_hosts(name, 1, 1, 6) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
+        *(beside("resnet_v1_50", 32, servers) for servers in (2, 1)),
+        by_hosts("resnet_v2_101", 1, 1, 4),
+    ),
+)
+QUICK = Settings(
+    cells=(
+        Cell("orderings", "seq_32", ALL, 3, 2, counted=5),
+        training("seq_32", 2, 2, (NONE, SEARCH, AHEAD)),
+        Cell("efficiency", "seq_32", mixed(4), 2, 2),
+    ),
+)
