@@ -37,9 +37,7 @@ def test_facts_are_found_of_every_step():
 
 
 def test_a_step_is_planned_without_a_graph():
-    options = ModelOptions(
-        AllReducePlanner(Options(budget_tasks=10_000)), analyzers=slow_facts(2)
-    )
+    options = ModelOptions(AllReducePlanner(Options(budget_tasks=10_000)), analyzers=slow_facts(2))
     facts = find_facts(network("adam", model=wide).context(), TWO, options)
     planned = plan_step(facts.steps[0], facts, options, None, QUIET)
     assert planned.decision.found is not None
