@@ -173,11 +173,9 @@ FULL = Settings(
         training("inception_v3", 1, 6, (*TRAINED, TAC, TIC)),
         training("inception_v3", 2, 5),
         *(beside("inception_v3", 32, servers) for servers in (2, 1)),
-        Cell("orderings", "vgg_16", ALL, 3, 1, counted=6),
-        Cell("efficiency", "inception_v2", mixed(16), 5, 3),
+        Cell("orderings", "vgg_16", (NONE, SEARCH, TIC, ONE_AT_A_TIME), 3, 1, counted=4),
+        Cell("efficiency", "inception_v2", mixed(12), 4, 2),
         *(by_hosts(name, 1, 1, 6) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
-        *(beside("resnet_v1_50", 32, servers) for servers in (2, 1)),
-        by_hosts("resnet_v2_101", 1, 1, 4),
     ),
 )
 QUICK = Settings(

@@ -252,7 +252,7 @@ def _draw_gains(axes: Any, rows: Sequence[Row]) -> None:
         heights = [cells[i][1][name] for i in places]
         axes.bar([i - 0.4 + (number + 0.5) * width for i in places], heights, width, label=name)
     labels = [f"{key[0]}\n{key[1]}" for key, _ in cells]
-    axes.set_xticks(range(len(cells)), labels, fontsize=7, rotation=45)
+    axes.set_xticks(range(len(cells)), labels, fontsize=7, rotation=30 if len(cells) > 3 else 0)
     axes.set(ylabel="gain in throughput, %", title="one worker, one server")
     axes.axhline(0, color="black", linewidth=0.5)
 
