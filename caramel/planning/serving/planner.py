@@ -27,6 +27,7 @@ from caramel.planning.choose import Decision
 from caramel.planning.compatibility import decides_alike
 from caramel.planning.gates import gates_of
 from caramel.planning.ordering.execution_order import execution_order
+from caramel.planning.ordering.makespan import Makespan
 from caramel.planning.ordering.search import search_order
 from caramel.planning.ordering.tac import tac
 from caramel.planning.ordering.tic import tic
@@ -170,7 +171,7 @@ class ServingPlanner:
             case "tac" if oracle is not None:
                 return tac(graph, oracle), "by TAC, from measured times"
             case "search" if oracle is not None:
-                return search_order(graph, oracle), "by a search, from measured times"
+                return _searched(graph, oracle)
             case "tic":
                 return tic(graph), "by TIC"
         return tic(graph), "by TIC, because nothing is known of times"
@@ -179,6 +180,23 @@ class ServingPlanner:
         if self.in_flight_bytes is not None:
             return self.in_flight_bytes
         return usual_in_flight_bytes(analysis)
+
+
+def _searched(graph: TransferGraph, oracle: TimeOracle) -> tuple[Sequence[str], str]:
+    """The order of a search, unless that of TIC is predicted to be about as good.
+
+    What orders differ by may be noise of the measured times: with ResNet-50 computed by processors
+    TIC's order took 0.92 s, and one that was predicted to take 0.1 % less 0.96 s.
+    """
+    makespan, simple = Makespan(graph, oracle), tic(graph)
+    found = search_order(graph, oracle)
+    if makespan(simple) <= AS_GOOD * makespan(found):
+        return simple, "by TIC, which is predicted to be as good as what a search finds"
+    return found, "by a search, from measured times"
+
+
+AS_GOOD = 1.01
+"""TIC's order is taken if its step is predicted to be at most so many times as long."""
 
 
 def usual_in_flight_bytes(analysis: Analysis) -> int:
