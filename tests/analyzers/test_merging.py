@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import caramel
-from tests.support.networks import state_of, tf, tf1
+from tests.support.networks import control_flow_version, state_of, tf, tf1
 
 CLASSES = 3
 RNG = np.random.default_rng(5)
@@ -46,15 +46,12 @@ def counted_down(x, y, guess):
 
 def counted_in_a_branch(x, y, guess):
     seen = tf1.get_variable("seen", [], tf.float64, tf1.zeros_initializer(), trainable=False)
-    tf1.enable_control_flow_v2()
-    try:
+    with control_flow_version("v2"):
         done = tf.cond(
             tf.reduce_sum(x) > -1e9,
             lambda: tf.identity(seen.assign_add(tf.reduce_sum(x))),
             lambda: tf.constant(0.0, tf.float64),
         )
-    finally:
-        tf1.disable_control_flow_v2()
     return seen, done
 
 
