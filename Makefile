@@ -1,7 +1,7 @@
 # make train   trains a network on real data, on several workers of this machine
 # make train-ps         trains it with parameter servers
 # make test    runs all tests of the library
-# make test-fast        those of them that need no TensorFlow, in less than a minute
+# make test-fast        those of them that need no TensorFlow, in about a minute
 # make test-benchmarks  the tests of the benchmarks
 # make lint    checks style, format and types
 # make docs    makes the documentation, in docs/_build/html

@@ -8,8 +8,12 @@ import pytest
 
 import caramel
 from caramel.core.decision import Edge, Gate, Part, Pull
-from caramel.core.errors import ClusterError, PlanError
+from caramel.core.errors import ClusterError, PlanError, ProfileError
+from caramel.core.facts import TimingTable
 from caramel.core.plan import Plan
+from caramel.core.profile import Profile
+from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.simulation.network_model import assumed_network
 from tests.support.control_flow import network as network_of
 from tests.support.networks import network, perceptron, wide
 from tests.support.serving import assert_same_run, run_model, served
@@ -79,6 +83,19 @@ def test_an_order_is_explained(job):
         assert text in str(explained)
     with pytest.raises(PlanError, match="'explain_order' explains what workers receive"):
         model.steps[0].explain()
+
+
+def test_an_order_for_one_worker_is_made_from_a_profile(job):
+    context = job.context()
+    timing = TimingTable(dict.fromkeys(context.op_graph.ops, 0.001))
+    networks = (assumed_network(2, 1e5, 1e-4),)
+    own = graph_hash(context.graph_def)
+    profile = Profile("2.21.0", this_machine(), own, timing, None, networks)
+    model = caramel.PSModel(context, 1, 1, ordering="tac", profile=profile)
+    assert model.decision.source.startswith("by TAC, from measured times")
+    assert "ms; at best" in str(model.explain())
+    with pytest.raises(ProfileError, match="another graph"):
+        caramel.PSModel(context, 1, 1, profile=Profile("2.21.0", this_machine(), "other", timing))
 
 
 # Plans -------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@ travels."""
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 import caramel
@@ -10,10 +12,12 @@ from caramel.core.devices import task_of
 from caramel.core.errors import TrafficError
 from caramel.core.names import (
     ONCE,
+    ahead_from,
     in_copy,
     in_replica,
     pull_of,
     pulled,
+    pulled_ahead,
     pulled_from,
 )
 from caramel.modifiers.crossings import Wiring
@@ -86,6 +90,25 @@ def test_writes_wait_for_the_reads_of_all_workers(model):
         reads = {pulled_from(server_of[each.variable], w, each.variable) for w in range(WORKERS)}
         for op in each.ops:
             assert reads <= set(controls_of(model, in_copy(ONCE, op)))
+
+
+def test_what_is_sent_ahead_waits_for_writes_and_for_readers():
+    plain = served(network("adam"), WORKERS, SERVERS)
+    pulls = tuple(dataclasses.replace(p, ahead=True) for p in plain.plan.decision.pulls)
+    model = served(network("adam"), WORKERS, SERVERS, plan=plain.plan.deciding(pulls=pulls))
+    serving, server_of = model.plan.consequences.serving, model.plan.decision.server_of
+    for pull in pulls:
+        name = pull.variable
+        writers = {in_copy(ONCE, op) for op in serving.writers_of[name]}
+        reading = serving.reading_of[name]
+        for worker in range(WORKERS):
+            sent = ahead_from(server_of[name], worker, name)
+            assert writers <= set(controls_of(model, sent))
+            readers = {in_replica(worker, op) for op in reading.readers}
+            assert readers
+            assert readers <= set(controls_of(model, pulled_ahead(worker, name)))
+            # It is there from the step before: what reads it waits for nothing.
+            assert all(pulled(worker, name) not in controls_of(model, op) for op in readers)
 
 
 def test_without_an_order_nothing_waits():

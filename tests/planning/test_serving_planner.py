@@ -157,6 +157,18 @@ def test_the_search_finds_a_step_as_short_as_the_shortest():
     assert step_s == pytest.approx(16.0)
 
 
+def test_the_order_of_tic_is_taken_where_it_is_predicted_to_be_as_good():
+    times = TransferTimes({name: float(s) for name, s in TRANSFERS_S.items()})
+    # What is computed takes a thousandth of what is received: no order makes much of a difference.
+    quick = TimingTable({name: seconds / 1000 for name, seconds in OPS_S.items()})
+    _, decision = chosen(five_transfers(), "search", quick, times)
+    _, simple = chosen(five_transfers(), "tic")
+    assert decision.source.startswith("by TIC, which is predicted to be as good")
+    assert order_of(decision.plan) == order_of(simple.plan)
+    _, decision = chosen(five_transfers(), "search", TimingTable(OPS_S), times)
+    assert decision.source == "by a search, from measured times"
+
+
 def test_times_of_some_transfers_are_completed_by_the_network():
     made = five_transfers()
     facts = (TimingTable(OPS_S), TransferTimes({"a": 7.0}))

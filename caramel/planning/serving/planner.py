@@ -186,7 +186,7 @@ def _searched(graph: TransferGraph, oracle: TimeOracle) -> tuple[Sequence[str], 
     """The order of a search, unless that of TIC is predicted to be about as good.
 
     What orders differ by may be noise of the measured times: with ResNet-50 computed by processors
-    TIC's order took 0.92 s, and one that was predicted to take 0.1 % less 0.96 s.
+    TIC's order took 0.92 s, and that of a search, which was predicted to take as long, 0.96 s.
     """
     makespan, simple = Makespan(graph, oracle), tic(graph)
     found = search_order(graph, oracle)
