@@ -13,6 +13,7 @@ parameter servers do.
 | `all_reduce` | Caramel without parameter servers                              |
 | `strategy`   | TensorFlow's `ParameterServerStrategy`, with real computation  |
 | `show`       | tables and the figure                                          |
+| `predicted`  | how far predictions are off what was measured                  |
 """
 
 from __future__ import annotations

@@ -365,6 +365,17 @@ def simulate(
             "says how many times more slowly a host computes than the machine that was profiled."
         ),
     ] = None,
+    parameter_servers: Annotated[
+        str | None,
+        typer.Option(
+            help='How many parameter servers, to compare PSModel with ARModel: "1,2,4", or "1..8" '
+            "for 1, 2, 4, 8."
+        ),
+    ] = None,
+    server_bandwidth: Annotated[
+        str | None,
+        typer.Option(help="Rate of the servers' links. By default that of --bandwidth."),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="Write all numbers to this file, as JSON.")
     ] = None,
@@ -393,10 +404,19 @@ def simulate(
             latency=latency,
             pattern=pattern,
             hosts=hosts,
+            parameter_servers=parameter_servers,
+            server_bandwidth=server_bandwidth,
             progress=progress,
         )
     console = Console()
-    show_curves(curves.points, console)
+    show_curves(curves.points, console, curves.served)
+    if curves.served and curves.left_out:
+        console.print(
+            f"What travels of {', '.join(curves.left_out)} counts nothing: nobody knows how many "
+            "rows a batch needs.",
+            soft_wrap=True,
+            highlight=False,
+        )
     if output is not None:
         write_whole(output, curves.to_json())
     if figure is not None:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from caramel.core.errors import CaramelError, PlanError
+from caramel.core.facts import TimingTable
 from caramel.core.patterns import PATTERNS, check_pattern
 from caramel.core.profile import Profile
 from caramel.core.util.json_records import from_json_value, to_json_value
+from caramel.core.workload import JobOutline
 from caramel.planning.pattern_choice import AUTO
 from caramel.planning.what_if.scaling import Scaled, Setting, sweep
-from caramel.simulation.assumed import AssumedHost, assumed_hardware
+from caramel.planning.what_if.served import Served, serve
+from caramel.simulation.assumed import AssumedHost, assumed_hardware, assumed_host
 from caramel.simulation.hardware import Hardware, Host
 
 WORKERS = "2..256"
@@ -62,11 +65,15 @@ class Curves:
         parameters: number of gradients that are aggregated.
         computation_s: of a step, as the ops were timed.
         points: by setting, in the order of the table.
+        served: the same with parameter servers, for each number of these that was asked for.
+        left_out: embeddings of which only rows travel: nobody knows how many.
     """
 
     parameters: int
     computation_s: float
     points: Mapping[Setting, Scaled]
+    served: Mapping[Setting, tuple[Served, ...]] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """All points as JSON text."""
@@ -77,12 +84,19 @@ class Curves:
                 "step_s": scaled.step_s,
                 "speedup": scaled.speedup,
                 "efficiency": scaled.efficiency,
+                **self._served_json(setting),
             }
             for setting, scaled in self.points.items()
         ]
         header = {"kind": _KIND, "format": _FORMAT}
         job = {"parameters": self.parameters, "computation_s": self.computation_s}
         return json.dumps({**header, **job, "points": points}, indent=1) + "\n"
+
+    def _served_json(self, setting: Setting) -> dict[str, Any]:
+        if setting not in self.served:
+            return {}
+        own = [{**to_json_value(each), "step_s": each.step_s} for each in self.served[setting]]
+        return {"parameter_servers": own}
 
 
 def simulated_curves(
@@ -93,6 +107,8 @@ def simulated_curves(
     latency: str,
     pattern: str,
     hosts: Path | None,
+    parameter_servers: str | None = None,
+    server_bandwidth: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Curves:
     """Simulate the profile's job in every setting; the arguments are those of the command.
@@ -118,6 +134,7 @@ def simulated_curves(
         for each in settings
     }
     _check_cost(hardware)
+    servers = _servers(parameter_servers, server_bandwidth, settings, timing, outline)
     # It sends nothing, so its rates do not matter.
     alone = Host(1.0, 1.0, timing.slowdown)
     points = sweep(
@@ -128,7 +145,44 @@ def simulated_curves(
         calibration=profile.calibration,
         progress=progress,
     )
-    return Curves(len(outline.gradients), outline.free.computation_s, points)
+    served = {
+        setting: tuple(serve(outline, hardware[setting], each) for each in own)
+        for setting, own in servers.items()
+    }
+    left_out = tuple(each.parameter for each in outline.gradients if each.is_sparse)
+    return Curves(len(outline.gradients), outline.free.computation_s, points, served, left_out)
+
+
+def _servers(
+    counts: str | None,
+    bandwidth: str | None,
+    settings: Sequence[Setting],
+    timing: TimingTable,
+    outline: JobOutline,
+) -> dict[Setting, list[list[Host]]]:
+    """The servers of each setting, for each of some numbers of them; nothing if there are none."""
+    if counts is None:
+        if bandwidth is not None:
+            raise CaramelError("--server-bandwidth has no effect without --parameter-servers")
+        return {}
+    numbers = parse_counts("--parameter-servers", counts, least=1)
+    if numbers[-1] > len(outline.gradients):
+        raise CaramelError(
+            f"--parameter-servers {numbers[-1]}: the job has {len(outline.gradients)} parameters, "
+            "and each server needs one"
+        )
+    own = None if bandwidth is None else _of_option("--server-bandwidth", parse_rate, bandwidth)
+    found = {}
+    for setting in settings:
+        rate = own or setting.bits_per_s
+        if rate is None:
+            raise CaramelError(
+                "--parameter-servers needs --server-bandwidth where every host of --hosts has "
+                "rates of its own"
+            )
+        host = assumed_host(AssumedHost(rate, rate), timing)
+        found[setting] = [[host] * number for number in numbers]
+    return found
 
 
 def _settings(
@@ -192,17 +246,22 @@ def _check_cost(hardware: Mapping[Setting, Hardware]) -> None:
 
 def parse_workers(text: str) -> list[int]:
     """Numbers of workers from "2,4,6", or "2..256", which doubles: 2, 4, 8, ..., 256."""
+    return parse_counts("--workers", text, least=2)
+
+
+def parse_counts(option: str, text: str, *, least: int) -> list[int]:
+    """Such numbers of an option, none of them less than the least."""
     counts: dict[int, None] = {}
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         ends = [first, last] if dots else [first]
         if not all(end.strip().isdigit() for end in ends):
-            raise CaramelError(f"--workers: '{part}' is no number such as 4, nor a range as 2..256")
+            raise CaramelError(f"{option}: '{part}' is no number such as 4, nor a range as 2..256")
         low, high = int(ends[0]), int(ends[-1])
         if low > high:
-            raise CaramelError(f"--workers: '{part}' ends before it begins; write {high}..{low}")
-        if not 2 <= low <= high <= MOST_WORKERS:
-            raise CaramelError(f"--workers: '{part}' is not within 2 to {MOST_WORKERS}")
+            raise CaramelError(f"{option}: '{part}' ends before it begins; write {high}..{low}")
+        if not least <= low <= high <= MOST_WORKERS:
+            raise CaramelError(f"{option}: '{part}' is not within {least} to {MOST_WORKERS}")
         while low < high:
             counts[low] = None
             low *= 2

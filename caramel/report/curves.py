@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from rich import box
@@ -12,19 +13,34 @@ from rich.console import Console
 from rich.table import Table
 
 from caramel.planning.what_if.scaling import Scaled, Setting
+from caramel.planning.what_if.served import WORTH_SERVERS, Served, fastest
 from caramel.report.drawing import check_drawable, save_figure
 from caramel.report.units import percent_text, ratio_text, three_digits
 
 Points = Mapping[Setting, Scaled]
+Compared = tuple[Setting, Scaled, Sequence[Served]]
 
 _MARKERS = {"computation": "o", "wire": "s", "latency": "^", "processor": "D"}
 _STYLES = ("-", "--", ":", "-.")
 
 
-def show_curves(points: Points, console: Console) -> None:
-    """Print a table for each bandwidth and latency."""
+def show_curves(
+    points: Points,
+    console: Console,
+    served: Mapping[Setting, Sequence[Served]] = MappingProxyType({}),
+) -> None:
+    """Print a table for each bandwidth and latency.
+
+    Args:
+        served: the same settings with parameter servers, for another table and a line that says
+            which model to take.
+    """
     for title, own in _curves(points):
         console.print(_table(title, own))
+        compared = [(each, scaled, served[each]) for each, scaled in own if each in served]
+        if compared:
+            console.print(_served_table(title, compared))
+            console.print(f"{advice(compared)}.\n", soft_wrap=True, highlight=False)
 
 
 def _curves(points: Points) -> Iterator[tuple[str, list[tuple[Setting, Scaled]]]]:
@@ -60,6 +76,80 @@ def _table(title: str, own: list[tuple[Setting, Scaled]]) -> Table:
             scaled.limited_by,
         )
     return table
+
+
+def _served_table(title: str, compared: Sequence[Compared]) -> Table:
+    """Steps of both models in seconds, and how many batches all workers train on in a second."""
+    table = Table(
+        title=f"{title}; steps in s with parameter servers, and batches/s",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+    )
+    for name in ("workers", "servers", "no order", "ordered", "ahead", "PSModel/s"):
+        table.add_column(name, justify="right")
+    for name in ("ARModel", "ARModel/s", "PS/AR"):
+        table.add_column(name, justify="right")
+    for setting, scaled, served in compared:
+        for each in served:
+            table.add_row(
+                str(setting.workers),
+                str(each.servers),
+                *map(three_digits, (each.unordered_s, each.ordered_s, each.ahead_s)),
+                three_digits(setting.workers / each.step_s),
+                three_digits(scaled.step_s),
+                three_digits(setting.workers / scaled.step_s),
+                ratio_text(scaled.step_s / each.step_s),
+            )
+    return table
+
+
+def advice(compared: Sequence[Compared]) -> str:
+    """Which model to take, and by how much it is faster, without a full stop.
+
+    Numbers of workers that follow each other and get the same answer are told together.
+    """
+    told = []
+    for answer, own in groupby(compared, key=_answer):
+        settings = list(own)
+        served = [fastest(each) for _, _, each in settings]
+        ratios = [
+            scaled.step_s / s.step_s for (_, scaled, _), s in zip(settings, served, strict=True)
+        ]
+        with_servers = f"PSModel with {_count_text([each.servers for each in served])}"
+        if answer == "PSModel":
+            how = f"take {with_servers}, {_times_text(ratios)} as fast as ARModel"
+        elif answer == "ARModel":
+            slower = [1 / ratio for ratio in ratios]
+            how = f"take ARModel, {_times_text(slower)} as fast as {with_servers}"
+        else:
+            how = f"take ARModel: {with_servers} is about as fast"
+        counts = [str(setting.workers) for setting, _, _ in settings]
+        told.append(f"{_range_text(counts)} workers: {how}")
+    return "; ".join(told)
+
+
+def _answer(compared: Compared) -> str:
+    """The model that is faster; "" if none is by more than is worth mentioning."""
+    _, scaled, served = compared
+    ratio = fastest(served).step_s / scaled.step_s
+    if ratio <= WORTH_SERVERS:
+        return "PSModel"
+    return "ARModel" if ratio >= 1 / WORTH_SERVERS else ""
+
+
+def _count_text(servers: Sequence[int]) -> str:
+    counts = sorted(servers)
+    return f"{_range_text([str(n) for n in counts])} server{'s' if counts[-1] > 1 else ''}"
+
+
+def _times_text(ratios: Sequence[float]) -> str:
+    return f"{_range_text([f'{ratio:.2g}' for ratio in sorted(ratios)])} times"
+
+
+def _range_text(values: Sequence[str]) -> str:
+    """From the first to the last one, of which there may be one only."""
+    return " to ".join(dict.fromkeys((values[0], values[-1])))
 
 
 def draw_curves(points: Points, path: Path) -> None:

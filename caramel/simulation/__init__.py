@@ -17,6 +17,8 @@ client waits for both parts of a step, so nothing else is left over from one to 
 `network_model` a model of the network: fitted to measurements, or assumed from the rate of its
                 links
 `rounds`        in which rounds does an aggregation go over the links?
+`serving`       what a step with parameter servers would take: pulls, gradients, sums and updates
+                as tasks
 `simulate`      the timeline of a step, predicted from a plan, what workers compute, and what they
                 can do
 `single_host`   the same simulation as `engine` of one host, which sends to itself

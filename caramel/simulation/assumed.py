@@ -66,7 +66,7 @@ def assumed_hardware(
         # Between two workers there is one sender to each receiver, whatever the pattern.
         excess = dict(measured.excess) if most.workers > 2 and len(hosts) > 2 else {}
     hardware = Hardware(
-        hosts=tuple(_host(each, timing) for each in hosts),
+        hosts=tuple(assumed_host(each, timing) for each in hosts),
         latency_s=dict.fromkeys(PATTERNS, transfer_s + latency_s),
         excess=excess,
         cores=timing.cores,
@@ -77,7 +77,8 @@ def assumed_hardware(
     return hardware.with_costs(calibration)
 
 
-def _host(host: AssumedHost, timing: TimingTable) -> Host:
+def assumed_host(host: AssumedHost, timing: TimingTable) -> Host:
+    """What one of them can do."""
     return Host(
         send_bytes_per_s=PAYLOAD_SHARE * host.send_bits_per_s / 8,
         receive_bytes_per_s=PAYLOAD_SHARE * host.receive_bits_per_s / 8,

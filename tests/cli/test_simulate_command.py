@@ -65,6 +65,35 @@ def test_curves_are_shown_and_written(profile, tmp_path):
     assert {point["limited_by"] for point in points[3:]} == {"computation"}
 
 
+def test_parameter_servers_are_compared_with_all_reduce(profile, tmp_path):
+    output = simulate(
+        profile,
+        *("--workers", "2,4", "--bandwidth", "1gbit", "--latency", "0.1ms"),
+        *("--parameter-servers", "1,2", "--output", tmp_path / "curves.json"),
+    )
+    assert "steps in s with parameter servers" in output
+    (line,) = [line for line in output.splitlines() if "take" in line]
+    points = json.loads((tmp_path / "curves.json").read_text())["points"]
+    assert [[each["servers"] for each in p["parameter_servers"]] for p in points] == [[1, 2]] * 2
+    for point in points:
+        for own in point["parameter_servers"]:
+            times_s = [own[name] for name in ("unordered_s", "ordered_s", "ahead_s")]
+            assert times_s == sorted(times_s, reverse=True)
+            assert own["step_s"] == own["ahead_s"]
+    ratios = [p["parameter_servers"][1]["step_s"] / p["step_s"] for p in points]
+    low, high = (f"{ratio:.2g}" for ratio in sorted(ratios))
+    assert line == (
+        f"2 to 4 workers: take ARModel, {low} to {high} times as fast as PSModel with 2 servers."
+    )
+    # Servers on faster links: nothing is sent between workers, and all of it can be ahead.
+    line = simulate(
+        profile,
+        *("--workers", "4", "--bandwidth", "1gbit", "--latency", "0.1ms"),
+        *("--parameter-servers", "1", "--server-bandwidth", "10gbit"),
+    )
+    assert "4 workers: take PSModel with 1 server, 1." in line
+
+
 def test_a_picture_has_a_curve_for_each_network(profile, tmp_path):
     pytest.importorskip("matplotlib")
     simulate(
@@ -117,6 +146,8 @@ def test_hosts_that_all_have_rates_need_no_bandwidth(profile, tmp_path):
     assert "rates of the hosts, 1 ms" in output
     with pytest.raises(CaramelError, match="--bandwidth has no effect"):
         simulate(profile, "--hosts", hosts, "--bandwidth", "1gbit")
+    with pytest.raises(CaramelError, match="--parameter-servers needs --server-bandwidth"):
+        simulate(profile, "--hosts", hosts, "--parameter-servers", "1")
 
 
 @pytest.mark.parametrize(
@@ -159,6 +190,9 @@ def test_a_profile_without_a_job_is_refused(profile):
         (("--bandwidth", "0gbit"), "'0gbit' is no rate"),
         (("--latency", "30"), "--latency: '30' is no time; expected one such as 50us"),
         (("--pattern", "star"), "unknown pattern 'star'"),
+        (("--parameter-servers", "0"), "--parameter-servers: '0' is not within 1 to 512"),
+        (("--parameter-servers", "7"), "--parameter-servers 7: the job has 6 parameters"),
+        (("--server-bandwidth", "1gbit"), "no effect without --parameter-servers"),
         (("--figure", "curves.txt"), "name of a picture ends in"),
         (("--output", "missing/curves.json"), "no directory 'missing'"),
     ],

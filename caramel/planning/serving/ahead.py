@@ -8,7 +8,7 @@ can be pulled ahead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from caramel.core.plan import Plan
@@ -37,18 +37,29 @@ def choose_ahead(plan: Plan, worker: WorkerStep, order: Sequence[str], may: Sequ
         may: the variables that may be pulled ahead.
     """
     by_readiness = _in_order_of_gradients(plan, worker, order, frozenset(may))
-    sizes = [plan.job.variable_of[name].spec.bytes or 0 for name in by_readiness]
+    sizes = {name: plan.job.variable_of[name].spec.bytes or 0 for name in by_readiness}
+    return shortest(sizes, lambda ahead: step_seconds(plan, worker, order, ahead))
+
+
+def shortest(sizes: Mapping[str, int], step_s: Callable[[frozenset[str]], float]) -> Ahead:
+    """What to pull ahead of some variables: the shares of them with which a step is the shortest,
+    and of these the least.
+
+    Args:
+        sizes: bytes of each variable, those first that are to go ahead first.
+        step_s: how long a step takes with some of them ahead, in seconds.
+    """
     tried: list[Ahead] = []
     for share in SHARES:
-        left, chosen = share * sum(sizes), set[str]()
-        for name, size in zip(by_readiness, sizes, strict=True):
+        left, chosen = share * sum(sizes.values()), set[str]()
+        for name, size in sizes.items():
             if left <= 0:
                 break
             chosen.add(name)
             left -= size
         ahead = frozenset(chosen)
         if not any(each.variables == ahead for each in tried):
-            tried.append(Ahead(ahead, step_seconds(plan, worker, order, ahead)))
+            tried.append(Ahead(ahead, step_s(ahead)))
     return min(tried, key=lambda each: (each.step_s, len(each.variables)))
 
 

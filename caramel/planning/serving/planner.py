@@ -202,10 +202,14 @@ AS_GOOD = 1.01
 def usual_in_flight_bytes(analysis: Analysis) -> int:
     """Bytes in flight by which a link is not idle while a gate opens, as far as is known."""
     try:
-        rate = analysis.get(NetworkModel).bytes_per_s
+        return in_flight_bytes_at(analysis.get(NetworkModel).bytes_per_s)
     except MissingFactError:
         return DEFAULT_IN_FLIGHT_BYTES
-    return max(LEAST_IN_FLIGHT_BYTES, round(IN_FLIGHT_S * rate))
+
+
+def in_flight_bytes_at(bytes_per_s: float) -> int:
+    """The same for a link of some rate."""
+    return max(LEAST_IN_FLIGHT_BYTES, round(IN_FLIGHT_S * bytes_per_s))
 
 
 IN_FLIGHT_S = 0.02
@@ -234,17 +238,31 @@ def ordered(
         readers: the op that needs each variable first, for people.
         ahead: what is sent for the next step as soon as it is updated.
     """
-    server_of, variable_of = plain.decision.server_of, plain.job.variable_of
+    sizes = {name: plain.job.variable_of[name].spec.bytes or 0 for name in order}
+    pulls = ordered_pulls(order, plain.decision.server_of, sizes, in_flight_bytes, readers, ahead)
+    return plain.deciding(pulls=pulls)
+
+
+def ordered_pulls(
+    order: Sequence[str],
+    server_of: Mapping[str, int],
+    sizes: Mapping[str, int],
+    in_flight_bytes: int,
+    readers: Mapping[str, str] = MappingProxyType({}),
+    ahead: frozenset[str] = frozenset(),
+) -> tuple[Pull, ...]:
+    """What workers receive in an order, as `ordered` plans it.
+
+    Args:
+        server_of: the server of each variable.
+        sizes: its bytes.
+    """
     after: dict[str, str] = {}
-    for server in range(len(plain.job.servers)):
-        own = [
-            (n, variable_of[n].spec.bytes or 0)
-            for n in order
-            if server_of[n] == server and n not in ahead
-        ]
+    for server in sorted({server_of[name] for name in order}):
+        own = [(n, sizes[n]) for n in order if server_of[n] == server and n not in ahead]
         gates = gates_of(own, in_flight_bytes=in_flight_bytes)
         after.update((gate.group, gate.after) for gate in gates)
-    pulls = tuple(
+    return tuple(
         Pull(
             name,
             (after[name],) if name in after else (),
@@ -253,4 +271,3 @@ def ordered(
         )
         for name in order
     )
-    return plain.deciding(pulls=pulls)

@@ -7,5 +7,6 @@
           it
 `scaling` how does a job scale? Its step on given hardware, without a plan and with one, by
           simulation
+`served`  how would a job do with parameter servers? Its step with some servers, by simulation
 ========= ==========================================================================================
 """
