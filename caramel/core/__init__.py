@@ -21,6 +21,8 @@ made. Nothing here computes a plan or runs anything.
 `names`           names of nodes and tensors: the only place that builds or parses them
 `op_types`        what the kinds of ops (TensorFlow's op types) do, as far as distribution depends
                   on it
+`orders`          what traced steps tell of the order in which workers received parameters:
+                  TicTac's figures
 `patterns`        aggregation patterns as data: who sends which chunk to whom, and who adds what in
                   which order
 `plan`            the plan: everything that will happen in the distributed job, as pure data

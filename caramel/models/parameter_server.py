@@ -9,13 +9,14 @@ from caramel.analyzers.analysis import Analyzer
 from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import PlanError
+from caramel.core.orders import Orders
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
-from caramel.planning.serving.observed_orders import Orders, observed_orders
+from caramel.planning.serving.observed_orders import observed_orders
 from caramel.planning.serving.planner import Ordering, ServingPlanner
 from caramel.report.shown_order import ShownOrder
 from caramel.runtime.control.drift import Replan
@@ -124,6 +125,7 @@ class PSModel(Model):
 
         Raises:
             PlanError: they were done by different plans.
+            ProfileError: no parameter was seen on its way in them.
         """
         return self._step.explain_order(measured)
 

@@ -10,9 +10,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from caramel.core.errors import ProfileError
 from caramel.core.facts import LossScale
 from caramel.core.names import TensorRef
+from caramel.core.orders import Orders
 from caramel.core.plan import Plan
+from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.disk_cache import drop_plan, keep_plan
 from caramel.models.facts_from_traces import (
@@ -27,6 +30,7 @@ from caramel.models.variants import OWN, Variants
 from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision
 from caramel.planning.compatibility import decides_alike
+from caramel.planning.serving.observed_orders import observed_orders
 from caramel.planning.step_planner import StepPlanner
 from caramel.planning.worth_a_trial import PLAIN
 from caramel.runtime.job import Job, LivePlanning, PlanSource, Variant
@@ -163,6 +167,15 @@ class PlanChoice(PlanSource):
     def forecast(self, name: str) -> Forecast | None:
         """What is predicted of a plan's steps, if anything can be."""
         return forecast_of(self.plan(name), self.decision)
+
+    def orders(self, timelines: Sequence[Timeline]) -> Orders | None:
+        """What traced steps of one plan tell of the order of parameters; None if nothing."""
+        if not self._step.plain.job.servers:
+            return None
+        try:
+            return observed_orders(self.plan(timelines[0].plan), timelines)
+        except ProfileError:
+            return None
 
     def undeferred(self, *, factored: bool = True) -> str:
         """A plan that defers nothing; it is added if there is none."""

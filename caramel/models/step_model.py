@@ -110,12 +110,14 @@ class StepModel:
 
         Raises:
             PlanError: traced steps were done by different plans, or there are no servers.
+            ProfileError: no parameter was seen on its way in traced steps.
         """
         if not self.plan.job.servers:
             raise PlanError("without parameter servers nothing is received; see 'explain'")
         measured = (measured,) if isinstance(measured, Timeline) else measured
         plan = self.variants.completed(self.plan_of(measured))
-        return ShownOrder.of(explain_order(plan, self.decision.source, self.decision.worker))
+        decision = self.decision
+        return ShownOrder.of(explain_order(plan, decision.source, decision.worker, measured))
 
     def plan_of(self, measured: Sequence[Timeline]) -> Plan:
         """The plan that did traced steps; the decided one if there are none.

@@ -8,7 +8,9 @@ import io
 from rich.console import Console
 from rich.table import Table
 
+from caramel.core.orders import Orders
 from caramel.planning.serving.explain import ExplainedOrder
+from caramel.report.units import percent_text
 
 _PRINTED_COLUMNS = 120
 _MOST_ROWS = 60
@@ -62,12 +64,29 @@ class ShownOrder(ExplainedOrder):
             )
         else:
             lines.append("nothing is known of times yet")
+        if self.measured is not None:
+            lines.append(measured_text(self.measured))
         return [*lines, *self.notes]
 
     def __str__(self) -> str:
         text = io.StringIO()
         self.show(Console(file=text, width=_PRINTED_COLUMNS, force_terminal=False))
         return text.getvalue().rstrip("\n")
+
+
+def measured_text(orders: Orders) -> str:
+    """What traced steps tell of an order, in a sentence without a full stop."""
+    steps = "a step" if orders.steps == 1 else f"{orders.steps} steps"
+    place = ""
+    if orders.out_of_place is not None:
+        place = f", {percent_text(orders.out_of_place)} of transfers out of place"
+    return (
+        f"measured in {steps}: {orders.unique} orders of arrival{place}; U "
+        f"{_milliseconds(orders.upper_s)} ms, L {_milliseconds(orders.lower_s)} ms, ordering "
+        f"efficiency E {orders.efficiency:.2f}, speedup S {orders.speedup:.2f}; alpha "
+        f"{orders.alpha:.2f}, rho {orders.rho:.2f}; straggler share "
+        f"{percent_text(orders.stragglers)}"
+    )
 
 
 def _milliseconds(seconds: float | None) -> str:

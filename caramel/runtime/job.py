@@ -13,7 +13,9 @@ from typing import Any, Protocol
 from caramel.capture.context import Context
 from caramel.core.facts import InputPipelines, LoopFrames, LossScale, ReplicaState, StateAccess
 from caramel.core.names import TensorRef
+from caramel.core.orders import Orders
 from caramel.core.plan import Plan
+from caramel.core.timeline import Timeline
 from caramel.modifiers.traffic_audit import Traffic
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.stalls.diagnosis import Forecast
@@ -92,6 +94,16 @@ class PlanSource(Protocol):
 
         Raises:
             TrafficError, GraphError: it cannot be made.
+        """
+
+    def orders(self, timelines: Sequence[Timeline]) -> Orders | None:
+        """What traced steps tell of the order in which workers received parameters.
+
+        Args:
+            timelines: of steps by one plan, which they name.
+
+        Returns:
+            None without parameter servers, or if none was seen on its way.
         """
 
     def joint(self, fetched: Sequence[str]) -> Job | None:

@@ -87,7 +87,9 @@ def traced_steps(
         step: its name, where the job has several.
     """
     clock_offsets_s = running.runner.clock_offsets_s()
-    return tuple(_traced(running, feed_dict, step, clock_offsets_s) for _ in range(steps))
+    found = tuple(_traced(running, feed_dict, step, clock_offsets_s) for _ in range(steps))
+    running.controllers.own(step).tell_traced(found)
+    return found
 
 
 def _traced(

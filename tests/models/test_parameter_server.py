@@ -85,6 +85,32 @@ def test_an_order_is_explained(job):
         model.steps[0].explain()
 
 
+def test_metrics_tell_of_the_orders_of_traced_steps(job):
+    """What `orders` measures of what `Session.trace` returned, and of what a job traces itself."""
+    model = served(job, 2, 2, ordering="tic", in_flight_bytes=0)
+    with model.session(trials=None) as session:
+        session.step(job.feed)
+        assert session.metrics().orders is None
+        timelines = session.trace(2, job.feed)
+        orders = session.metrics().orders
+        assert orders == model.orders(timelines)
+        assert (orders.plan, orders.steps) == (session.metrics().plan, 2)
+        assert orders.out_of_place == 0.0
+        assert 0.0 < orders.lower_s <= orders.upper_s
+        session.step(job.feed)
+        assert session.metrics().orders is orders
+    assert all(text in str(model.explain(timelines)) for text in ("measured in 2 steps", "rho"))
+    planning = served(job, 2, 2, ordering="search")
+    replanning = caramel.ReplanSettings(first_after=1, traced=2, least_step_s=0.0)
+    with planning.session(replanning=replanning) as session:
+        for _ in range(4):
+            session.step(job.feed)
+        assert session.metrics().orders.steps == 2
+    with caramel.ARModel(job.context(), 2).session(trials=None) as session:
+        session.trace(1, job.feed)
+        assert session.metrics().orders is None
+
+
 def test_an_order_for_one_worker_is_made_from_a_profile(job):
     context = job.context()
     timing = TimingTable(dict.fromkeys(context.op_graph.ops, 0.001))

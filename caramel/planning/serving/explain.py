@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from caramel.core.devices import task_of
+from caramel.core.orders import Orders
 from caramel.core.plan import Plan
 from caramel.core.timeline import Timeline
 from caramel.planning.ordering.executor import execute
@@ -15,6 +16,7 @@ from caramel.planning.ordering.metrics import (
     ordering_efficiency,
     upper_makespan_s,
 )
+from caramel.planning.serving.observed_orders import observed_orders
 from caramel.planning.serving.received import WorkerStep, transfer_of, without
 
 
@@ -60,6 +62,7 @@ class ExplainedOrder:
         lower_s: L, how long if the busiest resource never waited.
         efficiency: E, from 0 (one thing at a time) to 1 (a perfect order).
         notes: what else is to be known.
+        measured: what traced steps tell; None if there are none.
     """
 
     source: str
@@ -70,15 +73,22 @@ class ExplainedOrder:
     lower_s: float | None
     efficiency: float | None
     notes: tuple[str, ...]
+    measured: Orders | None = None
 
 
-def explain_order(plan: Plan, source: str, worker: WorkerStep | None) -> ExplainedOrder:
+def explain_order(
+    plan: Plan, source: str, worker: WorkerStep | None, measured: Sequence[Timeline] = ()
+) -> ExplainedOrder:
     """Explain the order of a plan.
 
     Args:
         plan: with parameter servers.
         source: what its order was made from.
         worker: a worker's step, with times; None if nothing is known of these.
+        measured: traced steps of the plan, if there are any.
+
+    Raises:
+        ProfileError: no parameter was seen on its way in these.
     """
     timeline = None
     step_s = upper_s = lower_s = efficiency = None
@@ -104,6 +114,7 @@ def explain_order(plan: Plan, source: str, worker: WorkerStep | None) -> Explain
         lower_s,
         efficiency,
         tuple(_notes(plan, sizes)),
+        observed_orders(plan, measured) if measured else None,
     )
 
 

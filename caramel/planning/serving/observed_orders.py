@@ -6,11 +6,11 @@ The formulas are in `planning.ordering.metrics`; here they are filled from timel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from caramel.core.errors import ProfileError
 from caramel.core.names import pull_of, server_at
+from caramel.core.orders import Orders
 from caramel.core.plan import Plan
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.ordering.metrics import (
@@ -22,36 +22,6 @@ from caramel.planning.ordering.metrics import (
     unique_orders,
     upper_makespan_s,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What was measured of the orders of some steps; means over all steps and workers.
-
-    Attributes:
-        steps: how many were looked at.
-        unique: how many different orders of arrival there were, a worker's in a step being one.
-        out_of_place: the share of transfers that arrived behind one that was planned to come later
-            (on the same channel); None where no order was planned.
-        upper_s: U, how long a step would take with one resource busy at a time.
-        lower_s: L, how long it would take if the busiest resource never waited.
-        efficiency: E, from 0 (one thing at a time) to 1 (a perfect order).
-        speedup: S, by how much the best order can be faster than the worst.
-        alpha: how much of communication and computation overlap (TicTac 2019, section 3.2).
-        rho: communication over computation.
-        stragglers: the largest wait of a worker for the others, as a share of the step.
-    """
-
-    steps: int
-    unique: int
-    out_of_place: float | None
-    upper_s: float
-    lower_s: float
-    efficiency: float
-    speedup: float
-    alpha: float
-    rho: float
-    stragglers: float
 
 
 def observed_orders(plan: Plan, timelines: Sequence[Timeline]) -> Orders:
@@ -71,6 +41,7 @@ def observed_orders(plan: Plan, timelines: Sequence[Timeline]) -> Orders:
     loads = [_loads_s(timeline, worker) for timeline in timelines for worker in workers]
     spans_s = [_span_s(timeline, worker) for timeline in timelines for worker in workers]
     return Orders(
+        plan=timelines[0].plan,
         steps=len(timelines),
         unique=unique_orders(received),
         out_of_place=_out_of_place(plan, received),

@@ -26,9 +26,12 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from caramel.core.errors import CaramelError, PlanError
+from caramel.core.orders import Orders
+from caramel.core.timeline import Timeline
 from caramel.runtime.control.drift import DriftMonitor
 from caramel.runtime.control.executors import Executors
 from caramel.runtime.control.metrics import Metrics
@@ -46,6 +49,7 @@ from caramel.runtime.steps.factor_comparison import Unlike
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.plan_executor import PlanExecutor
 from caramel.runtime.steps.step_result import Fetch, StepResult
+from caramel.runtime.traces.step_timeline import timeline_of
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +88,7 @@ class Controller:
         self._phase: Phase = Settled()
         self._may_factor = True
         self._times = StepTimes()
+        self._orders: Orders | None = None
         self._probation = Probation(job, runner)
         self._executors = Executors(job, runner, self._probation, plan)
         self._executor = self._last = self._executors.of(plan)
@@ -283,6 +288,11 @@ class Controller:
             return False
         return True
 
+    def tell_traced(self, timelines: Sequence[Timeline]) -> None:
+        """Some steps were traced, for what metrics tell of the last plan that did any of them."""
+        own = [each for each in timelines if each.plan == timelines[-1].plan]
+        self._orders = self._plans.orders(own) or self._orders
+
     def metrics(self) -> Metrics:
         """How training goes; another thread may do a step meanwhile."""
         trials, drift = self._phase.trials, self._drift
@@ -295,6 +305,7 @@ class Controller:
             drift.drift if drift else None,
             self._watchdog.stalls if self._watchdog else (),
             tuple(sorted(self._job.context.job.whole_feeds)),
+            self._orders,
         )
 
     def close(self) -> None:
@@ -399,6 +410,7 @@ class Controller:
         _log.info("planning from %d traced steps", len(tracing.traces))
         try:
             offsets_s = self._runner.clock_offsets_s()
+            self._tell_orders(tracing, offsets_s)
             names, expected_s = self._plans.replan(self._executor.name, tracing.traces, offsets_s)
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
@@ -411,6 +423,15 @@ class Controller:
         if names:
             self._drift.expected_s = expected_s
             self.try_plans([self._executor.name, *names], self._settings.trials)
+
+    def _tell_orders(self, tracing: Tracing, clock_offsets_s: Sequence[float]) -> None:
+        job = self._job.plan.job
+        if job.servers:
+            found = (
+                timeline_of(stats, job.devices, clock_offsets_s, servers=job.servers)
+                for stats in tracing.traces
+            )
+            self.tell_traced([replace(each, plan=self._executor.name) for each in found])
 
     def _tell_drift(self, monitor: DriftMonitor) -> None:
         drift = monitor.take_news()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from caramel.core.orders import Orders
 from caramel.runtime.control.trials import TrialState
 from caramel.runtime.stalls.diagnosis import Stall
 
@@ -25,6 +26,9 @@ class Metrics:
         stalls: the latest steps that waited much longer than expected, and what for.
         whole_feeds: placeholders whose value every worker gets whole, because the graph shows that
             they do not go with the examples; those in `replicated_feeds` are left out.
+        orders: with parameter servers, what the steps that were traced last tell of the order in
+            which workers received parameters; None before any were traced. A job traces some of its
+            first steps to plan from them, and `Session.trace` does.
     """
 
     steps: int
@@ -35,3 +39,4 @@ class Metrics:
     drift: float | None = None
     stalls: tuple[Stall, ...] = ()
     whole_feeds: tuple[str, ...] = ()
+    orders: Orders | None = None

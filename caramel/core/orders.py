@@ -1,0 +1,37 @@
+"""What traced steps tell of the order in which workers received parameters: TicTac's figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What was measured of the orders of some steps; means over all steps and workers.
+
+    Attributes:
+        plan: the name of the plan that did them; "" if nobody knows.
+        steps: how many were looked at.
+        unique: how many different orders of arrival there were, a worker's in a step being one.
+        out_of_place: the share of transfers that arrived behind one that was planned to come later
+            (on the same channel); None where no order was planned.
+        upper_s: U, how long a step would take with one resource busy at a time.
+        lower_s: L, how long it would take if the busiest resource never waited.
+        efficiency: E, from 0 (one thing at a time) to 1 (a perfect order).
+        speedup: S, by how much the best order can be faster than the worst.
+        alpha: how much of communication and computation overlap (TicTac 2019, section 3.2).
+        rho: communication over computation.
+        stragglers: the largest wait of a worker for the others, as a share of the step.
+    """
+
+    plan: str
+    steps: int
+    unique: int
+    out_of_place: float | None
+    upper_s: float
+    lower_s: float
+    efficiency: float
+    speedup: float
+    alpha: float
+    rho: float
+    stragglers: float
