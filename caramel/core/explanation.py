@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from caramel.core.errors import PlanError
+from caramel.core.orders import Orders
 from caramel.core.timeline import Timeline
 from caramel.core.util.json_records import from_json_value, to_json_value
 
@@ -23,6 +24,9 @@ LimitedBy = Literal["computation", "wire", "latency", "processor", "a dependency
 @dataclass(frozen=True, slots=True)
 class GroupExplanation:
     """When one group is transferred, how, and why so.
+
+    With parameter servers it is a variable that workers receive: it is ready when it is updated.
+    What is received when a step begins is deferred, and what is sent ahead is not.
 
     Times are in seconds from the begin of the step in which something happens: a deferred group is
     ready in one step, and is transferred and needed in the next.
@@ -42,6 +46,9 @@ class GroupExplanation:
         measured_end_s: likewise.
         waits_for: groups that must have arrived before it is sent.
         reason: why it is as it is, for people.
+        server: the task of the server that sends it; "" without servers.
+        priority: its number among all that this server sends when a step begins, from 1 on; None if
+            it is sent ahead, or without servers.
     """
 
     name: str
@@ -58,6 +65,8 @@ class GroupExplanation:
     measured_end_s: float | None = None
     waits_for: tuple[str, ...] = ()
     reason: str = ""
+    server: str = ""
+    priority: int | None = None
 
     def __post_init__(self) -> None:
         measured = (self.measured_begin_s, self.measured_end_s)
@@ -140,6 +149,10 @@ class Explanation:
         what_if: what would help.
         measured: what they did in a traced step; None before training.
         measured_step_s: the usual step without a trace; None before training.
+        servers: the tasks of the parameter servers, if there are any. In timelines they have the
+            places of `names.server_place`.
+        efficiency: E, the ordering efficiency of a worker's step, with servers.
+        orders: what traced steps tell of the order in which workers received parameters.
     """
 
     job: str
@@ -162,6 +175,9 @@ class Explanation:
     what_if: tuple[WhatIf, ...] = ()
     measured: Timeline | None = None
     measured_step_s: float | None = None
+    servers: tuple[str, ...] = ()
+    efficiency: float | None = None
+    orders: Orders | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.step_s > 0:

@@ -115,19 +115,23 @@ class PSModel(Model):
         )
         super().__init__(context, cluster, options)
 
-    def explain(self, measured: Sequence[Timeline] | Timeline = ()) -> ShownOrder:
-        """Why each variable has its place in the order, and what that makes of a worker's step.
+    def explain(
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownOrder:
+        """Why each variable has its place in the order, and what that makes of a step.
 
-        Printing what is returned shows it as a table.
+        Printing what is returned shows it as a table, and its `save_page` writes a page with
+        pictures of what workers do and of what the links of servers carry.
 
         Args:
             measured: traced steps of a session, whose plan is explained then.
+            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
 
         Raises:
             PlanError: they were done by different plans.
             ProfileError: no parameter was seen on its way in them.
         """
-        return self._step.explain_order(measured)
+        return self._step.explain_order(measured, measured_step_s=measured_step_s)
 
     def orders(self, measured: Sequence[Timeline] | Timeline) -> Orders:
         """What traced steps tell of the order in which workers received parameters.

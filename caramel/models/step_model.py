@@ -14,6 +14,7 @@ from caramel.models.planned import PlannedStep
 from caramel.models.variants import OWN, Variants
 from caramel.planning.choose import Decision
 from caramel.planning.serving.explain import explain_order
+from caramel.planning.serving.explain_step import explain_step
 from caramel.planning.what_if.explain import explain
 from caramel.report.shown import ShownExplanation
 from caramel.report.shown_order import ShownOrder
@@ -105,7 +106,9 @@ class StepModel:
         )
         return ShownExplanation.of(explanation)
 
-    def explain_order(self, measured: Sequence[Timeline] | Timeline = ()) -> ShownOrder:
+    def explain_order(
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownOrder:
         """Why each variable has its place in the order: see `PSModel.explain`.
 
         Raises:
@@ -116,8 +119,18 @@ class StepModel:
             raise PlanError("without parameter servers nothing is received; see 'explain'")
         measured = (measured,) if isinstance(measured, Timeline) else measured
         plan = self.variants.completed(self.plan_of(measured))
-        decision = self.decision
-        return ShownOrder.of(explain_order(plan, decision.source, decision.worker, measured))
+        worker, step = self.decision.worker, None
+        order = explain_order(plan, self.decision.source, worker, measured)
+        if worker is not None:
+            step = explain_step(
+                plan,
+                worker,
+                order,
+                job=self.job.context.job.train_op,
+                measured=measured,
+                measured_step_s=measured_step_s,
+            )
+        return ShownOrder.of(order, step)
 
     def plan_of(self, measured: Sequence[Timeline]) -> Plan:
         """The plan that did traced steps; the decided one if there are none.

@@ -20,10 +20,13 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
 `saved`            timelines as files that people look at: a picture, or JSON for a viewer
 `shown`            an explanation that people look at: printed, in a notebook, or as a page of its
                    own
-`shown_order`      an explanation of an order of transfers that shows itself as a table
+`shown_order`      an explanation of an order of transfers that people look at: printed, or as a
+                   page
 `table`            an explanation as tables for the terminal
 `timeline_picture` the timeline picture of a page: what every worker does, predicted above measured,
                    as SVG
 `units`            times, sizes and ratios as short text for people: three digits and a unit
+`words`            what an explanation calls what it is about: groups between workers, or transfers
+                   from servers
 ================== =================================================================================
 """

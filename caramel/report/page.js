@@ -49,7 +49,7 @@ function filter() {
     row.hidden = !inPlace || !row.textContent.toLowerCase().includes(wanted);
   }
   const shown = rows.filter((row) => !row.hidden).length;
-  one("#count").textContent = `${shown} of ${rows.length} groups`;
+  one("#count").textContent = `${shown} of ${rows.length} ${one("#count").dataset.what}`;
 }
 
 if (find) {

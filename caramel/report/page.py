@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from caramel.core.explanation import Explanation
+from caramel.core.orders import Orders
 from caramel.core.version import __version__
 from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
 from caramel.report.table import MISSES_SHOWN, limited_text, off_text
 from caramel.report.timeline_picture import timeline_picture
 from caramel.report.units import bytes_text, percent_text, ratio_text, seconds_text, three_digits
+from caramel.report.words import hosts_text, words_of
 
 # The page may load nothing, and what is in it goes nowhere.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -45,25 +47,25 @@ def _head(explanation: Explanation) -> Markup:
         element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{explanation.job} on {_workers(explanation)}: the step explained"),
+        element("title", f"{explanation.job} on {hosts_text(explanation)}: the step explained"),
         # Else browsers ask for /favicon.ico.
         element("link", rel="icon", href="data:,"),
         raw("style", _file("page.css")),
     )
 
 
-def _workers(explanation: Explanation) -> str:
-    return "1 worker" if explanation.workers == 1 else f"{explanation.workers} workers"
-
-
 def _header(explanation: Explanation) -> Markup:
     deferred = sum(group.deferred for group in explanation.groups)
+    count = len(explanation.groups)
+    how = f"in {count:,} groups, {deferred:,} of them deferred. Planner"
+    if explanation.servers:
+        where = ", ".join(explanation.servers)
+        how = f"on {where}; {count - deferred:,} of {count:,} are sent ahead. Order"
     facts = (
-        f"{explanation.parameters:,} parameters, {bytes_text(explanation.parameter_bytes)}, in "
-        f"{len(explanation.groups):,} groups, {deferred:,} of them deferred. "
-        f"Planner: {explanation.planner}."
+        f"{explanation.parameters:,} parameters, {bytes_text(explanation.parameter_bytes)}, {how}: "
+        f"{explanation.planner}."
     )
-    title = element("h1", f"{explanation.job} on {_workers(explanation)}")
+    title = element("h1", f"{explanation.job} on {hosts_text(explanation)}")
     return element("header", title, element("p", facts, class_="quiet"))
 
 
@@ -80,7 +82,10 @@ def _sections(explanation: Explanation) -> Iterator[Markup]:
         yield _section(title, misses_table(explanation), class_=beside)
     yield _section("Timeline", timeline_picture(explanation))
     if explanation.groups:
-        yield _section("Groups", controls(explanation), groups_table(explanation))
+        title = f"{words_of(explanation).group.capitalize()}s"
+        yield _section(title, controls(explanation), groups_table(explanation))
+    if explanation.orders is not None:
+        yield _section("Orders, as measured", _orders(explanation.orders))
 
 
 def _section(title: str, *content: Markup | None, class_: str | None = None) -> Markup:
@@ -106,6 +111,9 @@ def _figures(explanation: Explanation) -> Markup:
         _tile("alpha", three_digits(explanation.alpha), "overlapped, 1 is all"),
         _tile("U", percent_text(explanation.utilisation), "of the step is computation"),
     ]
+    if explanation.efficiency is not None:
+        efficiency = three_digits(explanation.efficiency)
+        tiles.append(_tile("E", efficiency, "ordering efficiency, 1 is a perfect order"))
     if explanation.measured_step_s is not None:
         measured = seconds_text(explanation.measured_step_s)
         tiles.insert(1, _tile("Measured step", measured, off_text(explanation)))
@@ -116,6 +124,23 @@ def _tile(name: str, value: str, note: str) -> Markup:
     return element(
         "div", element("dt", name), element("dd", value), element("dd", note, class_="quiet")
     )
+
+
+def _orders(orders: Orders) -> Markup:
+    """What traced steps tell of the order of parameters."""
+    place = "" if orders.out_of_place is None else percent_text(orders.out_of_place)
+    tiles = (
+        ("Orders of arrival", str(orders.unique), f"of all workers in {orders.steps} traced steps"),
+        ("Out of place", place or "no order", "transfers behind one that was to come later"),
+        ("E", three_digits(orders.efficiency), "ordering efficiency, 1 is a perfect order"),
+        ("U", seconds_text(orders.upper_s), "a worker's step, one thing at a time"),
+        ("L", seconds_text(orders.lower_s), "if the busiest resource never waited"),
+        ("S", three_digits(orders.speedup), "by how much orders can differ: (U - L) / L"),
+        ("alpha", three_digits(orders.alpha), "overlapped, 1 is all"),
+        ("rho", three_digits(orders.rho), "communication \u00f7 computation"),
+        ("Stragglers", percent_text(orders.stragglers), "the longest wait for other workers"),
+    )
+    return element("dl", *(_tile(*tile) for tile in tiles), class_="figures", id="orders")
 
 
 # The step and its bounds ------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from caramel.report.markup import Markup, element, joined
 from caramel.report.table import MISSES_SHOWN, during, miss_row, size_text
 from caramel.report.timeline_picture import percent
 from caramel.report.units import milliseconds, seconds_text
+from caramel.report.words import FROM_SERVERS, Words, place_text, words_of
 
 _PICTURE_HEIGHT = 22
 
@@ -17,11 +18,13 @@ def groups_table(explanation: Explanation) -> Markup:
     """The table, sortable by a click on its headers where JavaScript runs."""
     measured = bool(explanation.misses)
     rows = [
-        _row(number, group, explanation.step_s, measured)
+        _row(number, group, explanation, measured)
         for number, group in enumerate(explanation.groups)
     ]
-    head = element("thead", element("tr", *_headers(measured)))
-    caption = "Groups in order of transfer. Times in milliseconds from the begin of their step."
+    words = words_of(explanation)
+    head = element("thead", element("tr", *_headers(words, measured)))
+    what = f"{words.group.capitalize()}s"
+    caption = f"{what} in order of transfer. Times in milliseconds from the begin of their step."
     table = element(
         "table", element("caption", caption), head, element("tbody", *rows), id="groups"
     )
@@ -31,62 +34,79 @@ def groups_table(explanation: Explanation) -> Markup:
         class_="scrolls",
         tabindex=0,
         role="region",
-        aria_label="Table of groups, scrolls sideways",
+        aria_label=f"Table of {words.group}s, scrolls sideways",
     )
 
 
 def controls(explanation: Explanation) -> Markup:
     """What filters the table; shown by the page's script."""
-    count = len(explanation.groups)
-    places = (("", "all"), ("in-step", "in-step"), ("deferred", "deferred"))
+    count, words = len(explanation.groups), words_of(explanation)
+    places = (("", "all"), *words.places.items())
     return element(
         "form",
         element(
             "label",
             "Find ",
-            element("input", type="search", id="find", placeholder="group, parameter, reason"),
+            element(
+                "input", type="search", id="find", placeholder=f"{words.group}, parameter, reason"
+            ),
         ),
         element(
             "label",
             "Place ",
             element("select", *(element("option", t, value=v) for v, t in places), id="place"),
         ),
-        element("output", f"{count} of {count} groups", id="count", for_="find place"),
+        element(
+            "output",
+            f"{count} of {count} {words.group}s",
+            id="count",
+            for_="find place",
+            data_what=f"{words.group}s",
+        ),
         class_="controls",
         hidden=True,
     )
 
 
-def _headers(measured: bool) -> Iterator[Markup]:
+def _headers(words: Words, measured: bool) -> Iterator[Markup]:
     def header(text: str, title: str, *, number: bool = True) -> Markup:
         kind = "number" if number else None
         return element("th", text, scope="col", title=title, class_=kind, data_sort=True)
 
-    yield header("Group", "order of transfer, name and parameters", number=False)
-    yield header("Size", "what one worker puts into the aggregation")
-    yield header("Place", "aggregated in its own step or deferred to the next", number=False)
-    yield header("Pattern", "how it is aggregated", number=False)
-    yield header("Depth", "into how many parts it is split")
-    yield header("Ready", "when its last gradient is complete")
-    yield header("Needed", "when the next step first reads one of its parameters")
-    yield header("Predicted", "from when to when it is aggregated")
+    yield header(words.group.capitalize(), "order of transfer, name and parameters", number=False)
+    if words is FROM_SERVERS:
+        yield header("Size", "what one worker receives")
+        yield header("Place", "in the order, and whether it is sent ahead", number=False)
+        yield header("Server", "who sends it", number=False)
+        yield header("Priority", "its number among what this server sends in order")
+        yield header("Ready", "when it is updated, in the step before")
+        yield header("Needed", "when the next step first reads it")
+        yield header("Predicted", "from when to when it is on its way")
+    else:
+        yield header("Size", "what one worker puts into the aggregation")
+        yield header("Place", "aggregated in its own step or deferred to the next", number=False)
+        yield header("Pattern", "how it is aggregated", number=False)
+        yield header("Depth", "into how many parts it is split")
+        yield header("Ready", "when its last gradient is complete")
+        yield header("Needed", "when the next step first reads one of its parameters")
+        yield header("Predicted", "from when to when it is aggregated")
     if measured:
-        yield header("Measured", "from when to when it was aggregated")
+        yield header("Measured", "from when to when that was")
         yield header("Late", "how much later it arrived than predicted")
     yield element(
         "th", "Window, two steps", scope="col", title="pale: the window from ready to needed"
     )
-    reason = "why it is as it is, and for which groups it waits"
+    reason = f"why it is as it is, and for which {words.group}s it waits"
     yield header("Reason", reason, number=False)
 
 
-def _row(number: int, group: GroupExplanation, step_s: float, measured: bool) -> Markup:
+def _row(number: int, group: GroupExplanation, explanation: Explanation, measured: bool) -> Markup:
+    step_s, place = explanation.step_s, place_text(explanation, number, group)
     cells = [
         element("th", *_name(group), scope="row", data_v=number),
         _number("Size", size_text(group), group.size_bytes),
-        _cell("Place", element("span", class_=f"key {group.place}"), group.place, class_="place"),
-        _cell("Pattern", group.pattern),
-        _number("Depth", str(group.depth), group.depth),
+        _cell("Place", element("span", class_=f"key {group.place}"), place, class_="place"),
+        *_how(group),
         _number("Ready", milliseconds(group.ready_s, step_s), group.ready_s),
         _number("Needed", milliseconds(group.needed_s, step_s), group.needed_s),
         _number(
@@ -106,6 +126,17 @@ def _row(number: int, group: GroupExplanation, step_s: float, measured: bool) ->
         _cell("Reason", group.reason, waits and element("small", waits), class_="reason"),
     ]
     return element("tr", *cells, id=f"g{number}", data_place=group.place)
+
+
+def _how(group: GroupExplanation) -> Iterator[Markup]:
+    """Who sends it, and when; or how it is aggregated."""
+    if group.server:
+        yield _cell("Server", group.server)
+        first = "" if group.priority is None else str(group.priority)
+        yield _number("Priority", first, group.priority)
+        return
+    yield _cell("Pattern", group.pattern)
+    yield _number("Depth", str(group.depth), group.depth)
 
 
 def _name(group: GroupExplanation) -> Iterator[Markup]:
@@ -156,9 +187,10 @@ def _picture(group: GroupExplanation, step_s: float) -> Markup:
     begin_s, end_s = group.predicted_begin_s + shift_s, group.predicted_end_s + shift_s
     border = percent(step_s, axis_s)
     step = "the next step" if group.deferred else "the step"
+    done = "sent" if group.server else "aggregated"
     words = (
         f"window from {seconds_text(group.ready_s)} to {seconds_text(group.needed_s)} of the next "
-        f"step; aggregated in {step} from {seconds_text(group.predicted_begin_s)} to "
+        f"step; {done} in {step} from {seconds_text(group.predicted_begin_s)} to "
         f"{seconds_text(group.predicted_end_s)}"
     )
     return element(
@@ -177,7 +209,8 @@ def _picture(group: GroupExplanation, step_s: float) -> Markup:
 def misses_table(explanation: Explanation) -> Markup:
     """The groups whose end was predicted worst, the worst first."""
     misses, step_s = explanation.misses, explanation.step_s
-    columns = ("Group", "Late", "Predicted end", "Measured end", "Size")
+    what = words_of(explanation).group
+    columns = (what.capitalize(), "Late", "Predicted end", "Measured end", "Size")
     head = [
         element("th", text, scope="col", class_="number" if number else None)
         for number, text in enumerate(columns)
@@ -189,7 +222,8 @@ def misses_table(explanation: Explanation) -> Markup:
         link = element("a", name, href=f"#g{numbers[name]}")
         cells = [element("td", value, class_="number") for value in values]
         rows.append(element("tr", element("th", link, scope="row"), *cells))
-    caption = "Times in milliseconds from the begin of the step in which a group is aggregated."
+    done = "transfer goes" if explanation.servers else "group is aggregated"
+    caption = f"Times in milliseconds from the begin of the step in which a {done}."
     return joined(
         element(
             "div",

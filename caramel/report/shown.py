@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,6 +19,29 @@ from caramel.report.table import show_explanation
 
 _PRINTED_COLUMNS = 120
 _FRAME_PX = 800
+
+
+def printed(show: Callable[[Console], None]) -> str:
+    """What is shown on a console, as plain text."""
+    text = io.StringIO()
+    show(Console(file=text, width=_PRINTED_COLUMNS, force_terminal=False, force_jupyter=False))
+    return text.getvalue().rstrip("\n")
+
+
+def save_page(explanation: Explanation, path: str | os.PathLike[str]) -> None:
+    """Write the page of an explanation to a file.
+
+    Raises:
+        FileError: it cannot be written.
+    """
+    write_whole(Path(path), html_page(explanation))
+
+
+def framed(explanation: Explanation) -> str:
+    """The page in a frame of its own, whose styles are not those of the notebook."""
+    style = f"width: 100%; height: {_FRAME_PX}px; border: 0"
+    page = escape(html_page(explanation))
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +69,10 @@ class ShownExplanation(Explanation):
         Raises:
             FileError: it cannot be written.
         """
-        write_whole(Path(path), html_page(self))
+        save_page(self, path)
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        console = Console(
-            file=text, width=_PRINTED_COLUMNS, force_terminal=False, force_jupyter=False
-        )
-        self.show(console)
-        return text.getvalue().rstrip("\n")
+        return printed(self.show)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, whose styles are not those of the notebook."""
-        style = f"width: 100%; height: {_FRAME_PX}px; border: 0"
-        page = escape(html_page(self))
-        return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+        return framed(self)

@@ -1,29 +1,41 @@
-"""An explanation of an order of transfers that shows itself as a table."""
+"""An explanation of an order of transfers that people look at: printed, or as a page."""
 
 from __future__ import annotations
 
 import dataclasses
-import io
+import os
+from dataclasses import dataclass
+from html import escape
 
 from rich.console import Console
 from rich.table import Table
 
+from caramel.core.errors import PlanError
+from caramel.core.explanation import Explanation
 from caramel.core.orders import Orders
 from caramel.planning.serving.explain import ExplainedOrder
+from caramel.report.shown import framed, printed, save_page
 from caramel.report.units import percent_text
 
-_PRINTED_COLUMNS = 120
 _MOST_ROWS = 60
 
 
+@dataclass(frozen=True)
 class ShownOrder(ExplainedOrder):
-    """An explanation of an order: `show` and `print` show it."""
+    """An explanation of an order: `show` and `print` as a table, a notebook as a page.
+
+    Attributes:
+        step: all of the step, for the page; None if nothing is known of times.
+    """
+
+    step: Explanation | None = None
 
     @classmethod
-    def of(cls, explained: ExplainedOrder) -> ShownOrder:
+    def of(cls, explained: ExplainedOrder, step: Explanation | None) -> ShownOrder:
         """The same explanation."""
         fields = dataclasses.fields(ExplainedOrder)
-        return cls(**{field.name: getattr(explained, field.name) for field in fields})
+        own = {field.name: getattr(explained, field.name) for field in fields}
+        return cls(**own, step=step)
 
     def show(self, console: Console | None = None) -> None:
         """Print the table.
@@ -33,15 +45,16 @@ class ShownOrder(ExplainedOrder):
         """
         console = console or Console()
         table = Table(title=f"What workers receive: {self.source}")
-        for column in ("place", "MB", "arrives ms", "needed ms"):
+        for column in ("place", "priority", "MB", "arrives ms", "needed ms"):
             table.add_column(column, justify="right")
         for column in ("variable", "server", "waits for", "why"):
             table.add_column(column)
         for each in self.transfers[:_MOST_ROWS]:
             table.add_row(
                 str(each.place),
+                "ahead" if each.priority is None else str(each.priority),
                 f"{each.bytes / 1e6:.2f}",
-                "ahead" if each.ahead else _milliseconds(each.arrives_s),
+                _milliseconds(each.arrives_s),
                 _milliseconds(each.needed_s),
                 each.variable,
                 each.server,
@@ -68,10 +81,27 @@ class ShownOrder(ExplainedOrder):
             lines.append(measured_text(self.measured))
         return [*lines, *self.notes]
 
+    def save_page(self, path: str | os.PathLike[str]) -> None:
+        """Write one HTML file that needs nothing else, with pictures of what all workers do, and of
+        what the servers' links carry.
+
+        Raises:
+            PlanError: nothing is known of times.
+            FileError: it cannot be written.
+        """
+        if self.step is None:
+            raise PlanError(
+                "a page needs times, and nothing is known of them yet: give PSModel(profile=...) a "
+                "file that 'caramel profile' wrote, or explain after the first steps of training "
+                "with ordering='search' or 'tac'"
+            )
+        save_page(self.step, path)
+
     def __str__(self) -> str:
-        text = io.StringIO()
-        self.show(Console(file=text, width=_PRINTED_COLUMNS, force_terminal=False))
-        return text.getvalue().rstrip("\n")
+        return printed(self.show)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>" if self.step is None else framed(self.step)
 
 
 def measured_text(orders: Orders) -> str:

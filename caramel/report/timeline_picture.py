@@ -11,6 +11,7 @@ from caramel.core.names import group_of
 from caramel.core.timeline import Resource, Span
 from caramel.report.markup import Markup, element, joined
 from caramel.report.units import MINUS, bytes_text, milliseconds, seconds_text
+from caramel.report.words import who_text, words_of
 
 WORKERS_SHOWN = 4
 """Pictures of more workers are folded up."""
@@ -24,13 +25,6 @@ _LINK: frozenset[Resource] = frozenset({"send", "receive"})
 _MOST_ROWS = 3  # in which transfers that overlap are drawn
 _NAMES_SHOWN = 3
 
-_KINDS = {
-    "compute": "computation",
-    "reduce": "reduction",
-    "in-step": "in-step group",
-    "deferred": "deferred group (of the step before)",
-    "other": "other transfer",
-}
 _ROW_HEIGHT, _GAP, _AXIS_HEIGHT = 16, 8, 20
 
 
@@ -72,7 +66,7 @@ class Lane:
 def timeline_picture(explanation: Explanation) -> Markup:
     """What the colours mean, and one picture for each worker, on the same time axis."""
     lanes = lanes_of(explanation)
-    workers = sorted({lane.worker for lane in lanes})
+    workers = sorted({lane.worker for lane in lanes}, key=_in_order)
     if not workers:
         return element("p", "There is nothing to show: the timeline is empty.", class_="quiet")
     axis_s = _axis_s(explanation)
@@ -83,7 +77,8 @@ def timeline_picture(explanation: Explanation) -> Markup:
     first, rest = drawn[:WORKERS_SHOWN], drawn[WORKERS_SHOWN:]
     folded = None
     if rest:
-        number = f"the other {len(rest)} workers" if len(rest) > 1 else "the other worker"
+        last = who_text(workers[-1]).partition(" ")[0].lower()
+        number = f"the other {len(rest)} {last}s" if len(rest) > 1 else f"the other {last}"
         folded = element("details", element("summary", f"Show {number}"), *rest)
     pictures = element(
         "div",
@@ -93,15 +88,20 @@ def timeline_picture(explanation: Explanation) -> Markup:
         role="region",
         aria_label="Timeline of the workers; scrolls sideways when stretched",
     )
-    return joined(_legend(lanes), _zoom(), pictures)
+    return joined(_legend(lanes, words_of(explanation).kinds), _zoom(), pictures)
 
 
-def _legend(lanes: Iterable[Lane]) -> Markup:
+def _in_order(place: int) -> tuple[bool, bool, int]:
+    """One worker, all servers, the other workers: links of servers are seen beside a worker's."""
+    return place > 0, place < 0, abs(place)
+
+
+def _legend(lanes: Sequence[Lane], kinds: Mapping[str, str]) -> Markup:
     """What the colours mean, of those that occur."""
     found = {block.kind for lane in lanes for row in lane.rows for block in row}
     keys = [
         element("li", element("span", class_=f"key {kind}"), text)
-        for kind, text in _KINDS.items()
+        for kind, text in kinds.items()
         if kind in found
     ]
     if any(lane.measured for lane in lanes):
@@ -276,7 +276,7 @@ def _worker(worker: int, lanes: Sequence[Lane], axis_s: float, explanation: Expl
     )
     return element(
         "section",
-        element("h3", f"Worker {worker}"),
+        element("h3", who_text(worker)),
         element(
             "div",
             element("div", *labels, class_="lanes", style=f"height:{height}px", aria_hidden="true"),
@@ -358,7 +358,7 @@ def _in_words(worker: int, explanation: Explanation) -> str:
             sends = seconds_text(timeline.busy_s(worker, "send"))
             receives = seconds_text(timeline.busy_s(worker, "receive"))
             parts.append(f"{name}: computes {computes}, sends {sends}, receives {receives}")
-    return f"Worker {worker}, {'; '.join(parts)}"
+    return f"{who_text(worker)}, {'; '.join(parts)}"
 
 
 def percent(time_s: float, axis_s: float) -> str:

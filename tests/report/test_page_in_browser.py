@@ -199,3 +199,28 @@ def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
     assert second.startswith("ten times the bandwidth\t")
     assert wide.messages() == []
     assert wide.requests() == [file.as_uri()]
+
+
+def test_the_page_of_a_job_with_parameter_servers(wide, tmp_path):
+    """Likewise; servers' links stand behind the first worker, and the table is one of transfers."""
+    job = network("adam", model=fully_connected, dtype=tf.float32)
+    model = caramel.PSModel(job.context(), 2, 2, analyzers=slow_facts(2))
+    with model.session(trials=None) as session:
+        for _ in range(3):
+            session.step(job.feed)
+        shown = model.explain(session.trace(3, job.feed), measured_step_s=0.01)
+    file = tmp_path / "order.html"
+    shown.save_page(file)
+    wide.messages(), wide.requests()
+    wide.open(file)
+    assert wide.text("h1") == f"{job.train_op.name} on 2 workers and 2 servers"
+    variables = [pull.variable for pull in model.plan.decision.pulls]
+    assert wide.texts(NAMES) == variables
+    assert wide.texts(".timeline h3") == ["Worker 0", "Server 0", "Server 1", "Worker 1"]
+    assert wide.text("#orders").startswith("Orders of arrival")
+    wide.type("#find", variables[0])
+    assert wide.text("#count") == f"1 of {len(variables)} transfers"
+    wide.click('.timeline rect[data-g="0"]')
+    assert wide.text("tr:target .name") == variables[0]
+    assert wide.messages() == []
+    assert wide.requests()[0] == file.as_uri()

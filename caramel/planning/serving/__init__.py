@@ -3,10 +3,12 @@
 ================= ==================================================================================
 `ahead`           which variables are sent to workers when they were updated, for the next step?
 `explain`         what an order of transfers makes of a worker's step, and why each has its place
+`explain_step`    a step as an `Explanation`: what it costs and why, and what would help
 `observed_orders` what do traced steps tell of orders?
 `ownership`       which server has which variables?
 `planner`         who plans steps: in which order do workers receive parameters?
 `received`        a worker's part of a step, as the algorithms for orders see it
+`unordered`       in which orders could parameters come that come in any order?
 `served_plan`     the plain plan of a step with parameter servers
 ================= ==================================================================================
 """

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from caramel.core.plan import Plan
+from caramel.core.timeline import Span
 from caramel.planning.ordering.executor import execute
 from caramel.planning.serving.received import WorkerStep, transfer_of, without
 
@@ -63,10 +64,55 @@ def shortest(sizes: Mapping[str, int], step_s: Callable[[frozenset[str]], float]
     return min(tried, key=lambda each: (each.step_s, len(each.variables)))
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Something that one worker's channel to or from a server carries.
+
+    Attributes:
+        variable: the variable, or that of a gradient.
+        server: the server.
+        is_gradient: whether it goes to the server.
+        begin_s: from the begin of the step.
+        end_s: likewise.
+    """
+
+    variable: str
+    server: int
+    is_gradient: bool
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What one worker does in a step, and what its channels carry.
+
+    Attributes:
+        computed: its ops.
+        sent: what travels.
+    """
+
+    computed: tuple[Span, ...]
+    sent: tuple[Sent, ...]
+
+    @property
+    def step_s(self) -> float:
+        """Until all is computed, sent, updated and pulled ahead."""
+        ends_s = [*(span.end_s for span in self.computed), *(each.end_s for each in self.sent)]
+        return max(ends_s, default=0.0)
+
+
 def step_seconds(
     plan: Plan, worker: WorkerStep, order: Sequence[str], ahead: frozenset[str]
 ) -> float:
-    """How long a step is predicted to take: until all is computed, sent, updated and pulled ahead.
+    """How long a step is predicted to take; see `course_of`."""
+    return course_of(plan, worker, order, ahead).step_s
+
+
+def course_of(
+    plan: Plan, worker: WorkerStep, order: Sequence[str], ahead: frozenset[str]
+) -> Course:
+    """What is predicted of a step.
 
     A worker has a channel to each server and one from it, which carry one transfer at a time.
     Gradients are sent in the order in which they get ready, and take as long as their parameters.
@@ -79,26 +125,34 @@ def step_seconds(
     own = [name for name in order if name not in ahead]
     timeline = execute(graph, worker.times, [transfer_of(name) for name in own])
     server_of = plan.decision.server_of
-    end_s, free_down = timeline.step_s, dict[int, float]()
-    ends = {span.name: span.end_s for span in timeline.spans}
+    spans = {span.name: span for span in timeline.spans}
+    sent: list[Sent] = []
+    free_down: dict[int, float] = {}
     for name in own:
-        server = server_of[name]
-        free_down[server] = max(free_down.get(server, 0.0), ends[transfer_of(name)])
+        span, server = spans[transfer_of(name)], server_of[name]
+        sent.append(Sent(name, server, False, span.begin_s, span.end_s))
+        free_down[server] = max(free_down.get(server, 0.0), span.end_s)
     free_up: dict[int, float] = {}
     ready = sorted(
-        (ends.get(gradient.values.op, 0.0), number, gradient.parameter)
+        (
+            spans[op].end_s if (op := gradient.values.op) in spans else 0.0,
+            number,
+            gradient.parameter,
+        )
         for number, gradient in enumerate(plan.job.gradients)
     )
     for ready_s, _, name in ready:
         took_s = worker.times.transfers_s.get(transfer_of(name), 0.0)
         server = server_of[name]
-        free_up[server] = max(ready_s, free_up.get(server, 0.0)) + took_s
-        end_s = max(end_s, free_up[server])
+        begin_s = max(ready_s, free_up.get(server, 0.0))
+        free_up[server] = begin_s + took_s
+        sent.append(Sent(name, server, True, begin_s, free_up[server]))
         if name in ahead:
             begin_s = max(free_up[server], free_down.get(server, 0.0))
             free_down[server] = begin_s + took_s
-            end_s = max(end_s, free_down[server])
-    return end_s
+            sent.append(Sent(name, server, False, begin_s, free_down[server]))
+    computed = tuple(span for span in timeline.spans if span.resource == "compute")
+    return Course(computed, tuple(sent))
 
 
 def _in_order_of_gradients(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class ExplainedTransfer:
 
     Attributes:
         place: its number in the planned order, from 1 on.
+        priority: its number among all that its server sends when a step begins; None if it is sent
+            ahead.
         variable: its name.
         server: the task of its server.
         bytes: its size.
@@ -38,6 +41,7 @@ class ExplainedTransfer:
     """
 
     place: int
+    priority: int | None
     variable: str
     server: str
     bytes: int
@@ -123,12 +127,15 @@ def _transfers(
 ) -> Iterator[ExplainedTransfer]:
     tasks = [task_of(device) or device for device in plan.job.servers]
     ends, needed = _times(worker, timeline)
+    sent = Counter[int]()
     for place, pull in enumerate(plan.decision.pulls, start=1):
-        name = transfer_of(pull.variable)
+        name, server = transfer_of(pull.variable), plan.decision.server_of[pull.variable]
+        sent[server] += not pull.ahead
         yield ExplainedTransfer(
             place,
+            None if pull.ahead else sent[server],
             pull.variable,
-            tasks[plan.decision.server_of[pull.variable]],
+            tasks[server],
             plan.job.variable_of[pull.variable].spec.bytes or 0,
             pull.after,
             pull.ahead,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,11 +12,9 @@ from caramel.core.graph import dtype_bytes
 from caramel.core.workload import JobOutline, Workload
 from caramel.planning.serving.ahead import shortest
 from caramel.planning.serving.planner import in_flight_bytes_at, ordered_pulls
+from caramel.planning.serving.unordered import random_orders
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.serving import ServedJob, served_step_s
-
-RANDOM_ORDERS = 5
-"""What comes in any order is simulated in so many: TensorFlow sends in another one each time."""
 
 WORTH_SERVERS = 0.95
 """`PSModel` is worth its servers if its step is at most this part of `ARModel`'s."""
@@ -92,7 +89,7 @@ def serve(outline: JobOutline, hardware: Hardware, servers: Sequence[Host]) -> S
         servers=len(servers),
         unordered_s=fmean(
             served_step_s(job, [Pull(name) for name in shuffled])
-            for shuffled in _random_orders(order)
+            for shuffled in random_orders(order)
         ),
         ordered_s=step_s(frozenset()),
         ahead_s=ahead.step_s,
@@ -122,9 +119,3 @@ def _in_order_of_need(workload: Workload, sizes: dict[str, int]) -> list[str]:
     it computes in one order."""
     needed_at, last = workload.needed_at, len(workload.chain)
     return sorted(sizes, key=lambda name: (needed_at.get(name, last), name))
-
-
-def _random_orders(names: Sequence[str]) -> list[list[str]]:
-    """The same ones each time, so that predictions repeat."""
-    draw = random.Random(0)
-    return [draw.sample(names, len(names)) for _ in range(RANDOM_ORDERS)]

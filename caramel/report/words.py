@@ -1,0 +1,75 @@
+"""What an explanation calls what it is about: groups between workers, or transfers from servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from caramel.core.explanation import Explanation, GroupExplanation
+from caramel.core.names import server_at
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Words of a page.
+
+    Attributes:
+        group: one of what the table lists.
+        places: by place of a group, what that is called.
+        kinds: what the colours of the timeline mean.
+    """
+
+    group: str
+    places: dict[str, str]
+    kinds: dict[str, str]
+
+
+BETWEEN_WORKERS = Words(
+    "group",
+    {"in-step": "in-step", "deferred": "deferred"},
+    {
+        "compute": "computation",
+        "reduce": "reduction",
+        "in-step": "in-step group",
+        "deferred": "deferred group (of the step before)",
+        "other": "other transfer",
+    },
+)
+FROM_SERVERS = Words(
+    "transfer",
+    {"in-step": "ahead", "deferred": "in order"},
+    {
+        "compute": "computation",
+        "reduce": "reduction",
+        "in-step": "parameter, sent ahead for the next step",
+        "deferred": "parameter, in order",
+        "other": "gradient, and other transfers",
+    },
+)
+
+
+def words_of(explanation: Explanation) -> Words:
+    """The words for an explanation."""
+    return FROM_SERVERS if explanation.servers else BETWEEN_WORKERS
+
+
+def place_text(explanation: Explanation, number: int, group: GroupExplanation) -> str:
+    """The place of a group: with servers its number in the order, too."""
+    place = words_of(explanation).places[group.place]
+    return f"{number + 1}, {place}" if explanation.servers else place
+
+
+def who_text(place: int) -> str:
+    """A worker, or a server, by its place."""
+    server = server_at(place)
+    return f"Worker {place}" if server is None else f"Server {server}"
+
+
+def hosts_text(explanation: Explanation) -> str:
+    """Who trains: "8 workers", or "8 workers and 2 servers"."""
+    workers = _count(explanation.workers, "worker")
+    servers = len(explanation.servers)
+    return f"{workers} and {_count(servers, 'server')}" if servers else workers
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
