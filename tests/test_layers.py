@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "simulation": "core  numpy",
     "planning": "core analyzers simulation",
     "modifiers": "core analyzers  tensorflow numpy google",
-    "runtime": "core native cluster capture modifiers  tensorflow numpy google",
+    "runtime": "core native cluster capture modifiers  tensorflow numpy google grpc",
     "report": "core analyzers planning  rich matplotlib",
     "models": "core cluster capture analyzers simulation planning modifiers runtime report  "
     "tensorflow",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numbers
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -68,6 +68,7 @@ class Cluster:
         kind: "embedded", "local" (this object started the processes) or "remote".
         tasks: the workers, in Caramel's order, and after them the parameter servers.
         task: the index in `tasks` of what this process is, or None for a client that is neither.
+        whole: the cluster that its servers know, of which it may lack some tasks (`without`).
     """
 
     def __init__(
@@ -77,10 +78,12 @@ class Cluster:
         *,
         task: int | None = None,
         group: processes.ProcessGroup | None = None,
+        whole: Cluster | None = None,
     ) -> None:
         self.kind = kind
         self.tasks = tuple(tasks)
         self.task = task
+        self.whole = whole or self
         self._group = group
 
     @property
@@ -308,6 +311,28 @@ class Cluster:
             "{'worker': ['host:port', ...]}, a tf.train.ClusterSpec or a caramel.Cluster"
         )
 
+    def without(self, lost: Iterable[Task]) -> Cluster:
+        """The cluster of all other tasks, for a new model: their servers need not start again.
+
+        Args:
+            lost: tasks of this cluster, such as `WorkerLostError.lost`.
+
+        Raises:
+            ClusterError: one is not in the cluster, this process is one, or no worker is left.
+        """
+        gone = tuple(lost)
+        for task in gone:
+            if task not in self.tasks:
+                raise ClusterError(f"{task!r} is no task of {self!r}")
+        own = None if self.task is None else self.tasks[self.task]
+        if own in gone:
+            raise ClusterError(f"this process is {self.describe(own)}, which is to be left out")
+        rest = [task for task in self.tasks if task not in gone]
+        if all(task.job == SERVER_JOB for task in rest):
+            raise ClusterError(f"no worker is left without {self._describe_all(gone)}")
+        number = None if own is None else rest.index(own)
+        return Cluster(self.kind, rest, task=number, group=self._group, whole=self.whole)
+
     @property
     def workers(self) -> tuple[Task, ...]:
         """The tasks that compute."""
@@ -362,9 +387,10 @@ class Cluster:
         where = f"at {which.address}" if which.address else "in this process"
         process = ""
         if self._group is not None:
-            process = f", pid {self._group.pid(number)}"
+            own = self.whole.tasks.index(which)
+            process = f", pid {self._group.pid(own)}"
             # A process that has just broken a connection may still be ending.
-            code = self._group.exit_code(number, wait_s=wait_s)
+            code = self._group.exit_code(own, wait_s=wait_s)
             if code is not None:
                 process += f", {processes.describe_exit(code)}"
         return f"{self.name(number)} ({which.device} {where}{process})"
@@ -380,9 +406,9 @@ class Cluster:
         answers = probes.answers(self._addresses, timeout_s)
         return tuple(
             task
-            for number, (task, answer) in enumerate(zip(self.tasks, answers, strict=True))
+            for task, answer in zip(self.tasks, answers, strict=True)
             # Where a worker has ended, another process may answer on its port.
-            if not answer or self._exit_code(number) is not None
+            if not answer or self._exit_code(task) is not None
         )
 
     def silent(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
@@ -419,7 +445,7 @@ class Cluster:
             if not missing:
                 return
             # Waiting does not help where a process has ended.
-            lost = [task for task in missing if self._exit_code(self.tasks.index(task)) is not None]
+            lost = [task for task in missing if self._exit_code(task) is not None]
             if lost:
                 raise WorkerStartError(f"{self._describe_all(lost)} ended before it was needed")
             if left_s <= 0:
@@ -430,8 +456,11 @@ class Cluster:
             time.sleep(min(0.2, max(left_s, 0.0)))
 
     def close(self) -> None:
-        """End the processes that `Cluster.local` started; nothing else to do otherwise."""
-        if self._group is not None:
+        """End the processes that `Cluster.local` started; nothing else to do otherwise.
+
+        A cluster `without` some tasks leaves them to the one from which it was made.
+        """
+        if self._group is not None and self.whole is self:
             self._group.close()
 
     def __enter__(self) -> Cluster:
@@ -463,8 +492,8 @@ class Cluster:
     def _describe_all(self, tasks: Sequence[Task]) -> str:
         return ", ".join(self.describe(task) for task in tasks)
 
-    def _exit_code(self, number: int) -> int | None:
-        return None if self._group is None else self._group.exit_code(number)
+    def _exit_code(self, task: Task) -> int | None:
+        return None if self._group is None else self._group.exit_code(self.whole.tasks.index(task))
 
     def _wait_until_listening(self, deadline: float, timeout_s: float) -> None:
         assert self._group is not None

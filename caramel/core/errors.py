@@ -20,6 +20,9 @@ The subclasses say which kind of mistake or failure it is:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from caramel.core.version import TENSORFLOW
 
 
@@ -138,7 +141,16 @@ class WorkerStartError(ClusterError):
 
 
 class WorkerLostError(ClusterError):
-    """A worker was lost while it was needed."""
+    """A worker was lost while it was needed.
+
+    Attributes:
+        lost: its task (and others that were lost), for `Cluster.without`; none where it answers
+            again.
+    """
+
+    def __init__(self, message: str, lost: Sequence[Any] = ()) -> None:
+        super().__init__(message)
+        self.lost = tuple(lost)
 
 
 class StepTimeoutError(ClusterError):

@@ -120,6 +120,7 @@ class Model:
         replanning: ReplanSettings | None = None,
         stalls: StallSettings | None = DEFAULT_STALLS,
         initial_feeds: Mapping[Any, Any] | None = None,
+        variables: Session | None = None,
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
@@ -143,8 +144,14 @@ class Model:
                 `Session.metrics`; None for never.
             initial_feeds: values by tensor or name, of placeholders on which the initial values of
                 variables depend.
+            variables: with parameter servers, a session of the same job and servers with whose
+                variables this one begins, also one that has lost a worker: nothing is lost with
+                that. They are copied on the servers. Agents that only infer work on the very
+                variables of that session, while it trains. What workers keep for themselves
+                (moving averages) begins with the mean of the other session's workers.
 
         Raises:
+            SessionError: the session whose variables are asked for is closed.
             FeedError: such a placeholder is not fed; names the variable.
             ClusterError: a device that `device_list` or the graph (by `tf.device`) asks for is not
                 there; lists those that the workers have. For ops of the graph, a config with
@@ -159,6 +166,8 @@ class Model:
             raise PlanError(f"config must be a tf.compat.v1.ConfigProto, or None, not {config!r}")
         _check_settings("replanning", replanning, ReplanSettings)
         _check_settings("stalls", stalls, StallSettings)
+        if variables is not None:
+            self._check_origin(variables)
 
         settings = ControlSettings(
             trials=TrialSettings() if trials == "auto" else trials,
@@ -175,7 +184,19 @@ class Model:
             config=config,
             stopwatch=self._stopwatch,
             initial_feeds=initial_feeds,
+            variables=variables,
+            shares=variables is not None and not self.plan.job.gradients,
         )
+
+    def _check_origin(self, variables: Any) -> None:
+        """Raise unless a session is one whose variables another one can begin with."""
+        if not isinstance(variables, Session):
+            raise PlanError(f"variables must be a session, or None, not {variables!r}")
+        if not (self.cluster.servers and variables.has_servers):
+            raise PlanError(
+                "a session can begin with the variables of another one only where both have "
+                "parameter servers (caramel.PSModel); otherwise save a checkpoint and restore it"
+            )
 
 
 def _check_seconds(**given: Any) -> None:

@@ -7,6 +7,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `await_inputs`    holds updates back until every worker has read its inputs
 `batch_weights`   says how much each worker's part of a batch counts
 `carry_over`      keeps tensors of one step for the next one, in variables of their worker
+`containers`      keeps what a session with parameter servers has apart from that of others
 `control_edges`   adds the plan's control edges to every replica. Caramel paper, section 4.1, stage
                   2
 `count_once`      lets what is the same on every worker count once in gradients that are no means
@@ -16,6 +17,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `graph_writer`    writes nodes into a GraphDef: the one place that fills in protos of Caramel's own
                   ops
 `invariants`      the invariants of a distributed graph, in one place
+`other_variables` reads what variables are in another session of the same job
 `pipeline`        carries out a plan: an explicit list of modifiers and the loop that runs them
 `progress_marks`  leaves marks by which the client can tell how far a running step has come
 `replicate`       puts one copy of the user's graph on every worker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,21 +50,26 @@ class Wiring:
         for name, node in self._nodes.items():
             self._read(name, node.input)
 
-    def crossings(self, ops: Iterable[str] | None = None) -> list[Crossing]:
-        """What is sent to the given ops (default: all), in the order of the ops that read it. A
-        tensor is sent to a task once, for all that read it there."""
+    def edges(self, ops: Iterable[str] | None = None) -> Iterator[Crossing]:
+        """What the given ops (default: all) read from other tasks, in their order."""
         wanted = self._nodes if ops is None else frozenset(ops)
-        found: dict[tuple[TensorRef | str, str], Crossing] = {}
         for text, consumer in self._crossing:
-            if consumer not in wanted:
-                continue
-            source, tensor = source_op(text), parse_input(text)
-            pair = self._tasks[source], self._tasks[consumer]
-            if tensor is None:
-                found.setdefault((source, consumer), Crossing(source, None, consumer, pair, 0))
-            elif (tensor, pair[1]) not in found:
-                size = self._bytes(tensor)
-                found[tensor, pair[1]] = Crossing(source, tensor, consumer, pair, size)
+            if consumer in wanted:
+                source, tensor = source_op(text), parse_input(text)
+                pair = self._tasks[source], self._tasks[consumer]
+                size = 0 if tensor is None else self._bytes(tensor)
+                yield Crossing(source, tensor, consumer, pair, size)
+
+    def crossings(self, ops: Iterable[str] | None = None) -> list[Crossing]:
+        """What is sent to the given ops (default: all), in the order of the ops that read it.
+
+        A tensor is sent to a task once, for all that read it there; the first of them is named.
+        """
+        found: dict[tuple[TensorRef | str | None, str], Crossing] = {}
+        for edge in self.edges(ops):
+            is_control = edge.tensor is None
+            key = (edge.source, edge.consumer) if is_control else (edge.tensor, edge.pair[1])
+            found.setdefault(key, edge)
         return list(found.values())
 
     def ancestors(self, ops: Iterable[str]) -> set[str]:

@@ -13,6 +13,7 @@ from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.aggregate import aggregate
 from caramel.modifiers.await_inputs import await_inputs
 from caramel.modifiers.batch_weights import weigh
+from caramel.modifiers.containers import contain
 from caramel.modifiers.control_edges import serialize
 from caramel.modifiers.count_once import count_once
 from caramel.modifiers.defer import defer
@@ -45,6 +46,8 @@ MODIFIERS: tuple[Modifier, ...] = (
     defer,
     mark,
     synchronise,
+    # Last: all that has state is there.
+    contain,
 )
 
 STEP_MODIFIERS: tuple[Modifier, ...] = tuple(m for m in MODIFIERS if m is not synchronise)

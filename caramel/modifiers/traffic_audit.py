@@ -195,7 +195,7 @@ def audit(wiring: Wiring, plan: Plan, step: Iterable[str]) -> Traffic:
         TrafficError: an edge crosses that is not part of an aggregation, or the bytes between a
             pair of tasks are not what the plan says; names the edges.
     """
-    for crossing in wiring.crossings():
+    for crossing in wiring.edges():
         if not _is_planned(crossing):
             raise TrafficError(
                 f"{crossing} crosses from {crossing.pair[0]} to {crossing.pair[1]}; the plan has "

@@ -90,6 +90,7 @@ class _Copy:
             shape=static_shape(spec),
         )
         self._writer.last.attr["shared_name"].s = shared.encode()
+        self._writer.last.attr["container"].s = original.attr["container"].s
         # Nothing is copied that is not written meanwhile: a copy shares its variable's buffer until
         # then.
         self._assign("take", copy, self._host, self._read("taken_value", handle, self._device))

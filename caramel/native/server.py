@@ -49,6 +49,11 @@ def thread_options(*, intra_op: int = 0, inter_op: int = 0) -> bytes:
     return _message((2, intra_op), (5, inter_op))
 
 
+def strings_message(values: Iterable[str]) -> bytes:
+    """A serialized message whose field 1 is a list of strings, such as a CleanupAllRequest."""
+    return _message(*((1, value) for value in values))
+
+
 @cache
 def _functions() -> SimpleNamespace:
     return library.functions(_SIGNATURES, long=_SIGNATURES)

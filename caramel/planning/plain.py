@@ -17,12 +17,13 @@ from caramel.core.facts import (
     GradientFactors,
     GradientFrontier,
     InputPipelines,
+    RawGradient,
     Reduction,
     ReplicaState,
     TrainingJob,
     Weight,
 )
-from caramel.core.graph import OpGraph
+from caramel.core.graph import OpGraph, TensorSpec
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient, PlannedJob, SharedInput, SparseMethod
 from caramel.planning.pattern_choice import AUTO, usual_pattern
@@ -152,10 +153,19 @@ def aggregated(
     return AggregatedGradient(
         parameter=gradient.parameter,
         values=gradient.values,
-        spec=job.variable(gradient.parameter).spec,
+        spec=_spec(graph, job, gradient),
         consumers=cut.consumers,
         indices=gradient.indices,
         index_dtype=graph.spec(gradient.indices).dtype if gradient.indices else "int32",
         merge_duplicates=cut.merge_duplicates,
         factors=factors,
     )
+
+
+def _spec(graph: OpGraph, job: TrainingJob, gradient: RawGradient) -> TensorSpec:
+    """What travels of a gradient, as a whole: mostly it is as its parameter is."""
+    spec, own = job.variable(gradient.parameter).spec, graph.spec(gradient.values)
+    # That of a sum over the rows of a table is one row, which is repeated behind the cut.
+    if gradient.indices is None and own.elements is not None and own.shape != spec.shape:
+        return TensorSpec(spec.dtype, own.shape)
+    return spec

@@ -9,6 +9,7 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
 `device_check`     are the devices there that a job asks for, and what runs elsewhere?
 `evaluation`       runs part of the graph once, without training
+`inheritance`      what a session takes over from another one with the same parameter servers
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
 `running_job`      what a session works with while it is open: workers, variables, and what does the
                    steps

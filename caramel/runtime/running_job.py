@@ -15,6 +15,7 @@ from caramel.runtime.control.controllers import Controllers
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.device_check import check_devices
 from caramel.runtime.execution.runner import Runner
+from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.steps.missing_feeds import MissingFeeds
 from caramel.runtime.steps.user_feeds import whole_feeds_of
@@ -61,11 +62,13 @@ def start_job(
     config: Any,
     stopwatch: Stopwatch,
     initial_feeds: Mapping[Any, Any] | None,
+    inheritance: Inheritance | None = None,
 ) -> RunningJob:
     """Reach the workers, place the graph, and give variables their initial values.
 
     Args:
         parts: gets what is to be closed in the end, in reverse order, also if this fails.
+        inheritance: the variables of another session, where those on servers begin.
 
     For the other arguments, and what is raised, see `caramel.runtime.session.Session`.
     """
@@ -73,6 +76,8 @@ def start_job(
     initial = whole_feeds_of(job, initial_feeds)
     check_initial_feeds(job.context.op_graph, job.context.job, initial)
     devices = job.plan.job.devices
+    if inheritance is not None:
+        inheritance.check(job.plan)
     runner = Runner(
         job.graph,
         devices,
@@ -80,8 +85,11 @@ def start_job(
         start_timeout_s=start_timeout_s,
         call_timeout_s=step_timeout_s,
         config=config,
+        containers=None if inheritance is None else inheritance.containers(),
     )
     parts.callback(runner.close)
+    if inheritance is not None:
+        inheritance.prepare(job, runner, cluster)
     available = runner.available_devices(start_timeout_s)
     is_soft = config is not None and config.allow_soft_placement
     check_devices(job.context, devices, available, is_soft=is_soft)
@@ -91,6 +99,8 @@ def start_job(
     state = SharedState(job, runner)
     runner.extend()
     stopwatch.note("place")
-    state.initialise(initial, besides=controllers.preparation)
+    state.initialise(initial, besides=controllers.preparation, with_servers=inheritance is None)
+    if inheritance is not None:
+        inheritance.hand_over(job, runner, state, cluster)
     stopwatch.note("initialise")
     return RunningJob(job, runner, state, controllers)

@@ -21,6 +21,7 @@ from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.evaluation import evaluate
+from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.running_job import RunningJob, start_job
 from caramel.runtime.saving import restore_variables, save_variables
@@ -50,8 +51,12 @@ class Session:
         config: options of the TensorFlow session, such as thread counts.
         stopwatch: told how long each part of the opening takes.
         initial_feeds: values by tensor or name, of placeholders that initial values depend on.
+        variables: another session, with whose variables on parameter servers this one begins.
+        shares: whether it works on these themselves, and not on copies.
 
     Raises:
+        SessionError: the other session is closed.
+        PlanError: the other session has other variables or servers.
         FeedError: an initial value depends on a placeholder that is not fed.
         WorkerStartError: a worker cannot be reached, or is none of this cluster.
         ClusterError: a device that is asked for does not exist.
@@ -68,11 +73,15 @@ class Session:
         config: Any = None,
         stopwatch: Stopwatch | None = None,
         initial_feeds: Mapping[Any, Any] | None = None,
+        variables: Session | None = None,
+        shares: bool = False,
     ) -> None:
         self._turns = Turns()
         parts = ExitStack()
         # Also if nobody closes the session, when it is collected or the interpreter ends.
         self._end = weakref.finalize(self, _end, self._turns, parts)
+        # Agents read what the other session has for as long as that is open.
+        self._origin = variables if shares else None
         try:
             self._running = start_job(
                 jobs,
@@ -84,6 +93,7 @@ class Session:
                 config=config,
                 stopwatch=stopwatch or Stopwatch(False),
                 initial_feeds=initial_feeds,
+                inheritance=None if variables is None else variables._bequeathed(shares=shares),
             )
         except BaseException:
             self.close()
@@ -253,6 +263,11 @@ class Session:
 
     # Variables
 
+    @property
+    def has_servers(self) -> bool:
+        """Whether the variables are on parameter servers."""
+        return bool(self._running.job.plan.job.servers)
+
     @in_turn
     def variables(self, worker: int | None = None) -> dict[str, np.ndarray]:
         """The values of all variables, by the names the user gave them.
@@ -316,7 +331,19 @@ class Session:
         """
         if not self._end.alive:
             raise SessionError("the session is closed; open another with model.session()")
+        if self._origin is not None and not self._origin._end.alive:
+            raise SessionError(
+                "the session on whose variables this one works was closed, and they are gone"
+            )
         return self._running
+
+    @in_turn
+    def _bequeathed(self, *, shares: bool) -> Inheritance:
+        """What another session begins with; also after a worker was lost."""
+        running = self._open()
+        if not running.runner.has_failed:
+            running.settle()
+        return Inheritance(running.job.plan, running.runner, shares)
 
     @last_turn
     def close(self) -> None:

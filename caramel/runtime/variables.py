@@ -35,21 +35,31 @@ class SharedState:
         self._refreshed = True  # whether the evaluation copy has what local variables are together
         self._torn = False  # whether a failure may have kept updates from some workers
 
-    def initialise(self, fed: Mapping[TensorRef, np.ndarray], besides: Sequence[str] = ()) -> None:
+    def initialise(
+        self,
+        fed: Mapping[TensorRef, np.ndarray],
+        besides: Sequence[str] = (),
+        *,
+        with_servers: bool = True,
+    ) -> None:
         """Fill all tables and give all variables their initial values.
 
         Args:
             fed: what their initial values depend on besides the graph.
             besides: further ops to run. Each call of another part of a large graph takes TensorFlow
                 a second, so they run in one that is made anyway.
+            with_servers: whether variables on servers get them, too.
         """
         plan, job = self._plan, self._job.context.job
         prefix = variable_ops.source_prefix(plan)
         prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
         tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
-        if tables:
-            self._run(tables, "filling lookup tables", self._initial_feeds(fed, prefixes))
-        first, *others = in_order(self._job.context.op_graph, plan.job.variables)
+        self._run(tables, "filling lookup tables", self._initial_feeds(fed, prefixes))
+        kept = frozenset() if with_servers else plan.job.served
+        first, *others = (
+            [variable for variable in portion if variable.name not in kept]
+            for portion in in_order(self._job.context.op_graph, plan.job.variables)
+        )
         initial = [names.in_copy(prefix, variable.initializer) for variable in first]
         initial += [
             names.in_replica(worker, variable.initializer)
@@ -97,8 +107,7 @@ class SharedState:
                 for variable in chunk
                 for worker in variable_ops.broadcast_targets(variable, self._plan)
             ]
-            if targets:
-                self._run(targets, "broadcasting variables")
+            self._run(targets, "broadcasting variables")
 
     def may_change(self) -> None:
         """A step is about to be done."""
@@ -160,7 +169,8 @@ class SharedState:
         what: str,
         fed: Mapping[TensorRef, np.ndarray] = MappingProxyType({}),
     ) -> None:
-        self._runner.run([], targets, fed, what)
+        if targets:
+            self._runner.run([], targets, fed, what)
 
 
 def _chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:

@@ -35,6 +35,12 @@ def test_a_tensor_is_sent_to_a_task_once():
     assert [c.source for c in only] == ["c"]
 
 
+def test_each_reader_of_what_crosses_is_an_edge():
+    graph = wiring(("a", A, []), ("b", B, ["a:1"]), ("c", B, ["a:1", "a"]), ("d", A, ["a", "c"]))
+    edges = [(str(edge.tensor), edge.consumer) for edge in graph.edges()]
+    assert edges == [("a:1", "b"), ("a:1", "c"), ("a:0", "c"), ("c:0", "d")]
+
+
 def test_a_control_edge_crosses_for_each_that_waits():
     graph = wiring(("a", A, []), ("b", B, ["^a"]), ("c", B, ["^a"]))
     found = [(c.source, c.tensor, c.consumer, c.bytes) for c in graph.crossings()]

@@ -202,6 +202,17 @@ def test_a_table_may_be_read_both_sparsely_and_whole():
     assert_equals_one_device(embedding("adam", lookup=tied), 3)
 
 
+def test_the_sum_of_all_rows_of_a_table_may_be_used():
+    """Its gradient is one row, which is repeated behind differentiation."""
+
+    def summed(ids):
+        table = parameter("table", [ROWS, WIDTH])
+        total = tf.reduce_sum(tf.nn.embedding_lookup(table, tf.range(ROWS)), 0)
+        return tf.one_hot(ids, WIDTH, dtype=tf.float64) + total
+
+    assert_equals_one_device(embedding("adam", lookup=summed), 3)
+
+
 def test_two_ways_of_aggregating_agree():
     job = embedding("adam")
     runs = [run_distributed(job, 3, sparse=sparse) for sparse in METHODS]

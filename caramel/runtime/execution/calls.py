@@ -132,11 +132,16 @@ class CallThread:
 
 
 class Channel:
-    """Makes calls one after the other and watches the workers of `cluster` meanwhile."""
+    """Makes calls one after the other and watches the workers of `cluster` meanwhile.
+
+    Attributes:
+        lost: the tasks that were lost.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._failure: str | None = None
+        self.lost: tuple[Task, ...] = ()
         self._thread = CallThread("caramel-channel")
 
     def call(
@@ -171,13 +176,15 @@ class Channel:
             return self._wait_on(Outcome(), function, what, timeout_s, look)
         except ClusterError as error:
             self._fail(str(error), function)
+            self.lost = getattr(error, "lost", ())
             raise
         except _LOST as error:
-            message = self._find_lost(what, error)
-            if message is None:
+            lost = self._find_lost(what, error)
+            if lost is None:
                 raise
-            self._fail(message, function)
-            raise WorkerLostError(message) from error
+            self._fail(str(lost), function)
+            self.lost = lost.lost
+            raise lost from error
 
     def _wait_on(
         self,
@@ -221,6 +228,11 @@ class Channel:
         """No call is made any more; what this one refers to is never collected (see `close`)."""
         self._failure = message
         self._thread.keep(call)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether no call can be made any more."""
+        return self._failure is not None
 
     def close(self, last: Callable[[], Any], *, timeout_s: float) -> None:
         """Make one last call, without waiting for it longer than `timeout_s`, or for a lost worker.
@@ -270,23 +282,23 @@ class Channel:
             failed = {task: failed.get(task, 0) + 1 for task in missing}
             lost = [task for task, count in failed.items() if count >= _FAILED_PROBES]
             if lost:
-                raise WorkerLostError(self._describe(lost, what))
+                raise self._lost(lost, what)
             silence.look(elapsed_s)
             if silence.lost:
-                raise WorkerLostError(self._describe(silence.lost, what, f": {_SILENT}"))
+                raise self._lost(silence.lost, what, f": {_SILENT}")
             if look is not None:
                 look.tell(time.monotonic() - begin, missing)
             left_s = max(0.0, timeout_s - elapsed_s)
             early_s = _WATCH_AFTER_S - elapsed_s
             wait_s = min(left_s, _WATCH_EVERY_S if early_s <= 0 else min(look_s, early_s))
 
-    def _find_lost(self, what: str, error: tf.errors.OpError) -> str | None:
-        """The message for a failure that a lost worker explains; None if none is lost."""
+    def _find_lost(self, what: str, error: tf.errors.OpError) -> WorkerLostError | None:
+        """The error for a failure that a lost worker explains; None if none is lost."""
         begin = time.monotonic()
         while True:
             lost = self._cluster.unreachable(_PROBE_TIMEOUT_S)
             if lost:
-                return self._describe(list(lost), what)
+                return self._lost(lost, what)
             is_sure = not isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
             if is_sure or time.monotonic() - begin > _DIAGNOSIS_S:
                 break
@@ -294,25 +306,26 @@ class Channel:
         if isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError) and (
             self._cluster.kind != "embedded"
         ):
-            return (
+            return WorkerLostError(
                 f"a worker, or the connection to it, failed during {what} and answers again (was "
                 "it restarted, or the network interrupted?); its variables may be gone: open a new "
                 f"session and restore the last checkpoint: {error.message}"
             )
         return None
 
-    def _describe(self, lost: Sequence[Task], what: str, how: str = "") -> str:
+    def _lost(self, lost: Sequence[Task], what: str, how: str = "") -> WorkerLostError:
         names = " and ".join(self._cluster.describe(task, wait_s=_ENDING_S) for task in lost)
+        again = "open a new session and restore the last checkpoint"
         if not self._cluster.servers:
-            gone = "the workers' variables are gone: start the workers again"
+            gone = f"the workers' variables are gone: start the workers again, {again}"
         elif any(task in self._cluster.servers for task in lost):
-            gone = "the variables that it held are gone: start it again"
+            gone = f"the variables that it held are gone: start it again, {again}"
         else:
-            gone = "the session ends, and its variables on the servers with it: start it again"
-        return (
-            f"lost {names} during {what}{how}; {gone}, open a new session and restore the last "
-            "checkpoint"
-        )
+            gone = (
+                "the variables are still on the servers: start it again, or make a model of "
+                "cluster.without(error.lost), and open model.session(variables=this_session)"
+            )
+        return WorkerLostError(f"lost {names} during {what}{how}; {gone}", lost)
 
     def _state(self) -> str:
         """Whether workers can be reached, and answer."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from caramel.cluster.cluster import Cluster
+from caramel.cluster.cluster import Cluster, Task
 from caramel.cluster.servers import embedded_servers, own_server
 from caramel.core.devices import task_of
 from caramel.core.errors import ClusterError, StepTimeoutError, WorkerStartError
@@ -19,6 +19,7 @@ from caramel.native.check import check_labels
 from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
 from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
 from caramel.runtime.execution.clocks import clock_offsets_s
+from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.execution.transfer_recorder import Recording
 
@@ -42,6 +43,7 @@ class Runner:
         start_timeout_s: how long to wait for the workers, in seconds.
         call_timeout_s: how long one call may take, in seconds; not for placing the graph.
         config: options of the session and of servers in this process, such as thread counts.
+        containers: with parameter servers, where the session has its state; by default new ones.
 
     Attributes:
         calls: how many calls were made so far, also such as failed.
@@ -60,6 +62,7 @@ class Runner:
         start_timeout_s: float,
         call_timeout_s: float,
         config: Any = None,
+        containers: Containers | None = None,
     ) -> None:
         if is_forked():
             raise ClusterError(
@@ -76,10 +79,12 @@ class Runner:
         self._calls: dict[Any, GraphCall] = {}
         self._recording: Recording | None = None  # from the first traced calls on
         self.calls = 0  # how many were made, also those that failed
+        self._containers = (containers or Containers()) if cluster.servers else None
+        self._addresses = tuple(task.address or "" for task in cluster.tasks)
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
-        self._session = GraphSession(self._target, _config(config), self._tasks[0])
+        self._session = GraphSession(self._target, self._config(config), self._tasks[0])
 
     def available_devices(self, timeout_s: float) -> tuple[str, ...]:
         """Full names of all devices of all workers.
@@ -109,10 +114,10 @@ class Runner:
 
         def send() -> None:  # keeps account itself: whoever called may have been interrupted
             for part in parts:
-                self._session.extend(part.graph_def, variant_prefix(part.variant))
+                self._session.extend(self._filled(part.graph_def), variant_prefix(part.variant))
                 self._sent += 1
             for graph_def, variant in added:
-                self._session.extend(graph_def, variant_prefix(variant))
+                self._session.extend(self._filled(graph_def), variant_prefix(variant))
                 del self._added[0]
             self._session.place()
 
@@ -128,6 +133,31 @@ class Runner:
             variant: the variant's number.
         """
         self._added.append((graph_def, variant))
+
+    def _filled(self, graph_def: bytes) -> bytes:
+        return graph_def if self._containers is None else self._containers.fill(graph_def)
+
+    @property
+    def containers(self) -> Containers:
+        """Where the session has its state; there are parameter servers."""
+        assert self._containers is not None
+        return self._containers
+
+    @property
+    def server_addresses(self) -> tuple[str, ...]:
+        """``host:port`` of each parameter server."""
+        first = len(self._addresses) - len(self._cluster.servers)
+        return self._addresses[first:]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing can be run any more."""
+        return self._channel.has_failed
+
+    @property
+    def lost(self) -> tuple[Task, ...]:
+        """The tasks that were lost."""
+        return self._channel.lost
 
     @property
     def limit_of_calls_s(self) -> float:
@@ -251,7 +281,7 @@ class Runner:
 
     def _recorder(self) -> Recording:
         if self._recording is None:
-            self._recording = Recording(self._target, _config(None), self._different_tasks)
+            self._recording = Recording(self._target, self._config(None), self._different_tasks)
         return self._recording
 
     def clock_offsets_s(self) -> tuple[float, ...]:
@@ -267,7 +297,7 @@ class Runner:
         if self._cluster.kind != "remote" or len(tasks) == 1:
             return (0.0,) * len(of_places)
         offsets_s = self._channel.call(
-            lambda: _compared_clocks(self._target, tasks),
+            lambda: _compared_clocks(self._target, tasks, self._config(None)),
             what="comparing the workers' clocks",
             timeout_s=self._timeout_s,
         )
@@ -278,19 +308,28 @@ class Runner:
         """End the session; what it held on the workers is gone."""
         last = partial(_end, self._recording, self._session)
         self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S)
+        if self._containers is not None:
+            self._containers.drop(self._addresses)
+
+    def _config(self, config: Any) -> Any:
+        return _config(config, self._cluster)
 
     def _connect(self, timeout_s: float, config: Any) -> str:
         """Start or reach the servers; returns the session's target."""
         cluster = self._cluster
         if cluster.kind == "embedded":
-            servers = len(cluster.servers)
-            return embedded_servers(cluster.size, parameter_servers=servers, config=config).target
+            whole = cluster.whole
+            embedded = embedded_servers(
+                whole.size, parameter_servers=len(whole.servers), config=config
+            )
+            self._addresses = embedded.addresses
+            return embedded.target
         if cluster.task:
             raise ClusterError(
                 f"this process is {cluster.describe(cluster.task)}, but worker 0 drives the job; "
                 "run 'caramel worker' here instead"
             )
-        own = own_server(cluster, config=config).target if cluster.task == 0 else None
+        own = own_server(cluster.whole, config=config).target if cluster.task == 0 else None
         cluster.wait_until_reachable(timeout_s)
         return own or f"grpc://{cluster.tasks[0].address}"
 
@@ -302,7 +341,7 @@ class Runner:
             for task in self._different_tasks:
                 with tf.device(task):
                     greetings.append(tf.no_op())
-        session = tf1.Session(self._target, graph=graph, config=_config(None))
+        session = tf1.Session(self._target, graph=graph, config=self._config(None))
         try:
             self._channel.call(
                 lambda: session.run(greetings), what="connecting", timeout_s=timeout_s
@@ -389,7 +428,7 @@ def _with_fed(
     return [np.asarray(fed[t])[()] if t in fed else next(remaining) for t in tensors]
 
 
-def _compared_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
+def _compared_clocks(target: str, tasks: Sequence[str | None], config: Any) -> tuple[float, ...]:
     """By how much the clock of each task is ahead of the first one's, in seconds.
 
     Very rarely gRPC sends a call twice, and TensorFlow gives up such a call. Other than a step,
@@ -397,23 +436,23 @@ def _compared_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, .
     """
     for _ in range(_CLOCK_TRIES - 1):
         with suppress(tf.errors.AbortedError):
-            return _compare_clocks(target, tasks)
-    return _compare_clocks(target, tasks)
+            return _compare_clocks(target, tasks, config)
+    return _compare_clocks(target, tasks, config)
 
 
-def _compare_clocks(target: str, tasks: Sequence[str | None]) -> tuple[float, ...]:
+def _compare_clocks(target: str, tasks: Sequence[str | None], config: Any) -> tuple[float, ...]:
     graph = tf.Graph()
     with graph.as_default():
         stamps = []
         for task in tasks:
             with tf.device(task):
                 stamps.append(tf.timestamp())
-    with tf1.Session(target, graph=graph, config=_config(None)) as session:
+    with tf1.Session(target, graph=graph, config=config) as session:
         ask = [session.make_callable(stamp) for stamp in stamps]
         return clock_offsets_s(lambda clock: float(ask[clock]()), len(tasks))
 
 
-def _config(config: Any) -> Any:
+def _config(config: Any, cluster: Cluster) -> Any:
     """The user's session options with ours: state of its own, and no graph optimizers.
 
     The optimizers triple the time of the first step, make later ones no faster, and may undo
@@ -424,7 +463,10 @@ def _config(config: Any) -> Any:
     if config is not None:
         own.CopyFrom(config)
     own.allow_soft_placement = True
-    own.isolate_session_state = True
+    # With servers, state is kept apart by containers (`modifiers.containers`).
+    own.isolate_session_state = not cluster.servers
+    if cluster is not cluster.whole:  # else TensorFlow waits for those that are left out
+        own.device_filters.extend(task.device for task in cluster.tasks)
     own.graph_options.rewrite_options.disable_meta_optimizer = True
     own.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
     return own

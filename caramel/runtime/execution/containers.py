@@ -1,0 +1,68 @@
+"""TensorFlow's containers in which a session with parameter servers has its state.
+
+TensorFlow isolates the state of other sessions, and drops it with them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+import grpc
+
+from caramel.core.names import ON_SERVERS, ON_WORKERS
+from caramel.native.server import strings_message
+
+_CLEANUP = "/tensorflow.WorkerService/CleanupAll"
+_TIMEOUT_S = 5.0  # a server that is alive answers at once
+
+_log = logging.getLogger(__name__)
+
+
+def _new_name() -> str:
+    return uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Containers:
+    """The names of a session's containers.
+
+    Attributes:
+        on_workers: what the workers have; always the session's own.
+        on_servers: what the servers have; that of another session if it works on its variables.
+        owns: whether what the servers have ends with this session.
+    """
+
+    on_workers: str = field(default_factory=_new_name)
+    on_servers: str = field(default_factory=_new_name)
+    owns: bool = True
+
+    def fill(self, graph_def: bytes) -> bytes:
+        """A serialised GraphDef with the names in place of their marks."""
+        # Both have the same length, so no length in the message changes.
+        own = graph_def.replace(ON_WORKERS.encode(), self.on_workers.encode())
+        return own.replace(ON_SERVERS.encode(), self.on_servers.encode())
+
+    def drop(self, addresses: Iterable[str]) -> None:
+        """Let servers forget what is in the containers.
+
+        It is TensorFlow's own call for this. `tf.compat.v1.Session.reset` makes it, too, but also
+        ends all other sessions of the server that it is sent to.
+
+        Args:
+            addresses: ``host:port`` of each; those that do not answer are left out.
+        """
+        names = [self.on_workers, *([self.on_servers] if self.owns else [])]
+        message, calls = strings_message(names), []
+        for address in addresses:
+            # Workers are reached directly, as TensorFlow does.
+            channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
+            calls.append(
+                (address, channel, channel.unary_unary(_CLEANUP).future(message, _TIMEOUT_S))
+            )
+        for address, channel, call in calls:
+            if (error := call.exception()) is not None:
+                _log.info("what %s holds of a session cannot be dropped: %s", address, error)
+            channel.close()
