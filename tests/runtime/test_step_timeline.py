@@ -123,7 +123,7 @@ def test_a_call_that_was_sent_twice_is_asked_again(monkeypatch):
         return (0.0,) * clocks
 
     monkeypatch.setattr("caramel.runtime.execution.runner.clock_offsets_s", compared)
-    assert _compared_clocks("", ["/device:CPU:0"] * 2) == (0.0, 0.0)
+    assert _compared_clocks("", ["/device:CPU:0"] * 2, None) == (0.0, 0.0)
     assert len(calls) == 3
     calls[:] = []
     monkeypatch.setattr("caramel.runtime.execution.runner._CLOCK_TRIES", 2)
