@@ -128,7 +128,7 @@ def test_a_call_that_was_sent_twice_is_asked_again(monkeypatch):
     calls[:] = []
     monkeypatch.setattr("caramel.runtime.execution.runner._CLOCK_TRIES", 2)
     with pytest.raises(tf.errors.AbortedError):
-        _compared_clocks("", ["/device:CPU:0"])
+        _compared_clocks("", ["/device:CPU:0"], None)
 
 
 @pytest.mark.processes
