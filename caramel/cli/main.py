@@ -237,6 +237,15 @@ def plan(
     page: Annotated[
         Path | None, typer.Option(help="Write that to this file, as a page with pictures (HTML).")
     ] = None,
+    parameter_servers: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="How many parameter servers, to plan PSModel: in which order workers receive "
+            "parameters. The options from --serialization to --planner, and --pattern, are "
+            "ARModel's.",
+        ),
+    ] = 0,
 ) -> None:
     """Plan a job from measured facts, without running anything, and print the plan."""
     for written in (save, page):
@@ -248,12 +257,30 @@ def plan(
 
     from caramel.cli.user_job import load_job
     from caramel.models.allreduce import ARModel
+    from caramel.models.parameter_server import PSModel
     from caramel.report.plan_table import show_plan
 
+    context, console = load_job(module).context, Console()
+    # Nothing is run: any addresses will do.
+    addresses = [f"worker-{number}:1" for number in range(workers)]
+    if parameter_servers:
+        served = PSModel(
+            context,
+            addresses,
+            [f"server-{number}:1" for number in range(parameter_servers)],
+            in_flight_bytes=in_flight_bytes,
+            profile=profile,
+        )
+        order = served.explain()
+        order.show(console)
+        if page is not None:
+            order.save_page(page)
+        if save is not None:
+            write_whole(save, served.plan.to_json() + "\n")
+        return
     model = ARModel(
-        load_job(module).context,
-        # Nothing is run: any addresses will do.
-        [f"worker-{number}:1" for number in range(workers)],
+        context,
+        addresses,
         serialization=serialization,
         batching=batching,
         scheduling=scheduling,
@@ -263,7 +290,6 @@ def plan(
         pattern=pattern,
         profile=profile,
     )
-    console = Console()
     if explain or page is not None:
         explanation = model.explain()
         explanation.show(console)

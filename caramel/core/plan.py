@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from caramel.core.decision import ALL_GATHER, FACTORS, Decided, Gate, Group, Par
 from caramel.core.errors import PlanError
 from caramel.core.facts import Weight
 from caramel.core.graph import TensorSpec, dtype_bytes
-from caramel.core.names import server_place
+from caramel.core.names import Mark, server_place
 from caramel.core.patterns import (
     CHUNK_ALIGNMENT_BYTES,
     SERVER,
@@ -35,6 +35,24 @@ from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.util.json_records import from_json_value, to_json_value
 
 FORMAT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """What leaves marks on a worker or a server.
+
+    Attributes:
+        ready: groups, when their raw gradients are complete there.
+        arrived: groups, when they are there, aggregated; with parameter servers, on a worker
+            variables that it has received.
+    """
+
+    ready: tuple[str, ...]
+    arrived: tuple[str, ...]
+
+    def of(self, kind: Mark) -> tuple[str, ...]:
+        """Those of a kind."""
+        return self.ready if kind == "ready" else self.arrived
 
 
 @dataclass(frozen=True)
@@ -214,9 +232,24 @@ class Plan:
     @property
     def marked_groups(self) -> tuple[Group, ...]:
         """The groups that leave marks: all that travel, if any do."""
-        if not self.job.marks or self.workers == 1 or self.job.servers:
+        if not self.job.marks or (self.workers == 1 and not self.job.servers):
             return ()
         return tuple(group for group in self.decision.groups if self._travels(group))
+
+    @property
+    def marked(self) -> Mapping[int, Marked]:
+        """What leaves marks, by the place of the worker or server on which it does."""
+        groups = self.marked_groups
+        names = tuple(group.name for group in groups)
+        pulls = names
+        if self.job.servers and self.job.marks:
+            # What is sent ahead arrives when the step ends, or in no step.
+            pulls = tuple(pull.variable for pull in self.decision.pulls if not pull.ahead)
+        found = {worker: Marked(names, pulls) for worker in range(self.workers)}
+        for place in map(server_place, range(len(self.job.servers))):
+            own = tuple(group.name for group in groups if self.place(group) == place)
+            found[place] = Marked((), own)
+        return {place: each for place, each in found.items() if each.ready or each.arrived}
 
     @property
     def gates_between_steps(self) -> tuple[Gate, ...]:

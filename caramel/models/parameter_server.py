@@ -57,6 +57,8 @@ class PSModel(Model):
             expected; "never" only says so.
         sparse: how sparse gradients are: "gather" sends their rows, "dense" whole matrices.
         device_list: a device for each replica, in place of one replica on each worker.
+        marks: let workers and servers mark in each step how far each transfer has come, so that a
+            session can say what a late step waits for (`Session.metrics`).
         plan: a plan to carry out in place of a new one, as `PSModel.plan` or `Plan.from_json` gave
             it, perhaps with other pulls. If the job has several steps, a mapping by step.
         analyzers: functions from facts to a fact that replace or add to the built-in ones.
@@ -88,6 +90,7 @@ class PSModel(Model):
         sparse: SparseMethod = "gather",
         device_list: Sequence[str] | None = None,
         plan: Plan | Mapping[StepName, Plan] | None = None,
+        marks: bool = True,
         analyzers: Sequence[Analyzer] | None = None,
         verbose: bool = False,
         check: bool = False,
@@ -108,7 +111,7 @@ class PSModel(Model):
             sparse=sparse,
             device_list=device_list,
             plan=plan,
-            marks=False,
+            marks=marks,
             analyzers=tuple(analyzers or ()),
             verbose=verbose,
             check=check,

@@ -68,7 +68,7 @@ def step_ops(plan: Plan) -> list[str]:
     if plan.job.servers:
         once = [in_copy(ONCE, op) for op in serving.results]
         own = [in_replica(worker, op) for op in serving.worker_results for worker in workers]
-        return [*once, *own, *ahead_ops(plan)]
+        return [*once, *own, *ahead_ops(plan), *marked_parts(plan, moved=False)]
     marked = marked_parts(plan, moved=False)
     if not plan.consequences.deferral.moved:
         return [*(in_replica(worker, plan.job.train_op) for worker in workers), *marked]

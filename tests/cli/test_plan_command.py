@@ -55,6 +55,24 @@ def run(*arguments):
     )
 
 
+def test_an_order_for_parameter_servers_is_printed_saved_and_explained_on_a_page(tmp_path):
+    context = make_context()
+    profile_of(context, tmp_path / "profile.json")
+    finished = run(
+        *("--module", "test_plan_command:make_context", "--profile", tmp_path / "profile.json"),
+        *("--parameter-servers", 1, "--save", tmp_path / "plan.json"),
+        *("--page", tmp_path / "order.html"),
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert "What workers receive: by a search, from measured times" in finished.stdout
+    assert "/job:ps/task:0" in finished.stdout
+    plan = Plan.from_json((tmp_path / "plan.json").read_text())
+    assert (plan.workers, len(plan.job.servers), len(plan.decision.pulls)) == (2, 1, 4)
+    assert "2 workers and 1 server" in (tmp_path / "order.html").read_text()
+    hosts = (["a:1", "b:1"], ["c:1"])
+    assert caramel.PSModel(context, *hosts, plan=plan).plan.decision == plan.decision
+
+
 def test_the_plan_is_printed_and_saved(tmp_path):
     profile_of(make_context(), tmp_path / "profile.json")
     finished = run(

@@ -174,7 +174,7 @@ def test_times_of_some_transfers_are_completed_by_the_network():
     facts = (TimingTable(OPS_S), TransferTimes({"a": 7.0}))
     plain = plain_of(made)
     assert time_oracle(plain, made.knowing(*facts)) is None
-    network = assumed_network(2, 2.0, 0.0)
+    network = assumed_network(2, 4.0, 0.0)  # two workers share the link of the server
     found = time_oracle(plain, made.knowing(*facts, network)).transfers_s
     assert found == {"recv a": 7, "recv b": 2, "recv c": 4, "recv d": 8, "recv e": 10}
 

@@ -257,3 +257,62 @@ def test_legs_follow_from_a_plan():
         Leg("two", "db", 0),
     )
     assert legs_of(Plan(dataclasses.replace(job, marks=False), decision), positions) == ()
+
+
+# Parameter servers ------------------------------------------------------------------------------
+
+# Two workers and a server: it sends `v`, then `u`, and adds up the gradients of `b` and `a`.
+V, U = Leg("v", "", server="/job:ps/task:0"), Leg("u", "", after=("v",), server="/job:ps/task:0")
+SUM_A = dataclasses.replace(A, server="/job:ps/task:0", place=2)
+SUM_B = dataclasses.replace(B, server="/job:ps/task:0", place=2)
+RECEIVED, COMPUTED = frozenset("uv"), frozenset("ab")
+HOSTS = (*TWO, "parameter server 0")
+
+
+def worker(arrived=RECEIVED, ready=COMPUTED):
+    return Marks(frozenset(ready), frozenset(arrived))
+
+
+def server(arrived=COMPUTED):
+    return Marks(arrived=frozenset(arrived), is_server=True)
+
+
+@pytest.mark.parametrize(
+    ("marks", "group", "cause", "places", "text"),
+    [
+        (
+            [worker("", ""), worker("", ""), None],
+            *("v", "silent", (-1,)),
+            "variable 'v' from /job:ps/task:0 is 3.0 s late (expected after 1.00 s); it waits for "
+            "parameter server 0: no answer from there; should it not come back, the variables that "
+            "it holds are lost: open a new session and restore the last checkpoint",
+        ),
+        (
+            [worker("v", ""), worker("", ""), server("")],
+            *("v", "transfer", (1,)),
+            "; it has not arrived on worker 1",
+        ),
+        # `u` waits until `v` has arrived.
+        ([worker("uv", ""), worker("v", ""), server("")], *("u", "transfer", (1,)), "on worker 1"),
+        (
+            [worker("uv", "a"), worker("uv", ""), server("")],
+            *("a", "producer", (1,)),
+            "group 'a' (completed by 'grad_a', for /job:ps/task:0) is 3.0 s late",
+        ),
+        (
+            [worker(), worker(), server("b")],
+            *("a", "transfer", (-1,)),
+            "its gradients are there, but it has not arrived on parameter server 0",
+        ),
+        ([worker(), worker(), server()], None, "rest", (), "have arrived on the servers"),
+        ([worker("", ""), None, server("")], "v", "silent", (1,), "worker 1: no answer from there"),
+    ],
+)
+def test_with_parameter_servers_the_transfer_and_the_server_are_named(
+    marks, group, cause, places, text
+):
+    what = course(legs=(V, U, SUM_B, SUM_A), pending=False)
+    stall = find_stall(what, marks, 4.0, SETTINGS, HOSTS, servers=1)
+    assert (stall.group, stall.cause, stall.workers) == (group, cause, places)
+    assert text in stall.text
+    assert ("last checkpoint" in stall.text) == (cause == "silent" and places == (-1,))

@@ -10,11 +10,12 @@ import pytest
 import caramel
 from caramel.core.devices import task_of
 from caramel.core.graph import OpGraph
-from caramel.core.names import is_mark, marks_read
+from caramel.core.names import is_mark, marks_read, server_place
 from caramel.core.plan import Plan
 from caramel.models.plan_choice import OWN
 from caramel.modifiers.defer import moved_ops, step_ops
 from caramel.planning.search.split import split_gradients
+from caramel.runtime.execution.calls import DEFAULT
 from caramel.runtime.stalls.diagnosis import Marks
 from caramel.runtime.steps.marks import Done
 from tests.support.deferring import EVERY, SOME, deferred, failing
@@ -254,3 +255,26 @@ def test_marks_are_run_by_one_op_for_each_part_and_worker():
     model, unmarked = models(JOBS["dense"](), SOME)
     assert len(step_ops(model.plan)) == len(step_ops(unmarked.plan)) + 2
     assert len(moved_ops(model.plan)) == len(moved_ops(unmarked.plan)) + 2
+
+
+def test_with_parameter_servers_workers_mark_what_they_receive_and_servers_what_they_add():
+    job = network("momentum")
+    model = caramel.PSModel(job.context(), 2, 2, ordering="tic", check=True)
+    pulls = [pull.variable for pull in model.plan.decision.pulls]
+    groups = [group.name for group in model.plan.marked_groups]
+    with model.session(trials=None) as session:
+        for _ in range(3):
+            session.step(job.feed)
+        marks = session._running.controllers.active.executor.marks
+        for number in range(2):
+            assert marks.read(number, Done(2)) == Marks(frozenset(groups), frozenset(pulls))
+            assert marks.read(number, Done(3)) == Marks()
+        added = [marks.read(server_place(server), Done(2)) for server in range(2)]
+        assert all(each.is_server and not each.ready for each in added)
+        assert sorted(name for each in added for name in each.arrived) == sorted(groups)
+        assert marks.are_complete(DEFAULT)
+        assert not any("mark" in name for name in session.variables())
+    unmarked = caramel.PSModel(job.context(), 2, 2, marks=False)
+    assert unmarked.plan.marked == {}
+    inference = caramel.PSModel(job.context(), 2, 2, mode="inference", ordering="tic")
+    assert list(inference.plan.marked) == [0, 1]

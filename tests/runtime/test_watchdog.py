@@ -17,7 +17,8 @@ import pytest
 
 import caramel
 from benchmarks import testbed
-from caramel.core.errors import StepTimeoutError
+from caramel.core.errors import StepTimeoutError, WorkerLostError
+from caramel.core.names import server_place
 from caramel.models.plan_choice import OWN
 from caramel.runtime.stalls.diagnosis import Forecast, StallSettings
 from caramel.runtime.stalls.watchdog import Watchdog
@@ -304,6 +305,42 @@ def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(v
         assert stall.producer in {gradient.values.op for gradient in model.plan.job.gradients}
     assert losses == expected_losses
     assert_equal(values, expected)
+
+
+@pytest.mark.processes
+def test_a_parameter_server_that_stands_still_or_dies_is_named_and_training_can_go_on(tmp_path):
+    job = network("momentum", number=12)
+    with caramel.Cluster.local(2, parameter_servers=1) as cluster:
+        model = caramel.PSModel(job.context(), cluster, ordering="tic")
+        expected, _ = train(model, job, 9)
+        pid = worker_pid(cluster, 2)
+        with model.session(trials=None) as session:
+            losses = [session.step(job.feed) for _ in range(6)]
+            begin_s = time.monotonic()
+            with standing_still(pid, has_stalled(session)):
+                losses.append(session.step(job.feed))
+            assert time.monotonic() - begin_s < 10
+            (stall,) = session.metrics().stalls
+            first = model.plan.decision.pulls[0].variable
+            assert (stall.step, stall.group, stall.workers) == (7, first, (server_place(0),))
+            assert f"variable '{first}' from /job:ps/task:0 is" in stall.text
+            assert f"pid {pid}): no answer from there; should it not come back" in stall.text
+            path = session.save(str(tmp_path / "saved"))
+            os.kill(pid, signal.SIGKILL)
+            begin_s = time.monotonic()
+            with pytest.raises(
+                WorkerLostError,
+                match=rf"lost parameter server 0 .*pid {pid}, killed by signal 9.* the variables "
+                r"that it held are gone: start it again, .* restore the last checkpoint",
+            ):
+                session.step(job.feed)
+            assert time.monotonic() - begin_s < 10
+    with caramel.Cluster.local(2, parameter_servers=1) as cluster:
+        model = caramel.PSModel(job.context(), cluster, ordering="tic")
+        with model.session(trials=None) as session:
+            session.restore(path)
+            losses += [session.step(job.feed) for _ in range(2)]
+    assert losses == expected
 
 
 @pytest.mark.processes

@@ -94,7 +94,8 @@ def variable_of(transfer: str) -> str:
 def time_oracle(plan: Plan, analysis: Analysis) -> TimeOracle | None:
     """How long ops and transfers take; None if nothing is known of that.
 
-    Where transfers were not timed themselves, they take what the network needs for their bytes.
+    Where transfers were not timed themselves, they take what the network needs for their bytes: all
+    workers share the link of a server, and all servers that of a worker.
     """
     try:
         timing = analysis.get(TimingTable)
@@ -110,6 +111,7 @@ def time_oracle(plan: Plan, analysis: Analysis) -> TimeOracle | None:
             rate = analysis.get(NetworkModel).bytes_per_s
         except MissingFactError:
             return None
+        rate /= max(plan.workers, len(plan.job.servers))
         sizes = {name: plan.job.variable_of[name].spec.bytes or 0 for name in names}
         known = {name: known.get(name, size / rate) for name, size in sizes.items()}
     return TimeOracle(timing.seconds, {transfer_of(name): known[name] for name in names})

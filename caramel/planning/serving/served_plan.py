@@ -58,8 +58,7 @@ def served_plan(
 
 
 def _served_job(job: PlannedJob, servers: Sequence[str]) -> PlannedJob:
-    # Progress marks tell of aggregation between workers.
-    served = dataclasses.replace(job, servers=tuple(servers), marks=False)
+    served = dataclasses.replace(job, servers=tuple(servers))
     return dataclasses.replace(served, constant=job.constant - served.served)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from caramel.core.errors import PlanError
+from caramel.core.names import server_place
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient
 
@@ -75,9 +76,10 @@ class Stall:
     Attributes:
         step: its number in the session, from 1.
         plan: the name of the plan that did it.
-        group: the late group; None if no group was.
-        producer: the op of the single-device graph that completes the group's raw gradients.
-        workers: those that are waited for.
+        group: the late group, or the variable that workers wait for; None if there is none.
+        producer: the op of the single-device graph that completes the group's raw gradients; None
+            of a variable.
+        workers: those that are waited for; parameter servers by their places, from -1 down.
         cause: why they are: "silent" (they do not answer), "producer" (they have not computed the
             raw gradients), "transfer" (these are there, but the group has not arrived on them);
             "rest" if all groups have arrived everywhere; "over" if the step ended before anybody
@@ -103,11 +105,13 @@ class Marks:
     Attributes:
         ready: the groups whose raw gradients are complete there.
         arrived: the groups that are there, aggregated; of a deferred group that of the step before
-            is meant.
+            is meant. With parameter servers, on a worker the variables that it has received.
+        is_server: whether they are those of a parameter server.
     """
 
     ready: frozenset[str] = frozenset()
     arrived: frozenset[str] = frozenset()
+    is_server: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +130,17 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """A group on its way.
+    """A group on its way, or a variable from a parameter server.
 
     Attributes:
         group: its name.
-        producer: the op of the single-device graph that completes its raw gradients.
+        producer: the op of the single-device graph that completes its raw gradients; "" of a
+            variable.
         turn: when that runs, as its number in an order of all ops.
         deferred: whether it travels at the start of the next step.
         after: the groups that have to arrive before it sets out.
+        server: the task of the parameter server that sends or adds it; "" without servers.
+        place: where it has to arrive, if that is a server.
     """
 
     group: str
@@ -141,6 +148,13 @@ class Leg:
     turn: int = 0
     deferred: bool = False
     after: tuple[str, ...] = ()
+    server: str = ""
+    place: int | None = None
+
+    @property
+    def is_pull(self) -> bool:
+        """Whether it goes from a server to workers."""
+        return bool(self.server) and self.place is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +170,12 @@ class Item:
     leg: Leg
     arrives: bool
     end_s: float | None = None
+
+    def concerns(self, position: int, marks: Marks) -> bool:
+        """Whether it has to happen on a worker or server."""
+        if self.arrives and self.leg.place is not None:
+            return position == self.leg.place
+        return not marks.is_server
 
     def is_done(self, marks: Marks) -> bool:
         """Whether it has happened on a worker."""
@@ -203,15 +223,25 @@ def legs_of(plan: Plan, positions: Mapping[str, int]) -> tuple[Leg, ...]:
     Args:
         positions: of the ops of the single-device graph in a topological order.
     """
+    places = {server_place(n): n for n in range(len(plan.job.servers))}
     after: dict[str, list[str]] = {}
     for gate in plan.decision.gates:
         after.setdefault(gate.group, []).append(gate.after)
     legs = []
+    marked = {name for own in plan.marked.values() for name in own.arrived}
+    for pull in plan.decision.pulls:
+        if pull.variable in marked and not pull.ahead:
+            server = plan.job.servers[plan.decision.server_of[pull.variable]]
+            legs.append(Leg(pull.variable, "", after=pull.after, server=server))
     for group in plan.marked_groups:
         ops = [op for name in group.members for op in _raw_ops(plan.gradient(name))]
         turn, producer = max((positions[op], op) for op in ops)
         gates = tuple(after.get(group.name, ()))
-        legs.append(Leg(group.name, producer, turn, group.deferred, gates))
+        place = plan.place(group)
+        number = None if place is None else places[place]
+        server = "" if number is None else plan.job.servers[number]
+        at = None if number is None else plan.workers + number
+        legs.append(Leg(group.name, producer, turn, group.deferred, gates, server, at))
     return tuple(legs)
 
 
@@ -249,12 +279,21 @@ def course_of(
         stretch = step_s / forecast.step_s
         ends_s = {name: stretch * end_s for name, end_s in forecast.ends_s.items()}
     items = [Item(g, True, ends_s.get(g.group)) for g in legs if g.deferred and pending]
-    if computes:
+    if computes and any(leg.server for leg in legs):
+        items += _served_items(legs)
+    elif computes:
         items += [
             Item(g, False) if g.deferred else Item(g, True, ends_s.get(g.group))
             for g in sorted(legs, key=lambda leg: leg.turn)
         ]
     return Course(step, plan, tuple(items), step_s)
+
+
+def _served_items(legs: Sequence[Leg]) -> Iterator[Item]:
+    """Variables arrive on workers; then gradients get ready there, and arrive on their servers."""
+    yield from (Item(leg, True) for leg in legs if leg.is_pull)
+    for leg in sorted((leg for leg in legs if not leg.is_pull), key=lambda leg: leg.turn):
+        yield from (Item(leg, False), Item(leg, True))
 
 
 def find_stall(
@@ -265,16 +304,19 @@ def find_stall(
     workers: Sequence[str],
     *,
     driver: int = 0,
+    servers: int = 0,
 ) -> Stall | None:
     """What a step waits for.
 
     Args:
         course: what is to happen in it.
-        marks: of each worker; None of one that does not answer.
+        marks: of each worker, and behind them of each parameter server; None of one that does not
+            answer.
         elapsed_s: since when it runs.
         settings: when something is late.
-        workers: what to call each worker in the text.
+        workers: what to call each of them in the text.
         driver: the worker that the others are asked through.
+        servers: how many of them are servers.
 
     Returns:
         None if nothing is late.
@@ -291,12 +333,16 @@ def find_stall(
         cause, waited = "silent", silent if asked else (driver,)
     elif item is not None:
         item, cause, waited = _culprit(item, course, asked)
-    return _stall(course, item, cause, waited, elapsed_s, workers)
+    return _stall(course, item, cause, waited, elapsed_s, workers, servers)
 
 
 def _missing(item: Item, asked: Mapping[int, Marks]) -> tuple[int, ...]:
     """The workers on which it has not happened, of those that have answered."""
-    return tuple(worker for worker, marks in asked.items() if not item.is_done(marks))
+    return tuple(
+        worker
+        for worker, marks in asked.items()
+        if item.concerns(worker, marks) and not item.is_done(marks)
+    )
 
 
 def _culprit(
@@ -308,7 +354,7 @@ def _culprit(
         if not item.arrives:
             return item, "producer", _missing(item, asked)
         unready = _missing(Item(item.leg, False), asked)
-        if unready and not item.leg.deferred:
+        if unready and not item.leg.deferred and not item.leg.is_pull:
             return item, "producer", unready
         missing = _missing(item, asked)
         there = {worker: asked[worker] for worker in missing}
@@ -331,6 +377,7 @@ def _stall(
     waited: tuple[int, ...],
     elapsed_s: float,
     workers: Sequence[str],
+    servers: int = 0,
 ) -> Stall:
     expected_s = course.step_s
     if item is not None and item.end_s is not None:
@@ -338,18 +385,25 @@ def _stall(
     late_s = elapsed_s - (expected_s or 0.0)
     what = f"step {course.step} of plan '{course.plan}'"
     if item is not None:
-        what += f": group '{item.leg.group}' (completed by '{item.leg.producer}')"
+        what += f": {_told(item.leg)}"
     if expected_s is None:
         what += f" is not there after {elapsed_s:.1f} s"
     else:
         what += f" is {late_s:.1f} s late (expected after {expected_s:.2f} s)"
     why = _why(course, item, cause, " and ".join(workers[worker] for worker in waited))
+    first_server = len(workers) - servers
+    if cause == "silent" and any(worker >= first_server for worker in waited):
+        why += (
+            "; should it not come back, the variables that it holds are lost: open a new session "
+            "and restore the last checkpoint"
+        )
+    places = (w if w < first_server else server_place(w - first_server) for w in waited)
     return Stall(
         step=course.step,
         plan=course.plan,
         group=item.leg.group if item else None,
-        producer=item.leg.producer if item else None,
-        workers=waited,
+        producer=(item.leg.producer or None) if item else None,
+        workers=tuple(places),
         cause=cause,
         late_s=late_s,
         text=f"{what}; {why}",
@@ -363,8 +417,20 @@ def _why(course: Course, item: Item | None, cause: Cause, names: str) -> str:
         return "it ended before the workers were asked"
     if item is None and not course.items:
         return "its groups leave no marks, so it is not known what it waits for"
+    if item is None and any(each.leg.server for each in course.items):
+        return (
+            "all gradients have arrived on the servers; it waits for updates, or for what is sent"
+        )
     if item is None:
         return "all groups have arrived on all workers; it waits for something else"
     if cause == "producer":
         return f"it waits for its gradients from {names}"
-    return f"its gradients are there, but it has not arrived on {names}"
+    there = "" if item is not None and item.leg.is_pull else "its gradients are there, but "
+    return f"{there}it has not arrived on {names}"
+
+
+def _told(leg: Leg) -> str:
+    if leg.is_pull:
+        return f"variable '{leg.group}' from {leg.server}"
+    to = f", for {leg.server}" if leg.server else ""
+    return f"group '{leg.group}' (completed by '{leg.producer}'{to})"

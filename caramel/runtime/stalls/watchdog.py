@@ -21,6 +21,7 @@ from statistics import median
 from caramel.cluster.cluster import Cluster, Task
 from caramel.core.devices import task_of
 from caramel.core.errors import StepTimeoutError
+from caramel.core.names import server_place
 from caramel.core.plan import Plan
 from caramel.runtime.execution.calls import CallThread, Look
 from caramel.runtime.execution.runner import Runner
@@ -179,10 +180,17 @@ class Watchdog:
             is_late = course.is_late(elapsed_s, self._settings) and not step.has_failed
             return over(course, elapsed_s) if is_late else None
         step.is_told = course.is_late(elapsed_s, self._settings)
-        workers = [self._describe(*each) for each in enumerate(step.executor.plan.job.devices)]
+        job = step.executor.plan.job
+        names = [self._describe(*each) for each in enumerate((*job.devices, *job.servers))]
         driver = self._on(self._cluster.tasks[0], step.executor.plan)
         return find_stall(
-            course, marks, elapsed_s, self._settings, workers, driver=min(driver, default=0)
+            course,
+            marks,
+            elapsed_s,
+            self._settings,
+            names,
+            driver=min(driver, default=0),
+            servers=len(job.servers),
         )
 
     def _is_worth_asking(self, step: _Step, course: Course, elapsed_s: float) -> bool:
@@ -246,13 +254,19 @@ class Watchdog:
     def _ask(
         self, executor: PlanExecutor, done: Done, unreachable: tuple[Task, ...]
     ) -> list[Marks | None]:
-        """The marks of each worker; None of those that do not answer in time."""
-        workers = range(executor.plan.workers)
-        cut_off = {worker for task in unreachable for worker in self._on(task, executor.plan)}
-        if not executor.plan.marked_groups:
-            return [None if worker in cut_off else Marks() for worker in workers]
+        """The marks of each worker, and behind them of each parameter server; None of those that do
+        not answer in time."""
+        plan = executor.plan
+        places = [*range(plan.workers), *map(server_place, range(len(plan.job.servers)))]
+        cut_off = {worker for task in unreachable for worker in self._on(task, plan)}
+        if plan.job.servers and self._cluster.kind != "embedded":
+            # Not all servers leave marks, and none of them does where agents only infer.
+            silent = self._cluster.silent(self._settings.answer_s)
+            cut_off.update(place for task in silent for place in self._on(task, plan))
+        if not plan.marked:
+            return [None if place in cut_off else Marks(is_server=place < 0) for place in places]
         asked: dict[int, Future[Marks]] = {}
-        for worker in workers:
+        for worker in places:
             before = self._asked.get(worker)
             if worker in cut_off or (before is not None and not before.done()):
                 continue
@@ -261,17 +275,22 @@ class Watchdog:
             read = partial(executor.marks.read, worker, done)
             asked[worker] = self._asked[worker] = self._askers[worker].submit(read)
         wait(asked.values(), self._settings.answer_s)
-        return [_answer(asked.get(worker)) for worker in workers]
+        return [_answer(asked.get(worker)) for worker in places]
 
     def _on(self, task: Task, plan: Plan) -> Iterator[int]:
-        """The workers whose replica is on a task."""
-        return (w for w, device in enumerate(plan.job.devices) if task_of(device) == task.device)
+        """The workers whose replica is on a task, or the place of the server that it is."""
+        yield from (w for w, dev in enumerate(plan.job.devices) if task_of(dev) == task.device)
+        for number, device in enumerate(plan.job.servers):
+            if task_of(device) == task.device:
+                yield server_place(number)
 
     def _describe(self, worker: int, device: str) -> str:
-        """What to call a worker whose replica is on a device."""
-        task = self._cluster.devices.index(task_of(device) or "")
+        """What to call a worker whose replica is on a device, or a server, which is behind them."""
+        tasks = (*self._cluster.devices, *self._cluster.server_devices)
+        task = tasks.index(task_of(device) or "")
         where = self._cluster.describe(task)
-        return where if task == worker else f"replica {worker} on {where}"
+        is_server = task >= self._cluster.size
+        return where if is_server or task == worker else f"replica {worker} on {where}"
 
     # News
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from caramel.core.names import marks_cleared, marks_read
+from caramel.core.names import Mark, marks_cleared, marks_read
 from caramel.core.plan import Plan
 from caramel.modifiers.progress_marks import KINDS
 from caramel.runtime.execution.calls import CallOptions
@@ -44,10 +44,12 @@ class StepMarks:
     """
 
     def __init__(self, runner: VariantRunner, plan: Plan) -> None:
-        self._runner, self._groups = runner, plan.marked_groups
-        self._workers = plan.workers
-        workers = range(plan.workers if self._groups else 0)
-        self.clears = [marks_cleared(worker, kind) for worker in workers for kind in KINDS]
+        self._runner, self._marked = runner, plan.marked
+        self._deferred = {group.name for group in plan.marked_groups if group.deferred}
+        self._boards = [
+            (place, kind) for kind in KINDS for place, own in plan.marked.items() if own.of(kind)
+        ]
+        self.clears = [marks_cleared(place, kind) for place, kind in self._boards]
         self._done = Done()
         self._is_exact = True
 
@@ -72,24 +74,33 @@ class StepMarks:
         yield
         self._done, self._is_exact = Done(steps + step, parts + moved), True
 
-    def read(self, worker: int, done: Done) -> Marks:
-        """What a worker has marked since then.
+    def read(self, place: int, done: Done) -> Marks:
+        """What a worker, or the server at a place, has marked since then.
 
         Raises:
-            tf.errors.OpError: the worker cannot be asked.
+            tf.errors.OpError: it cannot be asked.
         """
-        if not self._groups:
-            return Marks()
-        tensors = [marks_read(worker, kind) for kind in ("ready", "arrived")]
-        ready, arrived = self._runner.compile(tensors, [], {})()
+        kinds, is_server = [kind for at, kind in self._boards if at == place], place < 0
+        if not kinds:
+            return Marks(is_server=is_server)
+        counts = self._runner.compile([marks_read(place, kind) for kind in kinds], [], {})()
+        found = {
+            kind: frozenset(
+                name
+                for name, number in zip(self._marked[place].of(kind), own, strict=True)
+                if number > self._wanted(kind, name, done)
+            )
+            for kind, own in zip(kinds, counts, strict=True)
+        }
         return Marks(
-            frozenset(g.name for g, n in zip(self._groups, ready, strict=True) if n > done.steps),
-            frozenset(
-                group.name
-                for group, number in zip(self._groups, arrived, strict=True)
-                if number > (done.parts if group.deferred else done.steps)
-            ),
+            found.get("ready", frozenset()),
+            found.get("arrived", frozenset()),
+            is_server=is_server,
         )
+
+    def _wanted(self, kind: Mark, name: str, done: Done) -> int:
+        """How often something should have been marked."""
+        return done.parts if kind == "arrived" and name in self._deferred else done.steps
 
     def are_complete(self, options: CallOptions) -> bool:
         """Whether each group was marked in every step so far; of deferred ones, in moved parts.
@@ -102,15 +113,14 @@ class StepMarks:
         Raises:
             tf.errors.OpError: a worker cannot be asked.
         """
-        if not (self._groups and self._is_exact):
+        if not (self._boards and self._is_exact):
             return True
-        tensors = [marks_read(worker, kind) for kind in KINDS for worker in range(self._workers)]
+        tensors = [marks_read(place, kind) for place, kind in self._boards]
         counts = self._runner.run(tensors, [], {}, "reading marks", options)
-        steps, parts = self._done.steps, self._done.parts
-        arrived = [parts if group.deferred else steps for group in self._groups]
-        wanted = {"ready": [steps] * len(self._groups), "arrived": arrived}
-        kinds = [kind for kind in KINDS for _ in range(self._workers)]
-        return all(list(own) == wanted[kind] for kind, own in zip(kinds, counts, strict=True))
+        return all(
+            list(own) == [self._wanted(kind, n, self._done) for n in self._marked[place].of(kind)]
+            for (place, kind), own in zip(self._boards, counts, strict=True)
+        )
 
     def _clear(self, options: CallOptions) -> None:
         if self.clears:
