@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import FunctionType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from caramel.core.errors import MissingFactError
 
 Analyzer = Callable[..., Any]
 Fact = TypeVar("Fact")
+Signature = tuple[Mapping[str, type], type]
 
 
 class Analysis:
@@ -68,8 +71,20 @@ class Analysis:
         return analyzer(**arguments)
 
 
-def signature_of(analyzer: Analyzer) -> tuple[dict[str, type], type]:
+_signatures: WeakKeyDictionary[Analyzer, Signature] = WeakKeyDictionary()
+
+
+def signature_of(analyzer: Analyzer) -> Signature:
     """The facts that an analyzer takes, by parameter name, and the fact it gives."""
+    if not isinstance(analyzer, FunctionType):  # others need not be hashable
+        return _read_signature(analyzer)
+    if analyzer not in _signatures:
+        # Annotations are text, which is compiled each time that it is asked for.
+        _signatures[analyzer] = _read_signature(analyzer)
+    return _signatures[analyzer]
+
+
+def _read_signature(analyzer: Analyzer) -> Signature:
     name = getattr(analyzer, "__name__", repr(analyzer))
     hints = typing.get_type_hints(analyzer)
     parameters = inspect.signature(analyzer).parameters
