@@ -16,6 +16,7 @@ from tests.support.control_flow import (
     NUMBER,
     network,
     on_a_task_of_its_own,
+    plain_network,
     with_a_table,
 )
 from tests.support.graphs import sent_traffic, traced_step
@@ -35,7 +36,7 @@ from tests.support.networks import (
 @pytest.mark.parametrize(("model", "v2"), CASES)
 def test_trains_as_on_one_device(model, v2, control_flow):
     control_flow(v2)
-    assert_equals_one_device(network(model), workers=3 if v2 else 2)
+    assert_equals_one_device(plain_network(model), workers=3 if v2 else 2)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_trains_as_on_one_device(model, v2, control_flow):
 )
 def test_stays_on_the_replicas_task(model, v2, control_flow):
     control_flow(v2)
-    job = network(model)
+    job = plain_network(model)
     distributed = caramel.ARModel(job.context(), workers=2, check=True)
     trace = traced_step(distributed, job.feed)
     assert not [op for op, _ in trace.sent if not is_added(op)]

@@ -61,7 +61,7 @@ def with_empty_part(number: int = 12) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(("name", "workers"), in_turns(WEIGHTED, (3, 2)))
 def test_a_worker_whose_mask_is_empty_counts_nothing(name, workers):
     feed = with_empty_part()
-    trains_alike(WEIGHTED[name], workers, 12, feed=feed, tolerance=tolerance_of(name))
+    trains_alike(WEIGHTED[name], workers, 12, ADAM, feed=feed, tolerance=tolerance_of(name))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from tests.support.networks import (
     network,
     optimized,
     perceptron,
+    replicas_of,
     run_distributed,
     tf,
     tf1,
@@ -82,7 +83,7 @@ def draws(job: Network, workers: int = 3, steps: int = 3):
     model = caramel.ARModel(job.context(), workers=workers, check=True)
     with model.session() as session:
         found = [session.step(job.feed, "drawn:0") for _ in range(steps)]
-        values = [session.variables(worker=worker) for worker in range(workers)]
+        values = replicas_of(session)
     for name, value in values[0].items():
         for other in values[1:]:
             np.testing.assert_array_equal(value, other[name])

@@ -51,6 +51,16 @@ def model_of(own, workers):
     return caramel.ARModel(context, 2, plan=plan, check=True)
 
 
+@pytest.fixture(autouse=True)
+def fixture_graph_optimizer():
+    """One device runs graphs as users have them run, and not as they are written: what reads a
+    variable and what writes it, of which neither waits for the other, may have another order."""
+    option = "disable_meta_optimizer"
+    tf.config.optimizer.set_experimental_options({option: False})
+    yield
+    tf.config.optimizer.set_experimental_options({option: True})
+
+
 def assert_as_drawn(make, workers, **options):
     own, drawn = job(make, **options), job(make, drawn=True, **options)
     model = model_of(own, workers)

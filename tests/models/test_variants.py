@@ -9,8 +9,7 @@ import caramel
 from caramel.core.errors import PlanError, TrafficError
 from caramel.core.names import TensorRef, kept_flat, read_back, tensor_in_replica
 from caramel.models.plan_choice import OWN
-from tests.support.control_flow import ONE_CASE_EACH
-from tests.support.control_flow import network as network_of
+from tests.support.control_flow import ONE_CASE_EACH, plain_network
 from tests.support.deferring import JOBS, deferred, failing
 from tests.support.embeddings import METHODS, embedding
 from tests.support.networks import (
@@ -91,7 +90,7 @@ def test_batches_of_all_sizes_count_as_they_do():
 @pytest.mark.parametrize(("model", "v2"), ONE_CASE_EACH)
 def test_loops_conditionals_functions_and_tables_are_those_of_each_plan(model, v2, control_flow):
     control_flow(v2)
-    job = network_of(model)
+    job = plain_network(model)
     losses, values = plain_training(job, 2, steps=4)
     plain = caramel.ARModel(job.context(), 2, pattern="shuffle", check=True)
     plain.add_variant(deferred(plain, "last"), "other")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from tests.support.networks import (
@@ -32,6 +34,18 @@ def network(model, *, extra=lambda loss: (), make_optimizer=None) -> Network:
                 loss, make_optimizer or (lambda step: tf1.train.MomentumOptimizer(0.1, 0.9))
             )
     return Network(graph, train_op, loss, feed, raw)
+
+
+def plain_network(model) -> Network:
+    """The same with nothing extra, built once for each version of control flow."""
+    return _built_once(model, tf1.control_flow_v2_enabled())
+
+
+@functools.cache
+def _built_once(model, _: bool) -> Network:
+    job = network(model)
+    job.graph.finalize()
+    return job
 
 
 def output(hidden):

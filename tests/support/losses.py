@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -54,12 +56,22 @@ def batch_feed(number: int, seed: int = 0) -> dict[str, np.ndarray]:
 def loss_network(
     loss: Loss, optimizer: Any = None, *, number: int = 12, feed: Mapping[str, Any] | None = None
 ) -> Network:
+    job = _built_once(loss, optimizer or _momentum)
+    return dataclasses.replace(job, feed=feed or batch_feed(number))
+
+
+@functools.cache
+def _built_once(loss: Loss, optimizer: Any) -> Network:
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
         made = loss(Batch())
-        make = optimizer or (lambda step: tf1.train.MomentumOptimizer(0.05, 0.9))
-        train_op, raw = optimized(made, make)
-    return Network(graph, train_op, made, feed or batch_feed(number), raw)
+        train_op, raw = optimized(made, optimizer)
+    graph.finalize()
+    return Network(graph, train_op, made, raw=raw)
+
+
+def _momentum(step: Any) -> Any:
+    return tf1.train.MomentumOptimizer(0.05, 0.9)
 
 
 def _in_float64(loss: Any) -> Any:
