@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
 
 from caramel.cluster.grpc_tuning import whole_messages
+from tests.support import forking
 
 VARIABLE = "GRPC_EXPERIMENTS"
 
@@ -53,7 +53,7 @@ print(max(seen))
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks at its sockets in /proc")
 def test_a_socket_wakes_its_process_only_when_much_has_come():
     environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    finished = subprocess.run(
+    finished = forking.run(
         [sys.executable, "-c", SEND],
         env=environ,
         capture_output=True,

@@ -19,6 +19,7 @@ import pytest
 from caramel.cluster import processes
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.processes import ProcessGroup, describe_exit, free_ports, parent_has_gone
+from tests.support import forking
 from tests.support.processes import WORKER, is_running, started, wait_for
 
 pytestmark = pytest.mark.processes
@@ -402,7 +403,7 @@ def test_embedded_servers_form_one_cluster_and_are_started_once():
             with tf.compat.v1.Session(servers.target) as session:
                 print(len(servers.addresses), session.run(seven))
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
+    result = forking.run(python(code), capture_output=True, text=True, timeout=100)
     assert result.stdout == "2 7.0\n", result.stderr
 
 
@@ -421,7 +422,7 @@ def test_embedded_parameter_servers_belong_to_the_cluster_of_the_workers():
             with tf.compat.v1.Session(servers.target) as session:
                 print(len(servers.addresses), session.run(seven))
     """
-    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
+    result = forking.run(python(code), capture_output=True, text=True, timeout=100)
     assert result.stdout == "3 7.0\n", result.stderr
 
 
