@@ -131,9 +131,11 @@ def foreign_private_names(tree: ast.AST, own: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
             yield ast.unparse(node)
-        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "tf.python":
-            yield "tf.python"
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr"):
+        elif isinstance(node, ast.Attribute) and node.attr == "python":
+            yield from {"tf.python"} & {ast.unparse(node)}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if node.func.id not in ("getattr", "setattr"):
+                continue
             name = node.args[1]
             if isinstance(name, ast.Constant) and is_private(name.value) and name.value not in own:
                 yield ast.unparse(node)

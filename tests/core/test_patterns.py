@@ -54,7 +54,7 @@ def carried_out(plan: Schedule, values: np.ndarray, sizes: tuple[int, ...]) -> n
 @pytest.mark.parametrize("workers", WORKERS)
 def test_every_worker_ends_with_the_sum(workers, pattern):
     random = np.random.RandomState(workers)
-    for depth in range(1, 9) if workers < 6 else (1, 3, 8):
+    for depth in (1, 2, 3, 5, 8) if workers < 6 else (1, 3, 8):
         for elements in (0, 1, 7, workers - 1, 200):
             values = random.randint(-1000, 1000, (workers, elements))
             plan = schedule(pattern, workers, depth=depth, shift=depth)

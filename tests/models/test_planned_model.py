@@ -69,8 +69,9 @@ def test_all_combinations_of_optimizations_give_the_same_bits(workers, first):
     assert deferring >= 2
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_every_optimizer_with_everything_on_trains_as_one_device(optimizer):
+@pytest.mark.parametrize("optimizer", ["momentum", "adam", "ftrl", "piecewise"])
+def test_with_everything_on_training_is_that_of_one_device(optimizer):
+    """Of every optimizer follows the same: the next test, and `test_exactness`."""
     job = network(optimizer, model=wide)
     model = model_of(job.context(), 2, pattern="auto")
     initial, losses, values = train(model, job.feed)

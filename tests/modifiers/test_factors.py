@@ -334,7 +334,7 @@ def fixture_unlike():
 @pytest.fixture(name="unlike_plans", scope="module")
 def fixture_unlike_plans(unlike):
     """A job and its context, and the plain plan and that with factors of these workers."""
-    job = network("momentum", model=deep, dtype=tf.float32, number=4000)
+    job = network("momentum", model=deep, dtype=tf.float32, number=1000)
     context = job.context()
     plain = caramel.ARModel(context, unlike, pattern="shuffle").plan
     return job, context, plain, by_factors(plain)

@@ -128,6 +128,7 @@ def test_in_the_end_the_best_is_changed_in_every_way(monkeypatch):
         return improved(own, start, thoroughly=thoroughly)
 
     monkeypatch.setattr(Improver, "improved", noted)
-    search(outlook_of([MB, MB, 4 * MB], [0.02] * 3, rate=60 * MB), [])
+    outlook = outlook_of([MB, MB, 4 * MB], [0.02] * 3, rate=60 * MB)
+    search(outlook, [], options=Options(budget_tasks=40_000))
     assert kinds == sorted(kinds)
     assert kinds[-1]

@@ -57,7 +57,8 @@ def fixture_one_layer():
     return explained(free_outlook([4000], [1.0]))
 
 
-def test_a_group_that_nobody_has_planned_says_so_and_no_other():
+def test_a_group_that_nobody_has_planned_says_so_and_no_other(monkeypatch):
+    monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=200))
     outlook = free_outlook([4000, 4000], [1.0, 1.0])
     assert {g.reason for g in explained(outlook).groups} == {_UNPLANNED}
     first, other = outlook.plain.decision.groups

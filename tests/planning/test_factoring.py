@@ -40,7 +40,7 @@ from tests.support.search_jobs import MB, layered, plain_of
 from tests.support.simulations import hosts
 
 RATE = 100 * MB
-OPTIONS = Options(budget_tasks=20_000)
+OPTIONS = Options(budget_tasks=8_000)
 
 
 def anything(parameters):
@@ -120,7 +120,7 @@ def test_as_many_are_factored_as_make_the_step_the_shortest(workers, rate):
         return search(own, [], deferrable=anything, options=OPTIONS).best.step_s
 
     least_s = min(best_s(tuple(order[:count])) for count in range(len(order) + 1))
-    found, _ = factored(outlook, anything, dataclasses.replace(OPTIONS, budget_tasks=160_000))
+    found, _ = factored(outlook, anything, dataclasses.replace(OPTIONS, budget_tasks=64_000))
     assert best_s(tuple(sorted(chosen(found), key=order.index))) <= 1.02 * least_s
 
 
