@@ -97,7 +97,7 @@ def test_a_step_whose_feed_cannot_be_sent_is_not_done_and_the_one_before_is(
 def test_a_traced_step_whose_trace_cannot_be_read_counts(job, monkeypatch):
     with model_of(job, EVERY).session(trials=None) as session:
         initial = session.variables()
-        session.step(job.feed)
+        session.trace(1, job.feed)  # the first one in a process looks at labels
         with monkeypatch.context() as patch:
             patch.setattr(c_api, "_bytes_of", none_is_recorded)
             with pytest.raises(ValueError, match="cannot be read"):
