@@ -87,8 +87,8 @@ def test_parameters_do_not_depend_on_the_size_of_images(name):
 
 
 def test_a_job_says_what_to_feed():
-    job = networks.build("resnet_v1_50", batch=3, image=16)
-    assert job.inputs == {"examples:0": (3, 16, 16, 3), "labels:0": (3,)}
+    job = networks.build("vgg_16", batch=3, image=32)
+    assert job.inputs == {"examples:0": (3, 32, 32, 3), "labels:0": (3,)}
     feed = job.feed(seed=1)
     assert {name: value.shape for name, value in feed.items()} == job.inputs
     assert feed["examples:0"].dtype == np.float32
