@@ -77,6 +77,7 @@ def descended(improver, family):
     return improver.improved(family.best(_start_s)[0][1], thoroughly=True)
 
 
+@pytest.mark.slow
 def test_kicks_find_what_no_single_change_does():
     """In three of the first ten of such jobs; here are two of these, and one of the others."""
     gains = []
@@ -90,6 +91,7 @@ def test_kicks_find_what_no_single_change_does():
     assert sum(gain > 1e-3 for gain in gains) >= 2
 
 
+@pytest.mark.slow
 def test_a_search_ends_with_kicks_of_the_best(monkeypatch):
     outlook, options = irregular(1), Options(budget_tasks=150_000)
     with_kicks = search(outlook, [], options=options).best.step_s

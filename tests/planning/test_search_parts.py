@@ -43,6 +43,7 @@ def test_a_plan_with_parts_that_is_given_is_a_start_like_others(dominated):
     assert found.best.step_s <= best.step_s * 1.005
 
 
+@pytest.mark.slow
 def test_few_alike_layers_are_not_split_into_more_parts_than_help():
     outlook = outlook_of([4 * MB] * 6, [0.01] * 6, rate=129 * MB)
     with_messages = hardware_of(outlook.network, TimingTable({}))

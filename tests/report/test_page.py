@@ -161,6 +161,7 @@ def test_a_page_of_one_worker_without_groups_is_whole():
     assert "<h2>What would help</h2>" not in page
 
 
+@pytest.mark.slow
 def test_sixteen_workers_and_three_hundred_groups_fit_into_five_megabytes():
     large = trained(many_groups(resnet(16), 6))
     assert len(large.groups) == 324

@@ -80,6 +80,7 @@ def test_blocks_too_narrow_to_be_seen_are_drawn_with_what_follows():
     ]
 
 
+@pytest.mark.slow
 def test_a_large_timeline_is_drawn_coarser_so_that_the_picture_stays_small():
     large = trained(many_groups(resnet(16), 6))
     assert len(large.predicted.spans) > 20_000

@@ -232,6 +232,7 @@ def many(number, workers, longest_s):
     return Timeline(tuple(found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("longest_s", [1e-6, 1e-3, 1.0])
 def test_a_picture_of_fifty_thousand_spans_is_small(longest_s):
     svg = timeline_svg(many(50_000, 8, longest_s))
