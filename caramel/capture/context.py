@@ -10,6 +10,7 @@ import copy
 import dataclasses
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
@@ -33,6 +34,7 @@ from caramel.core.errors import (
 from caramel.core.facts import RawGradient, Reduction, TrainingJob, Variable
 from caramel.core.graph import Op, OpGraph
 from caramel.core.names import JOINED_STEP, TensorRef, control_string, parse_tensor
+from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName, given_steps, told
 from caramel.core.variable_access import state_access
 
@@ -74,6 +76,8 @@ class Context:
         op_graph: the graph as plain data.
         unfetchable: ops of which TensorFlow says that nothing can be fetched: those inside v1
             loops and branches.
+        row_splits: which parameters are split by rows, so that parameter servers have parts of
+            them, and why others are not.
 
     Raises:
         GraphError: the graph cannot be distributed; the subclass and the message say why and what
@@ -113,6 +117,7 @@ class Context:
         )
         definitions = {op.type: op.op_def for op in graph.get_operations()}
         definitions |= _definitions_in_functions(graph, self.graph_def, definitions)
+        self._definitions = definitions
         self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
         pairs = given_steps(train_op, loss, steps)
         train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
@@ -157,6 +162,18 @@ class Context:
         self._check_updates()
         losses = self.op_graph.ancestors([job.loss.op for job in jobs.values()])
         self._check_initialised(in_steps | losses)
+        self.row_splits = RowSplits()
+        self._captured: Context | None = None
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The user's variables, whole."""
+        return self.captured.job.variables
+
+    @property
+    def captured(self) -> Context:
+        """The context as it was before parameters were split by rows."""
+        return self._captured or self
 
     @property
     def steps(self) -> Mapping[StepName, Context]:
@@ -183,6 +200,36 @@ class Context:
                 whole_feeds=job.whole_feeds | feeds,
             )
             for name, job in self._jobs.items()
+        }
+        other.job, *_ = other._jobs.values()
+        return other
+
+    def in_parts(
+        self,
+        splits: RowSplits,
+        graph_def: Any = None,
+        gradients: Mapping[StepName, Sequence[RawGradient]] = MappingProxyType({}),
+    ) -> Context:
+        """A context of the same steps, in which some parameters are several variables.
+
+        Args:
+            splits: which variables are split, and why others are not.
+            graph_def: the graph in which they are, where all of the user's ops have their names;
+                None if none are.
+            gradients: by step, the raw gradients of what is split, whole.
+        """
+        other = copy.copy(self)
+        other.row_splits, other._captured = splits, self.captured
+        if graph_def is None:
+            return other
+        other.graph_def = graph_def
+        known = tf.Graph()
+        functions = {function.signature.name for function in graph_def.library.function}
+        new = {node.op for node in graph_def.node} - functions - set(self._definitions)
+        added = {kind: known.op_def_for_type(kind) for kind in new}
+        other.op_graph = OpGraph.from_graph_def(graph_def, self._definitions | added)
+        other._jobs = {
+            name: _with_parts(job, splits, gradients[name]) for name, job in self._jobs.items()
         }
         other.job, *_ = other._jobs.values()
         return other
@@ -368,6 +415,17 @@ def _with_own_gradients(job: TrainingJob, graph: OpGraph) -> TrainingJob:
     step = graph.ancestors([job.train_op])
     own = [each for each in job.given_gradients if each.values.op in step]
     return dataclasses.replace(job, given_gradients=tuple(own))
+
+
+def _with_parts(
+    job: TrainingJob, splits: RowSplits, gradients: Sequence[RawGradient]
+) -> TrainingJob:
+    """A step that trains the parts of parameters in place of these."""
+    given = [each for each in job.given_gradients if each.parameter not in splits.of]
+    for gradient in gradients:
+        given += splits.of[gradient.parameter].gradients(gradient)
+    variables = tuple(part for variable in job.variables for part in splits.parts(variable))
+    return dataclasses.replace(job, variables=variables, given_gradients=tuple(given))
 
 
 def _by_step(given: Any, steps: Iterable[StepName]) -> Mapping[StepName, Any]:

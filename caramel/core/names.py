@@ -125,6 +125,26 @@ def server_at(place: int) -> int | None:
 # ``evaluation/``. With parameter servers a third one, under ``once/``, has what a step does once.
 
 
+def part_of(name: str, number: int) -> str:
+    """A part of a variable that is split by rows, or what one op of the user's is for it."""
+    return f"{name}/part_{number}"
+
+
+def of_parts(variable: str, *parts: str) -> str:
+    """A node that is added for a variable that is split by rows."""
+    return "/".join((variable, "parts", *parts))
+
+
+def tensor_part(variable: str, tensor: TensorRef, number: int) -> TensorRef:
+    """The rows of a tensor that go with a part of a variable."""
+    return TensorRef(part_of(of_parts(variable, "of", tensor.op, str(tensor.index)), number))
+
+
+def whole_tensor(variable: str, tensor: TensorRef) -> TensorRef:
+    """A tensor put together again from its parts."""
+    return TensorRef(of_parts(variable, "whole", tensor.op, str(tensor.index)))
+
+
 def replica_prefix(worker: int) -> str:
     """The prefix of everything that belongs to the replica on `worker`, or to a server's place."""
     server = server_at(worker)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from caramel.analyzers.whole_feeds import whole_feeds
 from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
 from caramel.core.devices import replica_devices
-from caramel.core.errors import UnsupportedOpError
+from caramel.core.errors import CaramelError, GraphError, UnsupportedOpError
+from caramel.core.facts import GradientFrontier, LossScales, ReplicaState
 from caramel.core.graph import OpGraph
 from caramel.core.op_types import PYTHON_CALLS
 from caramel.core.profile import Profile
+from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName
 from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.models.in_parts import in_parts
 from caramel.models.options import GivenProfile, ModelOptions, by_step
 
 _log = logging.getLogger(__name__)
@@ -102,6 +106,38 @@ def find_facts(context: Context, cluster: Cluster, options: ModelOptions) -> Job
         ProfileError: a profile cannot be read, or is about another job or number of workers.
     """
     context = context.feeding_whole(_told_whole_feeds(context))
+    facts = _facts(context, cluster, options)
+    divided = in_parts(context, {name: each.facts for name, each in facts.steps.items()}, cluster)
+    if not divided.row_splits.splits:
+        return _about(facts, divided)
+    try:
+        found = _facts(divided, cluster, options)
+        _check_alike(facts, found)
+    except CaramelError as error:  # what is whole is always right
+        whole = dict.fromkeys(divided.row_splits.of, str(error)) | divided.row_splits.reasons
+        return _about(facts, context.in_parts(RowSplits(reasons=whole)))
+    return found
+
+
+def _about(facts: JobFacts, context: Context) -> JobFacts:
+    """The same facts, of a job whose context says something more."""
+    own = context.steps
+    steps = {n: dataclasses.replace(step, context=own[n]) for n, step in facts.steps.items()}
+    return dataclasses.replace(facts, context=context, steps=steps)
+
+
+def _check_alike(facts: JobFacts, found: JobFacts) -> None:
+    """Raise unless as much is known of a job whose parameters are split as of the job itself."""
+    for name, step in facts.steps.items():
+        own = found.steps[name]
+        own.get(GradientFrontier)
+        if own.get(LossScales) != step.get(LossScales):
+            raise GraphError("how the loss counts would not be known if it were split")
+        if own.get(ReplicaState).local != step.get(ReplicaState).local:
+            raise GraphError("what workers have themselves would be another if it were split")
+
+
+def _facts(context: Context, cluster: Cluster, options: ModelOptions) -> JobFacts:
     devices = replica_devices(cluster.devices, options.device_list)
     _refuse_remote_python(context.op_graph, cluster)
     own = context.steps
@@ -127,7 +163,7 @@ def _measured(
     if profile is None or (workers == 1 and not cluster.servers):
         return ()
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    timing = known.timing_of(graph_hash(context.graph_def))
+    timing = known.timing_of(graph_hash(context.captured.graph_def))
     if workers == 1:  # its link is as fast as that of one among several
         return (timing, *known.networks[:1], known.calibration)
     return (timing, known.network(workers), known.calibration)

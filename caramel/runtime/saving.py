@@ -38,7 +38,7 @@ def save_variables(
             "returns that of a tensor"
         )
     running.settle()
-    saved = [variable for variable in running.job.plan.job.variables if variable.saved]
+    saved = [variable for variable in running.job.context.variables if variable.saved]
     if not saved:
         raise CheckpointError("the graph has no global variables to save")
     values = dict(running.state.values(saved))
@@ -61,7 +61,7 @@ def restore_variables(
         The names of the variables that it lacks.
     """
     _check_path(path)
-    saved = [variable for variable in running.job.plan.job.variables if variable.saved]
+    saved = [variable for variable in running.job.context.variables if variable.saved]
     if not saved:
         raise CheckpointError("the graph has no global variables to restore")
     found = read_checkpoint(path, saved, partial=partial)

@@ -281,7 +281,7 @@ class Session:
         if worker is not None and not (isinstance(worker, Integral) and 0 <= worker < plan.workers):
             raise FeedError(f"there is no worker {worker!r}; they are 0 to {plan.workers - 1}")
         running.settle()
-        return dict(running.state.values(plan.job.variables, worker))
+        return dict(running.state.values(running.job.context.variables, worker))
 
     @in_turn
     def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:

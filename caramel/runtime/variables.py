@@ -77,23 +77,33 @@ class SharedState:
     def values(
         self, variables: Sequence[Variable], worker: int | None = None
     ) -> Iterator[tuple[str, np.ndarray]]:
-        """Names and values of variables: of one worker, or of all (`variable_ops.is_merged`)."""
+        """Names and values of variables: of one worker, or of all (`variable_ops.is_merged`).
+
+        The user's, of which servers may have parts.
+        """
+        splits = self._job.context.row_splits
         for chunk in _chunks(variables):
-            tensors = []
-            for variable in chunk:
-                if worker is not None:
-                    tensors.append(variable_ops.value_on(self._plan, worker, variable))
-                elif variable_ops.is_merged(variable, self._plan):
-                    tensors.append(variable_ops.merged_value(variable))
-                else:
-                    tensors.append(variable_ops.value_on(self._plan, 0, variable))
-            values = self._runner.run(tensors, [], {}, "reading variables")
-            yield from zip((variable.name for variable in chunk), values, strict=True)
+            parts = {v.name: splits.parts(v) for v in chunk}
+            tensors = [self._value(part, worker) for own in parts.values() for part in own]
+            values = iter(self._runner.run(tensors, [], {}, "reading variables"))
+            for name, several in parts.items():
+                first, *others = [next(values) for _ in several]
+                yield name, np.concatenate([first, *others]) if others else first
+
+    def _value(self, variable: Variable, worker: int | None) -> TensorRef:
+        if worker is not None:
+            return variable_ops.value_on(self._plan, worker, variable)
+        if variable_ops.is_merged(variable, self._plan):
+            return variable_ops.merged_value(variable)
+        return variable_ops.value_on(self._plan, 0, variable)
 
     def assign(self, variables: Sequence[Variable], values: Mapping[str, np.ndarray]) -> None:
-        """Give variables new values, on all workers."""
+        """Give the user's variables new values, on all workers and servers."""
+        splits = self._job.context.row_splits
+        own = {p.name: rows for v in variables for p, rows in splits.slices(v, values[v.name])}
+        variables = [part for v in variables for part in splits.parts(v)]
         for chunk in _chunks(variables):
-            fed = {variable_ops.restored_value(v): values[v.name] for v in chunk}
+            fed = {variable_ops.restored_value(v): own[v.name] for v in chunk}
             targets = [variable_ops.restore_op(variable) for variable in chunk]
             self._runner.run([], targets, fed, "restoring variables")
         self.broadcast(variables)

@@ -85,5 +85,9 @@ def _fetch(job: Job, given: Any) -> Fetch:
     )
     is_run = is_operation or (index is None and isinstance(given, str))
     tensor = None if is_run else TensorRef(op, index or 0)
+    # Of a gradient that is aggregated in parts, what these are together.
+    whole = None if tensor is None else job.context.row_splits.aggregated.get(tensor)
+    if whole is not None:
+        op, tensor = whole.op, whole
     check_fetched(job, op, None if op in job.plan.job.variable_of_handle else tensor)
     return Fetch(op, tensor)
