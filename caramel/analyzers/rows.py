@@ -68,6 +68,10 @@ _ROWS = frozenset({"ResourceGather"})
 _READS = frozenset({"ReadVariableOp", "VarIsInitializedOp", "VariableShape"})
 """Ops that take the handle of a variable, and can be given those of its parts."""
 
+# What is made of a sparse gradient: rows, their numbers in the parameter, their numbers among
+# unique ones, and how many there are.
+_VALUES, _NUMBERS, _SEGMENTS, _COUNT = "values", "numbers", "segments", "count"
+
 
 class _WholeError(Exception):
     """A parameter cannot be split; says why."""
@@ -124,6 +128,7 @@ class _Search:
         variable: the parameter.
         variables: what is split, by the op of its handle.
         copied: ops of which each part gets its own.
+        by_row: those of them that work on the rows of a sparse gradient.
     """
 
     graph: OpGraph
@@ -132,6 +137,7 @@ class _Search:
     variable: Variable
     variables: dict[str, Variable] = field(default_factory=dict)
     copied: set[str] = field(default_factory=set)
+    by_row: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         job = self.steps[0][0]
@@ -146,9 +152,7 @@ class _Search:
             for tensor in cut.gradient.tensors
         }
         self._gradients = {t for cut in self._cuts for t in cut.gradient.tensors}
-        self._row_numbers = {c.gradient.indices for c in self._cuts} - {None}
         self._shared: set[str] = set()
-        self._by_row: dict[TensorRef, str] = {}  # what is made of sparse gradients
 
     def split(self, rows: tuple[int, ...]) -> RowSplit:
         """How the parameter is split.
@@ -174,6 +178,7 @@ class _Search:
             rows,
             tuple(name for name in self.graph.topological_order() if name in self.copied),
             tuple(self._cuts),
+            frozenset(self.by_row),
         )
         self._refuse_taken_names(split)
         return split
@@ -301,7 +306,64 @@ class _Search:
 
     def _follow_rows(self, cut: Cut) -> None:
         """What is made of the rows of a sparse gradient, up to where they are applied."""
-        raise _WholeError("its gradient is sparse")
+        found: dict[TensorRef, str] = {cut.gradient.values: _VALUES}
+        if cut.gradient.indices is not None:
+            found[cut.gradient.indices] = _NUMBERS
+        raw = frozenset(found)
+        for name in self.graph.topological_order():
+            op = self.graph[name]
+            own = [
+                found[t] if t in found and (t not in raw or name in cut.consumers) else ""
+                for t in op.inputs
+            ]
+            if name not in self._step or not any(own):
+                continue
+            self.copied.add(name)
+            self.by_row.add(name)
+            if self._is_row_update(op):
+                self._update_rows(op, own)
+                continue
+            for index, role in enumerate(self._roles(op, own)):
+                found[TensorRef(name, index)] = role
+
+    def _update_rows(self, op: Op, roles: Sequence[str]) -> None:
+        """An op that writes rows of what is split."""
+        for tensor, role in zip(op.inputs, roles, strict=True):
+            if self.graph[tensor.op].kind == op_types.VARIABLE:
+                self._add_handle(tensor.op, op)
+            elif not role and self.graph.spec(tensor).shape != ():
+                raise _WholeError(f"'{op.name}' ({op.kind}) reads more than its gradient")
+        if _VALUES not in roles or _NUMBERS not in roles:
+            raise _WholeError(f"'{op.name}' ({op.kind}) updates other rows than its gradient's")
+
+    def _roles(self, op: Op, roles: Sequence[str]) -> Sequence[str]:
+        """What an op puts out that reads rows of a gradient."""
+        known = {role for role in roles if role}
+        match op.kind:
+            case "Identity" | "Cast" | "CheckNumerics" | "StopGradient":
+                return (roles[0],)
+            case "Shape":
+                return (_COUNT,)
+            case "StridedSlice" if known == {_COUNT} and not any(roles[1:]):
+                return (_COUNT,)
+            case "Unique" if known == {_NUMBERS}:
+                return (_NUMBERS, _SEGMENTS)
+            case "UnsortedSegmentSum" if tuple(roles) == (_VALUES, _SEGMENTS, _COUNT):
+                return (_VALUES,)
+            case "ResourceGather" if tuple(roles) == ("", _NUMBERS):
+                if not op.attributes.get("batch_dims", 0):
+                    self._add_handle(op.inputs[0].op, op)
+                    return (_VALUES,)
+            case kind if kind in _ELEMENTWISE and known == {_VALUES}:
+                others = [t for t, role in zip(op.inputs, roles, strict=True) if not role]
+                if not any(self._may_have_rows(tensor) for tensor in others):
+                    return (_VALUES,)
+        raise _WholeError(f"'{op.name}' ({op.kind}) reads all of its gradient")
+
+    def _may_have_rows(self, tensor: TensorRef) -> bool:
+        """Whether a tensor may have a row for each one of a sparse gradient."""
+        shape, whole = self.graph.spec(tensor).shape, self.variable.spec.shape or ()
+        return shape is None or (len(shape) >= len(whole) and shape[0] != 1)
 
     # At last
 

@@ -26,12 +26,14 @@ class RowSplit:
         rows: how many rows each part has, in their order.
         copied: ops of which there is one for each part: updates, and what they are computed from.
         cuts: the raw gradients of the parameter in all steps, and what reads them aggregated.
+        by_row: those of the copied ops that work on the rows of a sparse gradient.
     """
 
     variables: tuple[Variable, ...]
     rows: tuple[int, ...]
     copied: tuple[str, ...] = ()
     cuts: tuple[Cut, ...] = ()
+    by_row: frozenset[str] = frozenset()
 
     @property
     def parameter(self) -> Variable:
@@ -72,9 +74,12 @@ class RowSplit:
 
     @cached_property
     def aggregated(self) -> Mapping[TensorRef, TensorRef]:
-        """Where the aggregated value of each raw gradient is, whole."""
-        name = self.parameter.name
-        return {t: whole_tensor(name, t) for cut in self.cuts for t in cut.gradient.tensors}
+        """Where the aggregated value of each dense raw gradient is, whole.
+
+        What read rows of a sparse one could tell whether rows of equal number were added up.
+        """
+        name, gradients = self.parameter.name, [cut.gradient for cut in self.cuts]
+        return {g.values: whole_tensor(name, g.values) for g in gradients if g.indices is None}
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ class RowSplits:
 
     @cached_property
     def aggregated(self) -> Mapping[TensorRef, TensorRef]:
-        """Where the aggregated value of each raw gradient is that is split, whole."""
+        """Where the aggregated value of each dense raw gradient is that is split, whole."""
         return {t: w for split in self.splits for t, w in split.aggregated.items()}
 
     def parts(self, variable: Variable) -> tuple[Variable, ...]:

@@ -22,7 +22,6 @@ from caramel.core.names import (
     parse_input,
     part_of,
     tensor_part,
-    whole_tensor,
 )
 from caramel.core.row_split import RowSplit
 from caramel.modifiers.graph_writer import (
@@ -78,7 +77,10 @@ class _Split:
     def write(self) -> None:
         """All of it."""
         for cut in self._split.cuts:
-            self._slice(cut.gradient.values)
+            if cut.gradient.indices is None:
+                self._slice(cut.gradient.values)
+            else:
+                self._sort_rows(cut.gradient.values, cut.gradient.indices)
         readers = {name for handle in self._handles for name in self._graph.consumers[handle]}
         for name in self._split.copied:
             self._copy(self._nodes[name])
@@ -124,6 +126,8 @@ class _Split:
             case "VariableShape":
                 dtype = "int64" if op.outputs[0].dtype == "int64" else "int32"
                 self._become_constant(node, np.array(self._shape, dtype))
+            case "ResourceGather":
+                self._gather(op, node)
             case _:  # it writes a value: each part gets its rows
                 self._each(node, [handle])
                 self._wait_for_parts(node)
@@ -154,7 +158,9 @@ class _Split:
             own_node.input.extend(inputs)
             for shape in own_node.attr["_output_shapes"].list.shape:
                 sizes = [dimension.size for dimension in shape.dim]
-                if len(sizes) == len(self._shape) and sizes[0] == self._shape[0]:
+                if node.name in self._split.by_row and sizes:
+                    shape.dim[0].size = -1
+                elif len(sizes) == len(self._shape) and sizes[0] == self._shape[0]:
                     shape.dim[0].size = rows
             if not own_node.attr["_output_shapes"].list.shape:
                 del own_node.attr["_output_shapes"]
@@ -219,16 +225,175 @@ class _Split:
                 own.attr[key].CopyFrom(value)
         return own
 
+    # Rows
+
+    def _sort_rows(self, values: TensorRef, indices: TensorRef) -> None:
+        """The rows of a sparse gradient that go with each part, numbered from its first row."""
+        prefix, device = of_parts(self._name, "of", values.op), self._nodes[values.op].device
+        dtype = self._graph.spec(indices).dtype
+        parts = self._parts_of(prefix, indices, dtype, device)
+        for tensor in (values, indices):
+            spec = self._graph.spec(tensor)
+            own = tensor_part(self._name, tensor, 0).op.rpartition("/")[0]
+            sorted_rows = self._sorted(f"{own}/sorted", tensor, parts, spec, device)
+            for number, rows in enumerate(sorted_rows):
+                name = tensor_part(self._name, tensor, number).op
+                if tensor == values:
+                    self._add(name, "Identity", [rows], device, _rows_like(spec), T=spec.dtype)
+                else:
+                    self._own_numbers(name, rows, number, dtype, device)
+
+    def _gather(self, op: Op, node: Any) -> None:
+        """Let each part gather the rows that are its own, and put these into their order."""
+        prefix, device, numbers = of_parts(op.name), node.device, op.inputs[1]
+        dtype, out = self._graph.spec(numbers).dtype, op.outputs[0]
+        flat = self._add(
+            f"{prefix}/flat",
+            "Reshape",
+            [numbers, self._constant(f"{prefix}/flat/shape", np.array([-1], np.int32), device)],
+            device,
+            TensorSpec(dtype, (None,)),
+            T=dtype,
+            Tshape="int32",
+        )
+        parts = self._parts_of(prefix, flat, dtype, device)
+        places, one = self._places(prefix, flat, dtype, device), TensorSpec("int32", (None,))
+        asked = self._sorted(f"{prefix}/asked", flat, parts, TensorSpec(dtype, (None,)), device)
+        ordered = self._sorted(f"{prefix}/places", places, parts, one, device)
+        row = TensorSpec(out.dtype, (None, *self._shape[1:]))
+        gathered = []
+        for number, rows in enumerate(asked):
+            own = self._own_numbers(f"{prefix}/own_{number}", rows, number, dtype, device)
+            part = self._node_like(node, part_of(op.name, number))
+            handle = part_of(op.inputs[0].op, number)
+            controls = [text for text in node.input if text.startswith("^")]
+            part.input.extend([handle, input_string(own), *controls])
+            del part.attr["_output_shapes"]
+            part.attr["_output_shapes"].list.shape.append(static_shape(row).as_proto())
+            gathered.append(TensorRef(part.name))
+        stitched = self._add(
+            f"{prefix}/stitched",
+            "DynamicStitch",
+            [*ordered, *gathered],
+            device,
+            row,
+            N=self._count,
+            T=out.dtype,
+        )
+        self._become(node, "Reshape", [stitched, self._shape_of(prefix, op, device)], out)
+        set_attribute(node, "T", out.dtype)
+        set_attribute(node, "Tshape", "int32")
+
+    def _places(self, prefix: str, flat: TensorRef, dtype: str, device: str) -> TensorRef:
+        """The numbers from 0 on, as many as there are rows."""
+        scalar = TensorSpec("int32", ())
+        count = self._add(f"{prefix}/count", "Size", [flat], device, scalar, T=dtype, out_type="int32")
+        zero, one = (
+            self._constant(f"{prefix}/{n}", np.array(n, np.int32), device) for n in (0, 1)
+        )
+        places = TensorSpec("int32", (None,))
+        return self._add(
+            f"{prefix}/range", "Range", [zero, count, one], device, places, Tidx="int32"
+        )
+
+    def _shape_of(self, prefix: str, op: Op, device: str) -> TensorRef:
+        """The shape of gathered rows: that of their numbers, and that of a row."""
+        numbers = self._graph.spec(op.inputs[1])
+        rank = None if numbers.shape is None else len(numbers.shape)
+        outer = self._add(
+            f"{prefix}/shape",
+            "Shape",
+            [op.inputs[1]],
+            device,
+            TensorSpec("int32", (rank,)),
+            T=numbers.dtype,
+            out_type="int32",
+        )
+        row = self._constant(f"{prefix}/row", np.array(self._shape[1:], np.int32), device)
+        axis = self._constant(f"{prefix}/axis", np.array(0, np.int32), device)
+        whole = TensorSpec("int32", (None if rank is None else rank + len(self._shape) - 1,))
+        return self._add(
+            f"{prefix}/whole",
+            "ConcatV2",
+            [outer, row, axis],
+            device,
+            whole,
+            N=2,
+            T="int32",
+            Tidx="int32",
+        )
+
+    def _parts_of(self, prefix: str, numbers: TensorRef, dtype: str, device: str) -> TensorRef:
+        """The part that has each row: the number of parts that begin later, at the row or before."""
+        spec = TensorSpec("int32", (None,))
+        found = None
+        for number, start in enumerate(self._split.starts[1:], start=1):
+            name = f"{prefix}/in_{number}"
+            first = self._constant(f"{name}/start", np.array(start, dtype), device)
+            is_behind = self._add(
+                f"{name}/behind",
+                "GreaterEqual",
+                [numbers, first],
+                device,
+                TensorSpec("bool", (None,)),
+                T=dtype,
+            )
+            one = self._add(name, "Cast", [is_behind], device, spec, SrcT="bool", DstT="int32")
+            if found is not None:
+                one = self._add(f"{name}/sum", "AddV2", [found, one], device, spec, T="int32")
+            found = one
+        assert found is not None, "there are several parts"
+        return found
+
+    def _sorted(
+        self, name: str, tensor: TensorRef, parts: TensorRef, spec: TensorSpec, device: str
+    ) -> list[TensorRef]:
+        """The rows of a tensor that go with each part, in their order."""
+        rows = _rows_like(spec)
+        self._writer.add(
+            name,
+            "DynamicPartition",
+            [tensor, parts],
+            device=device,
+            outputs=[rows] * self._count,
+            num_partitions=self._count,
+            T=spec.dtype,
+        )
+        return [TensorRef(name, number) for number in range(self._count)]
+
+    def _own_numbers(
+        self, name: str, rows: TensorRef, number: int, dtype: str, device: str
+    ) -> TensorRef:
+        """Numbers of rows of the whole, as those of a part."""
+        start = np.array(self._split.starts[number], dtype)
+        first = self._constant(f"{name}/start", start, device)
+        return self._add(name, "Sub", [rows, first], device, TensorSpec(dtype, (None,)), T=dtype)
+
+    def _constant(self, name: str, value: np.ndarray, device: str) -> TensorRef:
+        return self._writer.constant(name, value, device=device)
+
+    def _add(
+        self,
+        name: str,
+        kind: str,
+        inputs: Sequence[TensorRef],
+        device: str,
+        output: TensorSpec,
+        **attributes: Any,
+    ) -> TensorRef:
+        """Add a node with one output."""
+        return self._writer.add(name, kind, inputs, device=device, outputs=[output], **attributes)
+
     # What there is of the whole
 
     def _read_aggregated(self) -> None:
         """Let what reads a gradient, but for updates, read the aggregated parts put together."""
-        wholes = {tensor: whole_tensor(self._name, tensor) for tensor in self._gradients}
+        wholes = self._split.aggregated
         for tensor, whole in wholes.items():
             parts = [tensor_part(self._name, tensor, number) for number in range(self._count)]
-            device = self._nodes[tensor.op].device
+            spec, device = self._graph.spec(tensor), self._nodes[tensor.op].device
             self._writer.add(whole.op, "NoOp", device=device)
-            self._concatenate(self._writer.last, parts, self._graph.spec(tensor))
+            self._concatenate(self._writer.last, parts, spec)
         for name in {name for _, name in self._consumed}:
             own = {t: w for t, w in wholes.items() if (t, name) in self._consumed}
             read_instead(self._nodes[name], own)
@@ -278,3 +443,8 @@ class _Split:
         node.attr.clear()
         node.input.extend([*map(input_string, inputs), *controls])
         node.attr["_output_shapes"].list.shape.append(static_shape(spec).as_proto())
+
+
+def _rows_like(spec: TensorSpec) -> TensorSpec:
+    """Some rows of a tensor."""
+    return TensorSpec(spec.dtype, (None, *(spec.shape or (None,))[1:]))
