@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from caramel.core import op_types
 from caramel.core.facts import Cut, RawGradient, StateAccess, TrainingJob, Variable
-from caramel.core.graph import Op, OpGraph, is_integer
+from caramel.core.graph import Op, OpGraph
 from caramel.core.names import TensorRef, part_of
 from caramel.core.row_split import RowSplit, RowSplits
 
@@ -144,7 +144,9 @@ class _Search:
         self._known = {v.handle: v for v in job.variables}
         self._step = self.graph.ancestors(own.train_op for own, _ in self.steps)
         self._all_cuts = [cut for _, cuts in self.steps for cut in cuts]
-        self._cuts = _joined(c for c in self._all_cuts if c.gradient.parameter == self.variable.name)
+        self._cuts = _joined(
+            c for c in self._all_cuts if c.gradient.parameter == self.variable.name
+        )
         self._of_others = {
             tensor
             for cut in self._all_cuts

@@ -28,6 +28,7 @@ made. Nothing here computes a plan or runs anything.
 `plan`            the plan: everything that will happen in the distributed job, as pure data
 `planned_job`     what a plan is for: a training step, its raw gradients, and the workers that do it
 `profile`         a profile: measured facts in a file, so that planning needs to run nothing
+`row_split`       parameters that are split by rows, so that several servers have a part of each
 `timeline`        a timeline: what each worker did when, as a simulator predicts it or a trace shows
                   it
 `train_steps`     the training steps that a user gives for one job: one, or several by name

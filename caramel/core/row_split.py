@@ -1,4 +1,4 @@
-"""Parameters that are split by rows, so that several parameter servers have a part of each.
+"""Parameters that are split by rows, so that several servers have a part of each.
 
 A part is a parameter by itself. What belongs to a parameter element by element (its slots) is split
 in the same way.

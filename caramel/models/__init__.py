@@ -10,6 +10,7 @@ kind takes other options and reuses them.
 `facts`             the first stage: what is known of the job, its workers, and each of its steps
 `facts_from_traces` what traced steps of a distributed job tell: times of ops, rate and latency of
                     the network
+`in_parts`          which parameters are split over parameter servers, and the job in which they are
 `joint_facts`       what is known of a step that is done together with fetches that write
 `model`             what all models have in common: facts, plan, graph and session, made one from
                     the other

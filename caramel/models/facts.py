@@ -114,8 +114,9 @@ def find_facts(context: Context, cluster: Cluster, options: ModelOptions) -> Job
         found = _facts(divided, cluster, options)
         _check_alike(facts, found)
     except CaramelError as error:  # what is whole is always right
-        whole = dict.fromkeys(divided.row_splits.of, str(error)) | divided.row_splits.reasons
-        return _about(facts, context.in_parts(RowSplits(reasons=whole)))
+        splits = divided.row_splits
+        reasons = {split.parameter.name: str(error) for split in splits.splits}
+        return _about(facts, context.in_parts(RowSplits(reasons=reasons | dict(splits.reasons))))
     return found
 
 

@@ -120,7 +120,8 @@ class StepModel:
         measured = (measured,) if isinstance(measured, Timeline) else measured
         plan = self.variants.completed(self.plan_of(measured))
         worker, step = self.decision.worker, None
-        order = explain_order(plan, self.decision.source, worker, measured)
+        splits = self.job.context.row_splits
+        order = explain_order(plan, self.decision.source, worker, measured, splits)
         if worker is not None:
             step = explain_step(
                 plan,

@@ -121,6 +121,8 @@ class _Split:
         match op.kind:
             case "ReadVariableOp":
                 self._concatenate(node, self._each(node, [handle]), op.outputs[0])
+            case "VarIsInitializedOp" if not self._graph.consumers[op.name]:
+                node.input[0] = part_of(handle, 0)  # no copy of the graph has it
             case "VarIsInitializedOp":
                 self._all(node, self._each(node, [handle]))
             case "VariableShape":
@@ -177,7 +179,9 @@ class _Split:
         if own != tensor.op:
             return TensorRef(own, tensor.index)
         shape = self._graph.spec(tensor).shape
-        has_rows = shape is not None and len(shape) == len(self._shape) and shape[0] == self._shape[0]
+        has_rows = (
+            shape is not None and len(shape) == len(self._shape) and shape[0] == self._shape[0]
+        )
         if not (always or has_rows):
             return tensor
         self._slice(tensor)
@@ -287,10 +291,10 @@ class _Split:
     def _places(self, prefix: str, flat: TensorRef, dtype: str, device: str) -> TensorRef:
         """The numbers from 0 on, as many as there are rows."""
         scalar = TensorSpec("int32", ())
-        count = self._add(f"{prefix}/count", "Size", [flat], device, scalar, T=dtype, out_type="int32")
-        zero, one = (
-            self._constant(f"{prefix}/{n}", np.array(n, np.int32), device) for n in (0, 1)
+        count = self._add(
+            f"{prefix}/count", "Size", [flat], device, scalar, T=dtype, out_type="int32"
         )
+        zero, one = (self._constant(f"{prefix}/{n}", np.array(n, np.int32), device) for n in (0, 1))
         places = TensorSpec("int32", (None,))
         return self._add(
             f"{prefix}/range", "Range", [zero, count, one], device, places, Tidx="int32"
@@ -324,7 +328,7 @@ class _Split:
         )
 
     def _parts_of(self, prefix: str, numbers: TensorRef, dtype: str, device: str) -> TensorRef:
-        """The part that has each row: the number of parts that begin later, at the row or before."""
+        """The part that has each row: so many others begin at it or before, but for the first."""
         spec = TensorSpec("int32", (None,))
         found = None
         for number, start in enumerate(self._split.starts[1:], start=1):

@@ -8,6 +8,7 @@
 `ownership`       which server has which variables?
 `planner`         who plans steps: in which order do workers receive parameters?
 `received`        a worker's part of a step, as the algorithms for orders see it
+`rows`            which parameters are split by rows over the servers, and into how many rows each?
 `unordered`       in which orders could parameters come that come in any order?
 `served_plan`     the plain plan of a step with parameter servers
 ================= ==================================================================================

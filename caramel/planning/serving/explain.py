@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from caramel.core.devices import task_of
 from caramel.core.orders import Orders
 from caramel.core.plan import Plan
+from caramel.core.row_split import RowSplits
 from caramel.core.timeline import Timeline
 from caramel.planning.ordering.executor import execute
 from caramel.planning.ordering.makespan import resource_loads_s
@@ -81,7 +82,11 @@ class ExplainedOrder:
 
 
 def explain_order(
-    plan: Plan, source: str, worker: WorkerStep | None, measured: Sequence[Timeline] = ()
+    plan: Plan,
+    source: str,
+    worker: WorkerStep | None,
+    measured: Sequence[Timeline] = (),
+    splits: RowSplits | None = None,
 ) -> ExplainedOrder:
     """Explain the order of a plan.
 
@@ -90,6 +95,7 @@ def explain_order(
         source: what its order was made from.
         worker: a worker's step, with times; None if nothing is known of these.
         measured: traced steps of the plan, if there are any.
+        splits: which parameters are split by rows, and why others are not.
 
     Raises:
         ProfileError: no parameter was seen on its way in these.
@@ -117,7 +123,7 @@ def explain_order(
         upper_s,
         lower_s,
         efficiency,
-        tuple(_notes(plan, sizes)),
+        tuple(_notes(plan, splits or RowSplits())),
         observed_orders(plan, measured) if measured else None,
     )
 
@@ -161,16 +167,22 @@ def _times(
     return ends, needed
 
 
-def _notes(plan: Plan, sizes: dict[str, int]) -> Iterator[str]:
-    """What cannot be spread well."""
-    share = sum(sizes.values()) / max(1, len(plan.job.servers))
-    if len(plan.job.servers) > 1:
-        for pull in plan.decision.pulls:
-            size = plan.job.variable_of[pull.variable].spec.bytes or 0
-            if size > share:
-                yield (
-                    f"'{pull.variable}' stays whole: it has {size / 1e6:.1f} MB, more than a "
-                    f"server's share of {share / 1e6:.1f} MB"
-                )
+def _notes(plan: Plan, splits: RowSplits) -> Iterator[str]:
+    """What is split, what cannot be, and of what only rows travel."""
+    server_of, tasks = plan.decision.server_of, [task_of(d) or d for d in plan.job.servers]
+    for split in splits.splits:
+        parts = split.parts(split.parameter)
+        homes = [
+            f"{rows} on {tasks[server_of[part.name]]}"
+            for part, rows in zip(parts, split.rows, strict=True)
+        ]
+        yield f"'{split.parameter.name}' is split by rows: {', '.join(homes)}"
+    sizes = {v.name: v.spec.bytes or 0 for v in plan.job.variables}
+    share = sum(sizes[v.name] for v in plan.job.variables if v.trainable) / len(plan.job.servers)
+    for name, reason in splits.reasons.items():
+        yield (
+            f"'{name}' stays whole, although it has {sizes[name] / 1e6:.1f} MB and a server's "
+            f"share is {share / 1e6:.1f} MB: {reason}"
+        )
     for remote in dict.fromkeys(each.variable for each in plan.consequences.serving.remote):
         yield f"of '{remote}' workers receive only the rows that their batches need"
