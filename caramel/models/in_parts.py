@@ -38,7 +38,7 @@ def in_parts(context: Context, steps: Mapping[StepName, StepFacts], cluster: Clu
     while True:
         rows = rows_of_parts(parameters, servers, divisible)
         found = row_splits(context.op_graph, known, first.get(StateAccess), rows)
-        reasons |= {name: "its rows are too large" for name in divisible if name not in rows}
+        reasons |= {name: "its rows cannot be dealt out better" for name in divisible if name not in rows}
         reasons |= found.reasons
         if rows.keys() == found.of.keys() & rows.keys():
             break

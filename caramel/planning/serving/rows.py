@@ -60,12 +60,14 @@ def _rows(variable: Variable, loads: list[int], share: float) -> tuple[int, ...]
     row_bytes, step = (variable.spec.bytes or 0) // left, _step(variable)
     rows: list[int] = []
     for server in sorted(range(len(loads)), key=lambda server: (loads[server], server)):
-        free = step * round((share - loads[server]) / row_bytes / step)
-        own = left if left - free < step else free
-        if own > 0:
-            rows.append(own)
-            loads[server] += own * row_bytes
-            left -= own
+        free = (share - loads[server]) / row_bytes
+        if not left or free <= 0:
+            continue
+        own = step * max(1, round(free / step))
+        own = own if left - own >= step / 2 else left  # no part of next to nothing
+        rows.append(own)
+        loads[server] += own * row_bytes
+        left -= own
     if left:  # what was rounded off
         rows[-1] += left
     return tuple(rows)
