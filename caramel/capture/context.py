@@ -425,7 +425,14 @@ def _with_parts(
     for gradient in gradients:
         given += splits.of[gradient.parameter].gradients(gradient)
     variables = tuple(part for variable in job.variables for part in splits.parts(variable))
-    return dataclasses.replace(job, variables=variables, given_gradients=tuple(given))
+    together = [
+        frozenset(part.name for part in parts)
+        for split in splits.splits
+        for parts in zip(*map(split.parts, split.variables), strict=True)
+    ]
+    return dataclasses.replace(
+        job, variables=variables, given_gradients=tuple(given), together=tuple(together)
+    )
 
 
 def _by_step(given: Any, steps: Iterable[StepName]) -> Mapping[StepName, Any]:

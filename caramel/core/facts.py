@@ -208,6 +208,8 @@ class TrainingJob:
             are gathered over several, and which parameters these are.
         equal: names of variables that this step must leave equal on all workers although they are
             no parameters, since other steps rely on it.
+        together: names of variables that are to be on one parameter server, in sets: a part of a
+            parameter that is split, and those of its slots.
     """
 
     train_op: str
@@ -225,6 +227,7 @@ class TrainingJob:
     told: frozenset[str] | None = None
     forward: tuple[TensorRef, ...] = ()
     loss_weight: TensorRef | None = None
+    together: tuple[frozenset[str], ...] = ()
 
     @property
     def losses(self) -> tuple[TensorRef, ...]:

@@ -29,27 +29,30 @@ def in_parts(context: Context, steps: Mapping[StepName, StepFacts], cluster: Clu
     servers = len(cluster.servers)
     parameters = [variable for variable in context.job.variables if variable.trainable]
     large = larger_than_a_share(parameters, servers) if servers > 1 else []
-    reasons = {v.name: "it has too few rows" for v in large if not is_divisible(v)}
-    divisible = [v.name for v in large if is_divisible(v)]
-    if not divisible:
-        return context.in_parts(RowSplits(reasons=reasons)) if reasons else context
+    if not large:
+        return context
     first, *_ = steps.values()
-    known = [(step.job, step.get(GradientFrontier).cuts) for step in steps.values()]
+    cuts = {name: step.get(GradientFrontier).cuts for name, step in steps.items()}
+    known = [(step.job, cuts[name]) for name, step in steps.items()]
+    reasons = {v.name: _TOO_FEW for v in large if not is_divisible(v)}
     while True:
-        rows = rows_of_parts(parameters, servers, divisible)
-        found = row_splits(context.op_graph, known, first.get(StateAccess), rows)
-        reasons |= {name: "its rows cannot be dealt out better" for name in divisible if name not in rows}
-        reasons |= found.reasons
-        if rows.keys() == found.of.keys() & rows.keys():
+        left = [v.name for v in large if v.name not in reasons]
+        rows = rows_of_parts(parameters, servers, left)
+        splits = row_splits(context.op_graph, known, first.get(StateAccess), rows)
+        whole = {**dict.fromkeys(set(left) - rows.keys(), _TOO_FEW), **splits.reasons}
+        reasons.update(whole)
+        if not whole:
             break
         # What stays whole leaves the others less room, so these are divided again.
-        divisible = [name for name in divisible if name not in reasons]
-    splits = RowSplits(found.splits, reasons)
+    splits = RowSplits(splits.splits, reasons)
     if not splits.splits:
         return context.in_parts(splits)
-    gradients = {
-        name: [c.gradient for c in cuts if c.gradient.parameter in splits.of]
-        for name, (_, cuts) in zip(steps, known, strict=True)
+    own = {
+        n: [c.gradient for c in each if c.gradient.parameter in splits.of]
+        for n, each in cuts.items()
     }
     graph_def = split_rows(context.graph_def, context.op_graph, splits.splits)
-    return context.in_parts(splits, graph_def, gradients)
+    return context.in_parts(splits, graph_def, own)
+
+
+_TOO_FEW = "it has too few rows"

@@ -57,10 +57,10 @@ def assert_exact(job: Network, workers: int, servers: int, split: str, **options
     homes = {o.variable: o.server for o in model.plan.decision.owners}
     parts = [home for name, home in homes.items() if name.startswith(f"{split}/part_")]
     assert len(parts) == len(split_of(model)[split]) == len(set(parts)) > 1
-    run = run_model(model, job, steps=3)
-    assert_same_run(run, run_distributed(job, workers, "shuffle", steps=3, **sparse))
+    run = run_model(model, job, steps=2)
+    assert_same_run(run, run_distributed(job, workers, "shuffle", steps=2, **sparse))
     if tf.float64 in (v.dtype for v in job.graph.get_collection("trainable_variables")):
-        expected = run_on_one_device(job, run.initial, steps=3)
+        expected = run_on_one_device(job, run.initial, steps=2)
         assert relative_error(run.values, expected.values) < 1e-12
 
 

@@ -158,11 +158,12 @@ def test_bytes_between_each_pair_are_those_computed_by_hand(model):
 def test_plan_and_graph_agree_also_on_rows():
     gathered = served(embedding("adagrad"), 3, 2, sparse="gather")
     assert gathered.traffic == planned_traffic(gathered.plan)
-    server = gathered.plan.decision.server_of["table"]
     host = HOSTS[1]
-    # Row numbers go up, and rows come back; then rows of the gradient and their numbers go up.
-    assert gathered.traffic.open_transfers[PS[server], host] == 1
-    assert gathered.traffic.open_transfers[host, PS[server]] == 3
+    for number in range(2):  # each server has a part of the table
+        server = gathered.plan.decision.server_of[f"table/part_{number}"]
+        # Row numbers go up, and rows come back; then rows of the gradient and their numbers go up.
+        assert gathered.traffic.open_transfers[PS[server], host] == 1
+        assert gathered.traffic.open_transfers[host, PS[server]] == 3
 
 
 def test_an_unchanged_graph_passes(model):

@@ -14,7 +14,9 @@ from caramel.core.facts import StateAccess, Variable
 from caramel.core.planned_job import PlannedJob
 
 
-def owners(job: PlannedJob, access: StateAccess) -> tuple[Owner, ...]:
+def owners(
+    job: PlannedJob, access: StateAccess, joined: Iterable[frozenset[str]] = ()
+) -> tuple[Owner, ...]:
     """A server for each variable that is on one, balanced by the bytes of parameters, which travel.
 
     The longest first, each to the server that has the fewest bytes; ties go by name, and to the
@@ -24,7 +26,7 @@ def owners(job: PlannedJob, access: StateAccess) -> tuple[Owner, ...]:
         PlanError: some servers would have nothing to do; names them.
     """
     served = [variable for variable in job.variables if variable.name in job.served]
-    together = _together(served, access)
+    together = _together(served, [*_touched(access).values(), *joined])
     sizes = {names: _parameter_bytes(job, names) for names in together}
     loads = [0] * len(job.servers)
     found: dict[str, int] = {}
@@ -49,8 +51,10 @@ def _parameter_bytes(job: PlannedJob, names: Iterable[str]) -> int:
     return sum(variable.spec.bytes or 0 for variable in variables if variable.trainable)
 
 
-def _together(variables: Sequence[Variable], access: StateAccess) -> list[tuple[str, ...]]:
-    """The variables in sets, sorted, of which no op touches variables of two."""
+def _together(
+    variables: Sequence[Variable], joined: Iterable[frozenset[str]]
+) -> list[tuple[str, ...]]:
+    """The variables in sets, sorted, so that what is joined is in one."""
     first: dict[str, str] = {variable.name: variable.name for variable in variables}
 
     def root(name: str) -> str:
@@ -58,14 +62,14 @@ def _together(variables: Sequence[Variable], access: StateAccess) -> list[tuple[
             first[name] = name = first[first[name]]
         return name
 
-    for touched in _touched(access).values():
-        roots = sorted({root(name) for name in touched if name in first})
+    for names in joined:
+        roots = sorted({root(name) for name in names if name in first})
         for other in roots[1:]:
             first[other] = roots[0]
     found: dict[str, list[str]] = {}
     for name in sorted(first):
         found.setdefault(root(name), []).append(name)
-    return [tuple(names) for names in found.values()]
+    return [tuple(each) for each in found.values()]
 
 
 def _touched(access: StateAccess) -> Mapping[str, frozenset[str]]:

@@ -50,7 +50,7 @@ def served_plan(
         _pushed(number, gradient, sparse) for number, gradient in enumerate(planned.gradients)
     )
     # Where parameters live does not depend on whether these workers train.
-    homes = owners(_served_job(plain.job, servers), access)
+    homes = owners(_served_job(plain.job, servers), access, job.together)
     plan = Plan(planned, Decided(groups, owners=homes))
     found = serving(plan, graph, job, access, frames, state)
     pulls = tuple(Pull(each.variable) for each in found.readings if each.is_of_step)

@@ -103,12 +103,12 @@ def check_fed(job: Job, tensor: TensorRef, value: Any) -> None:
     """
     context = job.context
     dtype = context.op_graph.spec(tensor).dtype
+    if any(variable.handle == tensor.op for variable in context.variables):
+        raise FeedError(
+            f"'{tensor}' is a variable and cannot be fed; give it a value by "
+            "session.run(variable.assign(...)), or feed a placeholder that is read in its place"
+        )
     if dtype in _HANDLES:
-        if any(variable.handle == tensor.op for variable in context.job.variables):
-            raise FeedError(
-                f"'{tensor}' is a variable and cannot be fed; give it a value by "
-                "session.run(variable.assign(...)), or feed a placeholder that is read in its place"
-            )
         raise FeedError(
             f"'{tensor}' cannot be fed: it is a {dtype} handle of something that lives on a worker"
         )
