@@ -168,6 +168,11 @@ class _Search:
             raise _WholeError("its gradient is that of another parameter, too")
         if not self._cuts:
             raise _WholeError("it has no gradient")
+        for cut in self._cuts:
+            # One row for all, such as the gradient of a sum over the rows, has no parts.
+            values, is_dense = cut.gradient.values, cut.gradient.indices is None
+            if is_dense and self.graph.spec(values).shape != self.variable.spec.shape:
+                raise _WholeError(f"its gradient '{values}' is not of its shape")
         self._add(self.variable)
         for cut in self._cuts:
             if cut.gradient.indices is None:

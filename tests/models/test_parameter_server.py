@@ -200,9 +200,9 @@ def test_what_workers_do_between_them_is_no_part_of_a_plan_with_servers(plan):
         plan.deciding(groups=tuple(dataclasses.replace(g, deferred=True) for g in groups))
     with pytest.raises(PlanError, match=message):
         plan.deciding(gates=(Gate(groups[0].name, groups[1].name),))
-    parts = (Part("w1", 0, 2048), Part("w1", 2048, 4200))
+    parts = (Part("w2", 0, 1024), Part("w2", 1024, 2100))
     halves = [dataclasses.replace(groups[0], name=p.name, members=(p.name,)) for p in parts]
-    others = [g for g in groups if g.members != ("w1",)]
+    others = [g for g in groups if g.members != ("w2",)]
     with pytest.raises(PlanError, match=message):
         plan.deciding(parts=parts, groups=(*halves, *others))
 
