@@ -139,7 +139,7 @@ def starts(monkeypatch):
 def test_the_search_starts_from_few_groups_if_each_counts(monkeypatch, starts, per_group, joined):
     """Without latency small groups are better by a little: computation hides all but the last."""
     monkeypatch.setattr("caramel.planning.search.search._PER_GROUP", per_group)
-    search(outlook_of([MB] * 4, [0.02] * 4), [])
+    search(outlook_of([MB] * 4, [0.02] * 4), [], options=Options(budget_tasks=5_000))
     assert (len(starts[0].candidate.groups) < 4) == joined
 
 
