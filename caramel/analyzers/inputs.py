@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from caramel.analyzers.dependence import spread
+from caramel.analyzers.seed_states import seed_states
 from caramel.core import op_types
 from caramel.core.facts import StateAccess, TrainingJob, WorkerInputs
 from caramel.core.graph import Op, OpGraph
@@ -24,6 +25,7 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
     way of such placeholders only; else it is listed in `scalar_only` or, if the loss would be no
     scalar, in `scalars`, and not taken to differ.
     """
+    seeds = seed_states(graph, job, access)
     random_functions = _functions_with(graph, op_types.RANDOM)
     input_functions = _functions_with(graph, op_types.INPUTS)
     reasons: dict[str, str] = {}
@@ -37,7 +39,7 @@ def worker_inputs(graph: OpGraph, job: TrainingJob, access: StateAccess) -> Work
                 scalar_only.add(op.name)
             elif shape:
                 reasons[op.name] = "a fed batch"
-        elif _is(op, op_types.RANDOM, random_functions):
+        elif op.name in seeds.draws or _is(op, op_types.RANDOM, random_functions):
             reasons[op.name] = "a random draw"
         elif _is(op, op_types.INPUTS, input_functions):
             reasons[op.name] = "an input of each worker's own"

@@ -123,6 +123,7 @@ def whole_state(
     states = list(states)
     local = {name for state in states for name in state.local}
     generators = {name for state in states for name in state.generators}
+    seeds = {name for state in states for name in state.seeds}
     parameters = {name for state in states for name in state.parameters}
     others = [v.name for v in job.variables if not v.trainable]
     return dataclasses.replace(
@@ -131,6 +132,7 @@ def whole_state(
         shared=tuple(name for name in others if name not in local),
         local=tuple(name for name in others if name in local),
         generators=tuple(v.name for v in job.variables if v.name in generators),
+        seeds=tuple(v.name for v in job.variables if v.name in seeds),
         tables=tuple(dict.fromkeys(table for state in states for table in state.tables)),
     )
 

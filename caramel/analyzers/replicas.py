@@ -7,6 +7,7 @@ a parameter, or anything a parameter's update reads, only through an aggregation
 from __future__ import annotations
 
 from caramel.analyzers.dependence import Spread, cut_by, spread
+from caramel.analyzers.seed_states import seed_states
 from caramel.core import op_types
 from caramel.core.errors import DriftError
 from caramel.core.facts import (
@@ -78,6 +79,7 @@ def replica_state(
         undeclared=(scalar_only - inputs.scalars) & graph.data_ancestors([job.loss.op]),
         worker_dependent=frozenset(everywhere.came_from),
         generators=_generators(graph, job, step),
+        seeds=_seeds(graph, job, access, step),
         constant=tuple(v.name for v in job.variables if _is_constant(graph, v)),
         summed=merging.summed,
         tables=_tables(graph, reached),
@@ -105,6 +107,15 @@ def _generators(graph: OpGraph, job: TrainingJob, step: set[str]) -> tuple[str, 
         for tensor in graph[name].inputs[:1]
     }
     return tuple(variable.name for variable in job.variables if variable.handle in handles)
+
+
+def _seeds(
+    graph: OpGraph, job: TrainingJob, access: StateAccess, step: set[str]
+) -> tuple[str, ...]:
+    """Variables that hold seeds of stateless random ops of the step."""
+    seeds = seed_states(graph, job, access)
+    held = seeds.variables if seeds.draws & step else frozenset()
+    return tuple(variable.name for variable in job.variables if variable.name in held)
 
 
 def _explain(

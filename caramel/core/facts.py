@@ -395,6 +395,7 @@ class ReplicaState:
             some parameter.
         worker_dependent: ops of the whole graph whose values differ between workers.
         generators: variables that hold a random generator's state.
+        seeds: variables that hold the seed of stateless random ops.
         constant: variables whose initial value only hands out constants; it is the same wherever
             it is made.
         summed: those of the local ones whose values are added up; those of others are averaged.
@@ -409,6 +410,7 @@ class ReplicaState:
     taken_for_batches: frozenset[str] = frozenset()
     worker_dependent: frozenset[str] = frozenset()
     generators: tuple[str, ...] = ()
+    seeds: tuple[str, ...] = ()
     constant: tuple[str, ...] = ()
     summed: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()

@@ -70,6 +70,24 @@ GENERATOR_RANDOM = frozenset(
 )
 RANDOM = SEEDED_RANDOM | GENERATOR_RANDOM
 
+# Which input is the seed of what draws the same from the same seed.
+SEED_INPUTS: dict[str, int] = {
+    "RandomIndexShuffle": 1,
+    "StatelessMultinomial": 2,
+    "StatelessParameterizedTruncatedNormal": 1,
+    "StatelessRandomBinomial": 1,
+    "StatelessRandomGammaV2": 1,
+    "StatelessRandomGetKeyCounter": 0,
+    "StatelessRandomGetKeyCounterAlg": 0,
+    "StatelessRandomNormal": 1,
+    "StatelessRandomPoisson": 1,
+    "StatelessRandomUniform": 1,
+    "StatelessRandomUniformFullInt": 1,
+    "StatelessRandomUniformInt": 1,
+    "StatelessSampleDistortedBoundingBox": 3,
+    "StatelessTruncatedNormal": 1,
+}
+
 # Values from outside the graph, different on every worker.
 ITERATOR_READS = frozenset({"IteratorGetNext", "IteratorGetNextSync", "IteratorGetNextAsOptional"})
 PYTHON_CALLS = frozenset({"PyFunc", "PyFuncStateless", "EagerPyFunc"})

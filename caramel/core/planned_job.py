@@ -79,6 +79,7 @@ class PlannedJob:
         local: names of variables that may differ between workers.
         summed: those of them whose values are added up where one is asked for; others are averaged.
         generators: names of variables that hold a random generator's state.
+        seeds: names of variables that hold the seed of stateless random ops.
         constant: names of variables whose initial value each worker makes itself, from constants;
             the others' are made once and broadcast.
         pipelines: where input pipelines are sharded.
@@ -98,6 +99,7 @@ class PlannedJob:
     local: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
     generators: frozenset[str] = frozenset()
+    seeds: frozenset[str] = frozenset()
     constant: frozenset[str] = frozenset()
     pipelines: tuple[Pipeline, ...] = ()
     examples: TensorRef | None = None
@@ -109,6 +111,11 @@ class PlannedJob:
     def __post_init__(self) -> None:
         if not self.devices:
             raise PlanError("a plan needs at least one worker")
+
+    @cached_property
+    def drawing(self) -> frozenset[str]:
+        """Names of variables from which each worker draws otherwise."""
+        return self.generators | self.seeds
 
     @cached_property
     def variable_of_handle(self) -> Mapping[str, Variable]:
@@ -128,7 +135,7 @@ class PlannedJob:
         """
         if not self.servers:
             return frozenset()
-        own = {*self.local, *self.summed, *self.generators}
+        own = {*self.local, *self.summed, *self.drawing}
         return frozenset(v.name for v in self.variables if v.name not in own)
 
     @cached_property

@@ -22,7 +22,7 @@ from caramel.modifiers.step_tokens import host_of
 def differs(variable: Variable, plan: Plan) -> bool:
     """Whether workers may have different values of a variable."""
     job = plan.job
-    return any(variable.name in names for names in (job.local, job.generators, job.summed))
+    return any(variable.name in names for names in (job.local, job.drawing, job.summed))
 
 
 def copies(plan: Plan) -> Iterator[tuple[int, Variable]]:

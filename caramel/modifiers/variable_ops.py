@@ -24,6 +24,8 @@ from caramel.modifiers.serving.servers import prefix_of
 # others at most. So no link carries it once for each worker, and no sender holds as many copies.
 BRANCHES = 2
 
+_SEED_STRIDE, _SEED_MASK = 0x9E3779B1, 0x7FFFFFFF  # spreads seeds over what all integers can hold
+
 
 def source_prefix(plan: Plan) -> str:
     """The prefix of the copy in which variables are initialised and restored."""
@@ -87,6 +89,20 @@ def broadcast_targets(variable: Variable, plan: Plan) -> range:
         return range(0)
     own_source = plan.consequences.evaluation and variable.name in plan.job.local
     return range(0 if own_source else 1, plan.workers)
+
+
+def drawing_offset(plan: Plan, worker: int, variable: Variable) -> np.ndarray | None:
+    """What a worker adds to a variable from which it draws otherwise than worker 0; else None."""
+    spec = variable.spec
+    if variable.name not in plan.job.drawing or not spec.shape:
+        return None
+    offset = np.zeros(spec.elements or 0, tf.as_dtype(spec.dtype).as_numpy_dtype)
+    if variable.name in plan.job.seeds:
+        # The last element may count. Users' seeds are often neighbours: 1, 2, 3.
+        offset[0] = worker * _SEED_STRIDE & _SEED_MASK
+    else:
+        offset[-1] = worker  # of a generator's state, which ends with its key
+    return offset
 
 
 def synchronise(graph_def: Any, plan: Plan) -> Any:
@@ -179,10 +195,8 @@ class _VariableOps:
                 outputs=[variable.spec],
                 T=variable.spec.dtype,
             )
-        # A generator's state gets the worker's number added to its key: it draws differently.
-        if variable.name in self._plan.job.generators and variable.spec.shape:
-            offset = np.zeros(variable.spec.elements or 0, np.int64)
-            offset[-1] = worker
+        offset = drawing_offset(self._plan, worker, variable)
+        if offset is not None:
             constant = self._writer.constant(
                 added(worker, "broadcast_offset", variable.name), offset, device=device
             )

@@ -70,7 +70,7 @@ def plain_plan(
         )
         for cut in frontier.cuts
     )
-    made_for_each = {*state.generators, *state.summed}  # not the same on all workers
+    made_for_each = {*state.generators, *state.seeds, *state.summed}  # not the same on all workers
     planned = PlannedJob(
         devices=tuple(devices),
         reduction=reduction,
@@ -80,6 +80,7 @@ def plain_plan(
         local=frozenset(state.local),
         summed=frozenset(state.summed),
         generators=frozenset(state.generators),
+        seeds=frozenset(state.seeds),
         constant=frozenset(state.constant) - made_for_each,
         pipelines=pipelines.pipelines,
         examples=pipelines.examples,

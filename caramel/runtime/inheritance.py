@@ -21,6 +21,7 @@ from caramel.core.graph import is_differentiable
 from caramel.core.names import EVALUATION, in_copy, in_replica
 from caramel.core.plan import Plan
 from caramel.modifiers.other_variables import read_other, take_op, value_there
+from caramel.modifiers.variable_ops import drawing_offset
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
@@ -149,7 +150,5 @@ def _merged(
         total = np.asarray(sum(values[1:], start=values[0]))
         return np.asarray(total / total.dtype.type(len(values)))
     first = np.array(values[0])
-    if variable.name in plan.job.generators and variable.spec.shape:
-        # Each worker's number was added to its key when it was broadcast.
-        first[..., -1] -= first.dtype.type(workers[0])
-    return first
+    offset = drawing_offset(plan, workers[0], variable)
+    return first if offset is None else first - offset

@@ -79,12 +79,13 @@ DRAWS = (
 
 
 def draws(job: Network, workers: int = 3, steps: int = 3):
-    """For each step what every worker drew; the replicas must stay equal."""
+    """For each step what every worker drew; the replicas must stay equal but for seeds."""
     model = caramel.ARModel(job.context(), workers=workers, check=True)
     with model.session() as session:
         found = [session.step(job.feed, "drawn:0") for _ in range(steps)]
         values = replicas_of(session)
-    for name, value in values[0].items():
+    for name in values[0].keys() - model.plan.job.seeds:
+        value = values[0][name]
         for other in values[1:]:
             np.testing.assert_array_equal(value, other[name])
     return np.array(found)
@@ -122,3 +123,50 @@ def test_dropout_trains():
     runs = [run_distributed(job, 3) for _ in range(2)]
     assert_replicas_equal(runs[0])
     assert runs[0].losses == runs[1].losses
+
+
+# Seeds that are variables ------------------------------------------------------------------------
+
+
+def from_a_seed(state):
+    """As a Keras layer draws."""
+    seed = state * 1
+    with tf.control_dependencies([seed]):
+        counted = state.assign(tf.add(state, [0, 1]))
+    with tf.control_dependencies([counted]):
+        return tf.random.stateless_normal([3], tf.cast(seed % 1000003, tf.int32), dtype=tf.float64)
+
+
+def drawing_from_a_seed(dtype):
+    def draw():
+        return from_a_seed(
+            tf1.get_variable(
+                "state", initializer=tf.constant([5, 0], dtype), trainable=False, use_resource=True
+            )
+        )
+
+    return drawing(draw)
+
+
+@pytest.mark.parametrize("dtype", [tf.int64, tf.int32])
+def test_a_seed_that_is_a_variable_differs_between_workers(dtype):
+    job = drawing_from_a_seed(dtype)
+    model = caramel.ARModel(job.context(), 3)
+    assert model.plan.job.seeds == {"state"}
+    alone = draws(job, workers=1)
+    assert len(np.unique(draws(job))) == 27
+    np.testing.assert_array_equal(np.array(draws(job))[:, 0], np.array(alone).reshape(3, 3))
+    with model.session() as session:
+        session.step(job.feed)
+        np.testing.assert_array_equal(session.variables()["state"], [5, 1])  # worker 0's
+
+
+def test_a_variable_that_does_more_than_seed_stays_equal():
+    def draw():
+        state = tf1.get_variable(
+            "state", initializer=tf.constant([5, 0]), trainable=False, use_resource=True
+        )
+        return from_a_seed(state) * tf.cast(state[0], tf.float64)
+
+    job = drawing(draw)
+    assert not caramel.ARModel(job.context(), 2).plan.job.seeds
