@@ -14,9 +14,12 @@ from caramel.core.version import __version__
 
 if TYPE_CHECKING:
     from caramel.capture.context import Context
+    from caramel.capture.functions import loss
     from caramel.cluster.cluster import Cluster
     from caramel.core.plan import Plan
+    from caramel.models import keras
     from caramel.models.allreduce import ARModel
+    from caramel.models.distribute import distribute
     from caramel.models.parameter_server import PSModel
     from caramel.native.malloc import keep_memory
     from caramel.report.saved import save_timelines
@@ -35,7 +38,10 @@ _HOME = {
     "Session": "caramel.runtime.session",
     "StallSettings": "caramel.runtime.stalls.diagnosis",
     "TrialSettings": "caramel.runtime.control.trials",
+    "distribute": "caramel.models.distribute",
     "keep_memory": "caramel.native.malloc",
+    "keras": "caramel.models",
+    "loss": "caramel.capture.functions",
     "save_timelines": "caramel.report.saved",
 }
 
@@ -51,14 +57,20 @@ __all__ = [
     "StallSettings",
     "TrialSettings",
     "__version__",
+    "distribute",
     "keep_memory",
+    "keras",
+    "loss",
     "save_timelines",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        home = importlib.import_module(_HOME[name])
+        if name == "keras":  # a module of its own, which imports Keras
+            return importlib.import_module("caramel.models.keras")
+        return getattr(home, name)
     raise AttributeError(f"module 'caramel' has no attribute '{name}'")
 
 

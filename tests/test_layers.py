@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "runtime": "core native cluster capture modifiers  tensorflow numpy google grpc",
     "report": "core analyzers planning  rich matplotlib",
     "models": "core cluster capture analyzers simulation planning modifiers runtime report  "
-    "tensorflow",
+    "tensorflow numpy keras",
     "profiling": "core native cluster capture simulation runtime models  tensorflow numpy",
     "cli": "core native cluster capture simulation planning runtime report models profiling  "
     "tensorflow numpy typer rich",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
+from caramel.capture.functions import LoweredStep, lower
 from caramel.capture.graph_names import GraphNames, describe, name_of, suggestion
 from caramel.capture.structures import tensors_of
 from caramel.capture.variables import variables_of
@@ -78,6 +79,7 @@ class Context:
             loops and branches.
         row_splits: which parameters are split by rows, so that parameter servers have parts of
             them, and why others are not.
+        lowered: how a function became the graph, if it did (`from_function`).
 
     Raises:
         GraphError: the graph cannot be distributed; the subclass and the message say why and what
@@ -106,6 +108,7 @@ class Context:
         if loss_reduction is not None and loss_weight is not None:
             raise GraphError("give loss_reduction or loss_weight, not both")
         _refuse_unsupported(graph)
+        self.lowered: LoweredStep | None = None
         names = GraphNames(graph)
         # Weakly: who only trains need not keep the graph in memory.
         self._graph = weakref.ref(graph)
@@ -174,6 +177,44 @@ class Context:
     def captured(self) -> Context:
         """The context as it was before parameters were split by rows."""
         return self._captured or self
+
+    @classmethod
+    def from_function(
+        cls, function: Callable[..., Any], signature: Sequence[Any], **options: Any
+    ) -> Context:
+        """A job whose step is a function of TensorFlow 2; below `caramel.distribute`.
+
+        Variables of the graph stand for those that the function captures (`lowered.variables`).
+        They begin with zeros: give them values by `Session.assign`.
+
+        Args:
+            function: a Python function or a `tf.function`, which marks its loss by `caramel.loss`.
+            signature: for each argument a `tf.TensorSpec`, or a structure of them. The first
+                dimension of a batch must be open.
+            options: further arguments of the context.
+
+        Raises:
+            GraphError: the function cannot be traced, or its job cannot be distributed.
+        """
+        lowered = lower(function, signature)
+        context = cls(lowered.graph, train_op=lowered.train_op, loss=lowered.loss, **options)
+        context.lowered = lowered
+        return context
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Of a function: the placeholders of its tensors, in the order of `tf.nest.flatten`."""
+        return () if self.lowered is None else tuple(t.name for t in self.lowered.inputs)
+
+    @property
+    def outputs(self) -> Any:
+        """Of a function: what it returns, in its structure, with names in place of tensors."""
+        if self.lowered is None:
+            return ()
+        return tf.nest.map_structure(
+            lambda value: value.name if isinstance(value, tf.Tensor) else value,
+            self.lowered.outputs,
+        )
 
     @property
     def steps(self) -> Mapping[StepName, Context]:

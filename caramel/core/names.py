@@ -19,6 +19,9 @@ ON_WORKERS = "caramel_container_of_the_workers"
 """Marks in a graph with parameter servers, each as long as a UUID, which takes its place."""
 JOINED_STEP = "caramel_joined_step"
 """In a single-device graph: an op that waits for a train op and for what is fetched with it."""
+REPORT = "caramel_report"
+"""In a single-device graph: begins the names of tensors of which each worker has one of its own,
+without an entry for each example."""
 _VARIANT = "caramel_variant_"
 # TensorFlow calls what it feeds and receives ``_recv_`` and the name.
 _IN_VARIANT = re.compile(rf"^(_recv_)?{_VARIANT}\d+/")

@@ -1,15 +1,18 @@
-"""Variables into a checkpoint, and back."""
+"""Variables into a checkpoint, and back, or from anywhere else."""
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
 import tensorflow as tf
 
-from caramel.core.errors import CheckpointError
+from caramel.capture.graph_names import suggestion
+from caramel.core.errors import CheckpointError, FeedError
+from caramel.core.names import TensorRef
 from caramel.runtime.checkpoint import (
     Restored,
     SavedTensor,
@@ -18,6 +21,7 @@ from caramel.runtime.checkpoint import (
     write_checkpoint,
 )
 from caramel.runtime.running_job import RunningJob
+from caramel.runtime.steps.feeds import Feed, check_whole, to_array
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +78,27 @@ def restore_variables(
         running.state.assign([v for v in saved if v.name in found.values], found.values)
     _tell_of_difference(path, found)
     return found.missing
+
+
+def assign_variables(running: RunningJob, values: Mapping[str, Any]) -> None:
+    """Give variables new values; see `caramel.runtime.session.Session.assign`.
+
+    Args:
+        values: arrays by the variables' names.
+    """
+    if not isinstance(values, Mapping):
+        raise FeedError(f"assign takes arrays by names of variables, not a {type(values).__name__}")
+    variables, arrays = running.job.plan.job.variable_of, {}
+    for name, value in values.items():
+        if name not in variables:
+            raise FeedError(f"there is no variable '{name}'{suggestion(name, variables)}")
+        spec = variables[name].spec
+        feed = Feed(TensorRef(name), spec, tf.as_dtype(spec.dtype).as_numpy_dtype, value)
+        arrays[name] = to_array(feed)
+        check_whole(feed, arrays[name])
+    running.settle()
+    with running.state.torn_by_failures():
+        running.state.assign([variables[name] for name in arrays], arrays)
 
 
 def _check_path(path: Any) -> None:

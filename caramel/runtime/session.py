@@ -24,7 +24,7 @@ from caramel.runtime.evaluation import evaluate
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.running_job import RunningJob, start_job
-from caramel.runtime.saving import restore_variables, save_variables
+from caramel.runtime.saving import assign_variables, restore_variables, save_variables
 from caramel.runtime.training import traced_steps, training_step
 from caramel.runtime.turns import Turns, in_turn, last_turn
 
@@ -108,6 +108,7 @@ class Session:
         fetches: Any = None,
         *,
         step: StepName | None = None,
+        repeat: bool = False,
     ) -> Any:
         """One synchronous training step.
 
@@ -125,6 +126,9 @@ class Session:
                 one is computed from gradients or variables, or waits for the update, the step is
                 done by a plan that defers nothing.
             step: which of the job's steps, where it has several.
+            repeat: whether a batch may have fewer examples than there are workers. Workers without
+                any then get the first one: it counts nothing in the loss and in gradients, but in
+                what they keep for themselves (moving averages, totals).
 
         Returns:
             What `fetches` asks for, in the same structure: floating scalars averaged over the
@@ -140,7 +144,7 @@ class Session:
                 updated.
             tf.errors.OpError: an op has failed.
         """
-        return training_step(self._open(), feed_dict, fetches, step)
+        return training_step(self._open(), feed_dict, fetches, step, repeats=repeat)
 
     @in_turn
     def trace(
@@ -261,6 +265,11 @@ class Session:
         """
         return evaluate(self._open(), fetches, feed_dict)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it cannot be used any more: a worker was lost, or it is closed."""
+        return not self._end.alive or self._running.runner.has_failed
+
     # Variables
 
     @property
@@ -282,6 +291,20 @@ class Session:
             raise FeedError(f"there is no worker {worker!r}; they are 0 to {plan.workers - 1}")
         running.settle()
         return dict(running.state.values(running.job.context.variables, worker))
+
+    @in_turn
+    def assign(self, values: Mapping[str, Any]) -> None:
+        """Give variables new values, on all workers.
+
+        One that is added up over the workers (the total of a metric) is whole on worker 0.
+
+        Args:
+            values: arrays by the variables' names, as `variables` has them.
+
+        Raises:
+            FeedError: there is no such variable, or a value does not fit it; nothing is assigned.
+        """
+        assign_variables(self._open(), values)
 
     @in_turn
     def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from caramel.core.errors import FeedError
+from caramel.core.facts import MEAN
 from caramel.core.names import TensorRef
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
@@ -31,6 +33,7 @@ def training_step(
     step: StepName | None = None,
     *,
     run: Run = Controller.step,
+    repeats: bool = False,
 ) -> Any:
     """One training step; see `caramel.runtime.session.Session.step`.
 
@@ -39,13 +42,14 @@ def training_step(
         fetches: what to return; None for the loss.
         step: its name, where the job has several.
         run: lets a controller do it.
+        repeats: whether there may be fewer examples than workers.
     """
     state, controllers = running.state, running.controllers
     wanted = controllers.own(step).job.context.job.loss if fetches is None else fetches
     fetched = UserFetches(running.job, str(wanted) if isinstance(wanted, TensorRef) else wanted)
     controller = controllers.serving(step, fetched.ops)
     job = controller.job
-    feeds = _split(job, feed_dict)
+    feeds = _split(job, feed_dict, repeats=repeats)
     train = job.context.job
     needed = [*fetched.ops, train.train_op, train.loss.op]
     running.missing_feeds.check(job.context, needed, feeds.values[0])
@@ -61,19 +65,32 @@ def training_step(
     return fetched.packed_of_workers(result.values, result.examples, job)
 
 
-def _split(job: Job, feed_dict: Mapping[Any, Any] | None) -> SplitFeeds:
+def _split(job: Job, feed_dict: Mapping[Any, Any] | None, *, repeats: bool) -> SplitFeeds:
     """What each worker is fed.
 
     Raises:
         FeedError: something does not fit.
     """
     given = feeds_of(job, feed_dict)
-    feeds = split_feeds(given, job.plan.workers)
+    feeds = split_feeds(given, job.plan.workers, repeats=repeats)
+    if feeds.repeats and not _counts_by_examples(job):
+        raise FeedError(
+            f"a batch of {sum(feeds.examples or ())} examples cannot be split over "
+            f"{job.plan.workers} workers: the loss is no mean over the examples that are fed, so "
+            "none can be repeated on a worker without counting; feed at least one for each"
+        )
     if feeds.examples is None and job.state.taken_for_batches:
         check_one_example(job, feeds)
     if composites := [each for each in given if isinstance(each, Rows)]:
         check_entries(job.context.op_graph, job.context.job, composites, feeds)
     return feeds
+
+
+def _counts_by_examples(job: Job) -> bool:
+    """Whether a worker's part counts by the number of examples that it was fed, and that alone."""
+    plan = job.plan
+    means = all(plan.weight(gradient) == MEAN for gradient in plan.job.gradients)
+    return means and plan.counts_examples and plan.job.examples is None
 
 
 def traced_steps(

@@ -34,6 +34,11 @@ def combine(
     arrays = [np.asarray(value) for value in values]
     if all(array.ndim == 0 and _is_floating(array) for array in arrays):
         return _mean(values, examples, parts, shared)
+    if examples is not None and 0 in examples:
+        # A worker without an example has repeated that of another one.
+        counting = [number for number, count in enumerate(examples) if count]
+        values, arrays = [values[n] for n in counting], [arrays[n] for n in counting]
+        examples = [examples[n] for n in counting]
     if is_batch and _are_batches(arrays, examples):
         return np.concatenate(arrays)
     return list(values)

@@ -53,11 +53,19 @@ class SplitFeeds:
     values: tuple[Mapping[TensorRef, np.ndarray], ...]
     examples: tuple[int, ...] | None
 
+    @property
+    def repeats(self) -> bool:
+        """Whether workers without an example have got that of another one."""
+        return self.examples is not None and 0 in self.examples
 
-def split_feeds(feeds: Sequence[Feed | Rows], workers: int) -> SplitFeeds:
+
+def split_feeds(feeds: Sequence[Feed | Rows], workers: int, *, repeats: bool = False) -> SplitFeeds:
     """Split batches on their first dimension, as evenly as possible; the first get one more.
 
     Of sparse and ragged values that is the first dimension of what they stand for.
+
+    Args:
+        repeats: whether workers for which there is no example get the first one.
 
     Raises:
         FeedError: a value does not fit its tensor, batches have different sizes, or there are
@@ -68,14 +76,16 @@ def split_feeds(feeds: Sequence[Feed | Rows], workers: int) -> SplitFeeds:
     for each in given:
         for feed, part in zip(each.feeds, each.parts, strict=True):
             _check_rank(feed, part)
-    examples = _examples_per_worker({e.feeds[0].tensor: e.examples for e in split}, workers)
+    sizes = {each.feeds[0].tensor: each.examples for each in split}
+    examples = _examples_per_worker(sizes, workers, repeats=repeats)
     bounds = [0, *itertools.accumulate(examples or ())]
     values: list[dict[TensorRef, np.ndarray]] = [{} for _ in range(workers)]
     for each in given:
         for worker, own in enumerate(values):
             parts = each.parts
             if each.is_split:
-                parts = each.take(bounds[worker], bounds[worker + 1])
+                begin, end = bounds[worker], bounds[worker + 1]
+                parts = each.take(begin, end) if begin < end else each.take(0, 1)
             for feed, part, whole in zip(each.feeds, parts, each.parts, strict=True):
                 _check_shape(feed, part.shape, whole.shape, workers)
                 own[feed.tensor] = part
@@ -213,7 +223,9 @@ def _check_rank(feed: Feed, array: np.ndarray) -> None:
         )
 
 
-def _examples_per_worker(sizes: Mapping[TensorRef, int], workers: int) -> tuple[int, ...] | None:
+def _examples_per_worker(
+    sizes: Mapping[TensorRef, int], workers: int, *, repeats: bool
+) -> tuple[int, ...] | None:
     if not sizes:
         return None
     if len(set(sizes.values())) > 1:
@@ -223,7 +235,7 @@ def _examples_per_worker(sizes: Mapping[TensorRef, int], workers: int) -> tuple[
             "batch belongs into the Context's replicated_feeds"
         )
     total = next(iter(sizes.values()))
-    if total < workers:
+    if total < workers and not (repeats and total):
         raise FeedError(
             f"a batch of {total} examples cannot be split over {workers} workers; feed at least "
             "one example for each"

@@ -277,7 +277,8 @@ class PlanExecutor:
         return combine(
             values,
             examples=examples,
-            is_batch=tensor.op in self._job.state.worker_dependent
+            is_batch=not tensor.op.startswith(names.REPORT)
+            and tensor.op in self._job.state.worker_dependent
             and tensor not in self._aggregated[0]
             and spec.shape != (),
             parts=parts,

@@ -1,0 +1,345 @@
+"""Lowers a training step that is a function of TensorFlow 2 to a single-device graph.
+
+The function is traced once, with all functions that it calls inlined. A variable of the graph
+stands for each variable that it captures; its value is given by assignment.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.capture.graph_names import describe
+from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
+from caramel.core.names import REPORT, source_op
+
+tf1 = tf.compat.v1
+
+_LOSS = "caramel_loss"
+_STEP = "caramel_step"
+_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
+_tracing = threading.local()  # `losses`: those marked in the function that is traced
+
+
+@dataclass(frozen=True)
+class LoweredStep:
+    """A step as a graph.
+
+    Attributes:
+        graph: the single-device graph.
+        train_op: does all that the function does.
+        loss: what is minimised.
+        inputs: the placeholders of the function's tensors, in the order of `tf.nest.flatten`.
+        outputs: what the function returns, in its structure; its tensors are the graph's.
+        variables: the captured variables, by the names of those that stand for them.
+        scalars: captured variables that are numbers which the step only reads, by the names of the
+            placeholders that stand for them.
+        reports: vectors with the values that variables have when the step has written them, each
+            with the names of these variables.
+    """
+
+    graph: tf.Graph
+    train_op: tf.Operation
+    loss: tf.Tensor
+    inputs: tuple[tf.Tensor, ...]
+    outputs: Any
+    variables: Mapping[str, tf.Variable]
+    scalars: Mapping[str, tf.Variable]
+    reports: tuple[tuple[tf.Tensor, tuple[str, ...]], ...] = ()
+
+
+def loss(value: Any) -> Any:
+    """Mark what a step minimises, inside the step, and return it.
+
+    What is marked several times (the losses of a GAN) is added up. Nothing is done outside of a
+    step that Caramel traces.
+    """
+    losses = getattr(_tracing, "losses", None)
+    if losses is not None:
+        losses.append(value)
+    return value
+
+
+def lower(
+    function: Callable[..., Any],
+    signature: Sequence[Any],
+    *,
+    reported: Callable[[], Sequence[tf.Variable]] = tuple,
+    losses: list[Any] | None = None,
+) -> LoweredStep:
+    """The graph of a step.
+
+    Args:
+        function: a Python function or a `tf.function`, which marks its loss by `loss`.
+        signature: for each argument a `tf.TensorSpec`, or a structure of them.
+        reported: asked, when the function was traced, for the variables whose values are to be told
+            after each step.
+        losses: is filled while the function is traced with losses that count where it marks none.
+
+    Raises:
+        GraphError: it cannot be traced, or has no loss; the subclass says why.
+    """
+    python = getattr(function, "python_function", function)
+    if not callable(python):
+        raise NotTensorFlowError(f"a step must be a function, not {describe(function)}")
+    unmarked = [] if losses is None else losses
+    with _inlined(), _marks() as marked:
+        traced = _traced(python, signature, (marked, unmarked))
+        found = marked or unmarked
+        if not found:
+            raise LossScaleError(
+                "the step does not say what it minimises: mark its loss inside the step by "
+                "'loss = caramel.loss(loss)'"
+            )
+        with traced.graph.as_default():
+            found = [tf.convert_to_tensor(each) for each in found]
+            total = found[0] if len(found) == 1 else tf.add_n(found)
+            tf.identity(total, name=_LOSS)
+    return _Lowering(traced).lowered(reported())
+
+
+def _traced(
+    python: Callable[..., Any], signature: Sequence[Any], losses: Iterable[list[Any]]
+) -> Any:
+    """The function's graph; `losses` then have what was marked in it.
+
+    Raises:
+        GraphError: Python needs a value that is known only when the step runs.
+    """
+
+    def step(*arguments: Any) -> Any:
+        for found in losses:  # it is traced twice if it makes variables when it is first called
+            found.clear()
+        return python(*arguments)
+
+    try:
+        return tf.function(step).get_concrete_function(*signature)
+    except GraphError:
+        raise
+    except Exception as error:
+        raise GraphError(
+            "the step cannot be traced. It runs on other machines, as a graph: nothing in it can "
+            "ask for the value of a tensor (.numpy(), float(), a Python 'if' over it that "
+            f"tf.function does not convert). {str(error).strip()}"
+        ) from error
+
+
+@contextmanager
+def _inlined() -> Iterator[None]:
+    """Functions that are called while one is traced become part of it."""
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(True)
+    try:
+        yield
+    finally:
+        tf.config.run_functions_eagerly(before)
+
+
+@contextmanager
+def _marks() -> Iterator[list[Any]]:
+    before = getattr(_tracing, "losses", None)
+    _tracing.losses = []
+    try:
+        yield _tracing.losses
+    finally:
+        _tracing.losses = before
+
+
+@dataclass
+class _Stand:
+    """What stands in the graph for what a function takes from outside."""
+
+    tensors: dict[str, tf.Tensor] = field(default_factory=dict)  # by the function's placeholder
+    variables: dict[str, tf.Variable] = field(default_factory=dict)
+    scalars: dict[str, tf.Variable] = field(default_factory=dict)
+    own: dict[int, tf.Variable] = field(default_factory=dict)  # by the captured variable's id
+
+
+class _Lowering:
+    """Makes a graph of a traced function."""
+
+    def __init__(self, traced: Any) -> None:
+        self._traced = traced
+        self._graph_def = traced.graph.as_graph_def(add_shapes=True)
+        split_tuples(self._graph_def)
+        self._nodes = {node.name: node for node in self._graph_def.node}
+
+    def lowered(self, reported: Sequence[tf.Variable]) -> LoweredStep:
+        graph, stand = tf.Graph(), _Stand()
+        with graph.as_default():
+            self._capture(stand)
+            inputs = tuple(self._inputs(stand))
+            self._import(stand)
+            done = [graph.get_operation_by_name(op) for op in self._written_ops()]
+            outputs = tf.nest.map_structure(
+                lambda value: self._output(graph, stand, value), self._traced.structured_outputs
+            )
+            train_op = tf.group(*done, name=_STEP)
+            reports = tuple(_reports(graph, stand, reported))
+        loss = graph.get_tensor_by_name(f"{_LOSS}:0")
+        return LoweredStep(
+            graph, train_op, loss, inputs, outputs, stand.variables, stand.scalars, reports
+        )
+
+    def _capture(self, stand: _Stand) -> None:
+        """Make a variable for each that the function captures."""
+        by_handle = {id(variable.handle): variable for variable in self._traced.graph.variables}
+        for outer, inner in self._traced.graph.captures:
+            variable, name = by_handle.get(id(outer)), inner.op.name
+            if variable is None:
+                stand.tensors[name] = _constant(outer)
+            elif self._is_number(variable, name):
+                placeholder = tf1.placeholder(variable.dtype, [], name=_name_of(variable))
+                self._read_as_value(name)
+                stand.tensors[name] = placeholder
+                stand.scalars[placeholder.op.name] = variable
+            else:
+                own = _variable_like(variable)
+                stand.tensors[name], stand.own[id(variable)] = own.handle, own
+                stand.variables[own.op.name] = variable
+
+    def _inputs(self, stand: _Stand) -> Iterator[tf.Tensor]:
+        captured = len(self._traced.graph.captures)
+        own = self._traced.inputs[: len(self._traced.inputs) - captured]
+        for number, tensor in enumerate(own):
+            placeholder = tf1.placeholder(tensor.dtype, tensor.shape, name=f"input_{number}")
+            stand.tensors[tensor.op.name] = placeholder
+            yield placeholder
+
+    def _import(self, stand: _Stand) -> None:
+        kept = tf1.GraphDef(versions=self._graph_def.versions, library=self._graph_def.library)
+        kept.node.extend(n for n in self._graph_def.node if n.name not in stand.tensors)
+        mapped = {f"{name}:0": tensor for name, tensor in stand.tensors.items()}
+        used = {text for node in kept.node for text in node.input}
+        used |= {f"{text}:0" for text in used}
+        mapped = {name: tensor for name, tensor in mapped.items() if name in used}
+        tf.graph_util.import_graph_def(kept, input_map=mapped, name="")
+
+    def _written_ops(self) -> Iterator[str]:
+        """What the function does besides computing what it returns."""
+        for op in self._traced.graph.control_outputs:
+            yield op.name
+
+    def _is_number(self, variable: Any, name: str) -> bool:
+        """Whether a captured variable is a number that the step only reads."""
+        if variable.trainable or variable.shape.rank != 0:
+            return False
+        readers = [n for n in self._graph_def.node if name in map(source_op, n.input)]
+        return bool(readers) and all(node.op == "ReadVariableOp" for node in readers)
+
+    def _read_as_value(self, name: str) -> None:
+        """Let what reads a variable take what is fed."""
+        for node in self._graph_def.node:
+            if node.op == "ReadVariableOp" and source_op(node.input[0]) == name:
+                dtype = node.attr["dtype"].type
+                node.op = "Identity"
+                node.attr.clear()
+                node.attr["T"].type = dtype
+
+    def _output(self, graph: tf.Graph, stand: _Stand, value: Any) -> Any:
+        """What the function's last op reads: that op itself waits for all updates."""
+        if not isinstance(value, tf.Tensor):
+            return value
+        node = self._nodes.get(value.op.name)
+        text = value.name
+        if node is not None and node.op == "Identity":
+            text = node.input[0]
+        name, _, index = text.partition(":")
+        if name in stand.tensors:
+            return stand.tensors[name]
+        return graph.get_tensor_by_name(f"{name}:{index or 0}")
+
+
+def _reports(
+    graph: tf.Graph, stand: _Stand, reported: Sequence[tf.Variable]
+) -> Iterator[tuple[tf.Tensor, tuple[str, ...]]]:
+    """A vector for each dtype, with what variables are when they are written."""
+    by_dtype: dict[Any, list[tuple[str, tf.Tensor]]] = {}
+    for variable in reported:
+        own = stand.own.get(id(variable))
+        if own is None:  # the step does not use it
+            continue
+        writers = [
+            op
+            for op in own.handle.consumers()
+            if op.type.startswith(_WRITES) and op is not own.initializer
+        ]
+        with graph.control_dependencies(writers):
+            value = tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=own.dtype)
+        found = by_dtype.setdefault(own.dtype, [])
+        found.append((own.op.name, tf.reshape(value, [-1])))
+    for dtype, values in by_dtype.items():
+        vector = tf.concat([value for _, value in values], 0, name=f"{REPORT}_{dtype.name}")
+        yield vector, tuple(name for name, _ in values)
+
+
+def split_tuples(graph_def: Any) -> None:
+    """Let each tensor that passes an IdentityN pass an op of its own, in place.
+
+    Keras passes all gradients through one, so that each update would wait for all of them.
+    """
+    wide = {node.name: node for node in graph_def.node if node.op == "IdentityN"}
+    if not wide:
+        return
+    alone = [own for node in wide.values() for own in _split(node)]
+    counts = {name: sum(text[0] != "^" for text in node.input) for name, node in wide.items()}
+    kept = tf1.GraphDef()
+    kept.node.extend([*(n for n in graph_def.node if n.name not in wide), *alone])
+    for node in kept.node:
+        if wide.keys().isdisjoint(map(source_op, node.input)):
+            continue
+        read: list[str] = []
+        for text in node.input:
+            name, _, index = text.removeprefix("^").partition(":")
+            if name not in wide:
+                read.append(text)
+            elif text.startswith("^"):
+                read += [f"^{name}/{number}" for number in range(counts[name])]
+            else:
+                read.append(f"{name}/{index or 0}")
+        del node.input[:]
+        node.input.extend(read)
+    del graph_def.node[:]
+    graph_def.node.extend(kept.node)
+
+
+def _split(node: Any) -> Iterator[Any]:
+    controls = [text for text in node.input if text.startswith("^")]
+    shapes = node.attr["_output_shapes"].list.shape if "_output_shapes" in node.attr else ()
+    for number, text in enumerate(text for text in node.input if not text.startswith("^")):
+        own = tf1.NodeDef(name=f"{node.name}/{number}", op="Identity", device=node.device)
+        own.input.extend([text, *controls])
+        own.attr["T"].type = node.attr["T"].list.type[number]
+        if shapes:
+            own.attr["_output_shapes"].list.shape.add().CopyFrom(shapes[number])
+        yield own
+
+
+def _constant(outer: Any) -> tf.Tensor:
+    if outer.dtype in (tf.resource, tf.variant):
+        raise UnsupportedOpError(
+            "the step uses a table or an iterator that was made outside of it; look up in the "
+            "dataset, and give the step what comes out (a TextVectorization layer belongs there)"
+        )
+    return tf.constant(outer.numpy(), outer.dtype, name="captured")
+
+
+def _name_of(variable: Any) -> str:
+    """What stands for a variable is called."""
+    path = variable.name.partition(":")[0]
+    return re.sub(r"[^A-Za-z0-9_.\\/-]", "_", path).lstrip("_/\\-.") or "variable"
+
+
+def _variable_like(variable: Any) -> Any:
+    return tf1.Variable(
+        tf.zeros(variable.shape, variable.dtype),
+        trainable=variable.trainable,
+        use_resource=True,
+        name=_name_of(variable),
+    )

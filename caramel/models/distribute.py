@@ -1,0 +1,128 @@
+"""Lets workers do a training step that is a function: `caramel.distribute`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.capture.functions import lower
+from caramel.models.remote_step import RemoteStep
+from caramel.report.shown import ShownExplanation
+from caramel.runtime.session import Session
+
+
+class DistributedStep:
+    """A step that many workers do. Called as the function, and a context manager.
+
+    The arguments are split over the workers on their first dimension; scalars go to all. It returns
+    what the function returns: floating scalars are the means over the examples, what has an entry
+    for each example is in the order of the batch, anything else is a list with one value for each
+    worker.
+
+    The variables that the function uses stay here, and are the truth between steps: what is
+    assigned to them here goes to the workers with the next step. What steps have made of them comes
+    here when the context is left, or by `pull`.
+
+    Args:
+        function: a Python function or `tf.function`; it marks its loss by `caramel.loss`.
+        workers: as for `ARModel`.
+        session_options: arguments of `ARModel.session`, such as `start_timeout_s`.
+        options: those of `ARModel`.
+
+    Raises:
+        GraphError: when it is first called: the step cannot be traced or distributed; says why.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        workers: Any,
+        *,
+        session_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        def lowered(signature: Any) -> Any:
+            return lower(function, signature)
+
+        self._remote = RemoteStep(lowered, workers, session_options or {}, options)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Do the step."""
+        self._remote.prepare(arguments)
+        self._remote.push()
+        outputs = self._remote.lowered.outputs
+        flat = tf.nest.flatten(outputs)
+        wanted = [value for value in flat if isinstance(value, tf.Tensor)]
+        got = iter(self._remote.run(arguments, wanted))
+        done = [_tensor(next(got)) if isinstance(each, tf.Tensor) else each for each in flat]
+        return tf.nest.pack_sequence_as(outputs, done) if flat else outputs
+
+    @property
+    def session(self) -> Session:
+        """The session that does the steps; there is none before the first.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        return self._remote.session
+
+    def explain(self) -> ShownExplanation:
+        """What the plan of the step is, and why; as `ARModel.explain`.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        return self._remote.model.explain()
+
+    def pull(self) -> None:
+        """Give the variables here what steps have made of them."""
+        self._remote.pull()
+
+    def push(self) -> None:
+        """Give the workers now what was assigned to variables here."""
+        self._remote.push()
+
+    def close(self) -> None:
+        """Bring here what the workers have, and end the session. Closing again does nothing."""
+        if self._remote.is_usable:
+            self._remote.pull()
+        self._remote.close()
+
+    def __enter__(self) -> DistributedStep:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def distribute(
+    function: Callable[..., Any],
+    workers: Any,
+    *,
+    session_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> DistributedStep:
+    """A step that many workers do, in place of one that this process does; see `DistributedStep`.
+
+    ```python
+    with caramel.distribute(step, workers=4) as step:
+        for batch in dataset:
+            loss = step(*batch)
+    ```
+    """
+    return DistributedStep(function, workers, session_options=session_options, **options)
+
+
+def _tensor(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_tensor(each) for each in value]
+    return tf.convert_to_tensor(np.asarray(value))

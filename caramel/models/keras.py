@@ -1,0 +1,397 @@
+"""Trains a compiled Keras model on many workers: `caramel.keras`.
+
+The real `model.fit` runs in this process, with callbacks, validation and history as ever. Only what
+one training step does is done by the workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from caramel.capture.functions import LoweredStep, lower
+from caramel.core.errors import GraphError, NotTensorFlowError, UnsupportedOpError
+from caramel.models.remote_step import RemoteStep
+from caramel.report.shown import ShownExplanation
+from caramel.runtime.session import Session
+
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_NOT_TRACED = "run_eagerly=True runs each op by itself, from Python; compile the model without it"
+
+_log = logging.getLogger(__name__)
+
+
+class Trainer:
+    """Lets workers do the training steps of a Keras model. A context manager.
+
+    ``trainer.fit`` is ``model.fit``: it takes the same arguments and returns the same history. The
+    model here is the truth between steps: what workers have made of its variables is brought here
+    before callbacks look, and what callbacks change goes to the workers. Nothing stays on the
+    model; it can be saved, evaluated and trained further as any other.
+
+    Each batch is split over the workers. Data come from this process.
+
+    Args:
+        model: compiled, with TensorFlow as Keras's backend.
+        workers: as for `ARModel`.
+        session_options: arguments of `ARModel.session`, such as `start_timeout_s`.
+        options: those of `ARModel`.
+
+    Raises:
+        GraphError: it is no such model.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        workers: Any,
+        *,
+        session_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        _check(model)
+        self._keras = model
+        self._remote = RemoteStep(self._lowered, workers, session_options or {}, options)
+        self._metrics = _Metrics(self._remote)
+        self._compiled: tuple[Any, ...] = (None,) * 3  # with what the step was lowered
+        self._others: Mapping[str, tf.Tensor] = {}  # what a step tells besides metrics
+
+    # What users look at
+
+    @property
+    def session(self) -> Session:
+        """The session that does the steps; there is none before the first.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        return self._remote.session
+
+    def explain(self) -> ShownExplanation:
+        """What the plan of the step is, and why; as `ARModel.explain`.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        return self._remote.model.explain()
+
+    def pull(self) -> None:
+        """Give the model here what the workers have made of its variables."""
+        self._remote.pull(without=self._metrics.names)
+
+    def push(self) -> None:
+        """Give the workers what was changed in the model here."""
+        self._remote.push(without=self._metrics.names)
+
+    # Training
+
+    def fit(self, *arguments: Any, callbacks: Any = None, **options: Any) -> Any:
+        """``model.fit``, with the steps done by the workers; see there.
+
+        Raises:
+            GraphError: the model's step cannot be distributed; says why.
+            WorkerLostError: a worker was lost; the model has what was brought here last.
+        """
+        _check(self._keras)
+        given = _listed(callbacks)
+        looks = [each for each in given if _looks_at_batches(each)]
+        if looks:
+            _log.info(
+                "all variables are brought here after each step, since %s may look at them",
+                ", ".join(type(each).__name__ for each in looks),
+            )
+        first, last = _Pulling(self, bool(looks)), _Pushing(self, bool(looks))
+        with self._steps_by_workers():
+            return self._keras.fit(*arguments, callbacks=[first, *given, last], **options)
+
+    @contextmanager
+    def _steps_by_workers(self) -> Iterator[None]:
+        """While it lasts, the model's training steps are done by the workers."""
+        model = self._keras
+        before, model.train_function = model.train_function, self._train
+        try:
+            yield
+        finally:
+            model.train_function = before
+            if self._remote.is_usable:
+                self.pull()
+
+    def _train(self, batches: Iterator[Any]) -> Mapping[str, Any]:
+        """What Keras calls for one step, or several."""
+        logs: Mapping[str, Any] = {}
+        for number in range(self._keras.steps_per_execution):
+            try:
+                data = next(batches)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                if number:
+                    break
+                raise
+            logs = self._step(_without_optionals(data))
+        return logs
+
+    def _step(self, data: Any) -> Mapping[str, Any]:
+        # Compiling anew makes another step of the same model.
+        model = self._keras
+        compiled = (model.optimizer, model._compile_loss, model._compile_metrics)
+        if any(map(operator.is_not, compiled, self._compiled)):
+            self._remote.forget()
+            self._compiled = compiled
+        self._remote.prepare((data,))
+        self._metrics.push()
+        lowered = self._remote.lowered
+        vectors = [vector for vector, _ in lowered.reports]
+        values, told = self._remote.run((data,), [self._others, vectors])
+        self._metrics.add(told, len(tf.nest.flatten(data)[0]))
+        if not isinstance(lowered.outputs, Mapping):
+            return {}
+        results = self._keras.get_metrics_result()
+        return {k: values[k] if k in values else results.get(k) for k in lowered.outputs}
+
+    def _lowered(self, signature: Sequence[Any]) -> LoweredStep:
+        model, losses = self._keras, list[Any]()
+        compute = model.compute_loss
+
+        def compute_loss(*arguments: Any, **options: Any) -> Any:
+            losses.append(compute(*arguments, **options))
+            return losses[-1]
+
+        def reported() -> list[tf.Variable]:  # metrics are built by the first step
+            return [v.value for metric in model.metrics for v in metric.variables]
+
+        model.compute_loss = compute_loss
+        try:
+            lowered = lower(model.train_step, signature, reported=reported, losses=losses)
+        finally:
+            del model.compute_loss
+        self._others = _without_metrics(lowered)
+        return lowered
+
+    # Life
+
+    def close(self) -> None:
+        """Bring here what the workers have, and end the session. Closing again does nothing."""
+        if self._remote.is_usable:
+            self.pull()
+        self._remote.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Metrics:
+    """The variables of metrics: each worker gathers what its own examples say.
+
+    After each step they are told by all workers, and the model's metrics get what they are
+    together.
+    """
+
+    def __init__(self, remote: RemoteStep) -> None:
+        self._remote = remote
+        self._parts: dict[str, np.ndarray] = {}  # what each worker has, by the variable's name
+        self._step: LoweredStep | None = None  # of which these are
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the variables on the workers."""
+        if not self._remote.is_usable:
+            return ()
+        return tuple(n for _, names in self._remote.lowered.reports for n in names)
+
+    def push(self) -> None:
+        """Give the workers what anybody else has written here: a reset, say."""
+        lowered, plan = self._remote.lowered, self._remote.model.plan
+        changed = self._remote.changed(self.names)
+        self._remote.send(changed)
+        if self._step is not lowered:  # a new session has got them when it was opened
+            self._step, changed = lowered, {n: lowered.variables[n] for n in self.names}
+        workers, summed = plan.workers, plan.job.summed
+        for name, variable in changed.items():
+            value = variable.numpy()
+            parts = np.repeat(value[None], workers, 0)
+            if name in summed:  # the whole is on worker 0
+                parts[1:] = 0
+            self._parts[name] = parts
+
+    def add(self, told: Sequence[Sequence[np.ndarray]], examples: int) -> None:
+        """Give the model's metrics what a step has made of the workers' variables.
+
+        Args:
+            told: for each report the vectors of the workers that had an example.
+            examples: how many there were in the step.
+        """
+        job = self._remote.model.plan.job
+        workers = self._remote.model.plan.workers
+        repeated = False
+        counts = [examples // workers + (w < examples % workers) for w in range(workers)]
+        for vectors, (_, names) in zip(told, self._remote.lowered.reports, strict=True):
+            begin = 0
+            for name in names:
+                variable = self._remote.lowered.variables[name]
+                size = int(np.prod(variable.shape))
+                own = [np.reshape(v[begin : begin + size], variable.shape) for v in vectors]
+                begin += size
+                before, parts = self._parts[name], np.array(self._parts[name])
+                parts[: len(own)] = own
+                if name in job.summed:
+                    value = parts.sum(0)
+                elif name in job.local:
+                    # A mean over the examples was added, by each worker over its own.
+                    weights = np.array(counts[: len(own)], np.float64) / examples
+                    steps = (parts[: len(own)] - before[: len(own)]).astype(np.float64)
+                    value = (variable.numpy() + np.tensordot(weights, steps, 1)).astype(parts.dtype)
+                else:
+                    value = parts[0]
+                repeated |= len(own) < workers and name in job.local
+                self._parts[name] = parts
+                variable.assign(value)
+                self._remote.saw(name)
+        if repeated:  # workers without an example have counted another one's
+            self._remote.forget_values(self.names)
+
+
+class _Pulling(keras.callbacks.Callback):
+    """Before all other callbacks: the model here gets what the workers have."""
+
+    def __init__(self, trainer: Trainer, each_batch: bool) -> None:
+        super().__init__()
+        self._trainer, self._each_batch = trainer, each_batch
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self._trainer.pull()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._trainer.pull()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self._trainer.pull()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._each_batch:
+            self._trainer.pull()
+
+
+class _Pushing(keras.callbacks.Callback):
+    """After all other callbacks: the workers get what these have changed."""
+
+    def __init__(self, trainer: Trainer, each_batch: bool) -> None:
+        super().__init__()
+        self._trainer, self._each_batch = trainer, each_batch
+
+    def _push(self) -> None:
+        if self._trainer._remote.is_usable:
+            self._trainer.push()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._push()
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._push()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self._push()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._each_batch:
+            self._push()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self._each_batch:
+            self._push()
+
+
+def _check(model: Any) -> None:
+    """Raise unless the model's steps can be done by workers.
+
+    Raises:
+        GraphError: it cannot; says what to do.
+    """
+    if not isinstance(model, keras.Model):
+        raise NotTensorFlowError(f"a Trainer takes a keras.Model, not {type(model).__name__}")
+    if keras.backend.backend() != "tensorflow":
+        raise GraphError(
+            f"Keras's backend is {keras.backend.backend()}; Caramel distributes graphs of "
+            "TensorFlow: set KERAS_BACKEND=tensorflow before Keras is imported"
+        )
+    if not model.compiled:
+        raise GraphError("the model is not compiled: call model.compile(...) before")
+    if model.run_eagerly:
+        raise GraphError(_NOT_TRACED)
+    if model._distribute_strategy is not None:
+        raise GraphError(
+            "the model was made in the scope of a tf.distribute strategy, which has variables of "
+            "its own kind; make it outside"
+        )
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False) and isinstance(layer, keras.layers.RNN):
+            raise UnsupportedOpError(
+                f"layer '{layer.name}' is stateful: its state has a row for each example of a "
+                "whole batch; use stateful=False"
+            )
+        if getattr(layer, "synchronized", False):
+            raise UnsupportedOpError(
+                f"layer '{layer.name}' is a synchronized BatchNormalization; without "
+                "synchronized=True each worker normalises its own part of the batch"
+            )
+
+
+def _without_metrics(lowered: LoweredStep) -> dict[str, tf.Tensor]:
+    """What a step returns that is not computed from the variables of metrics."""
+    if not isinstance(lowered.outputs, Mapping):
+        return {}
+    graph = lowered.graph
+    of_metrics = {graph.get_operation_by_name(n) for _, names in lowered.reports for n in names}
+
+    def is_other(tensor: tf.Tensor) -> bool:
+        waiting, seen = [tensor.op], {tensor.op}
+        while waiting:
+            op = waiting.pop()
+            if op in of_metrics:
+                return False
+            new = {t.op for t in op.inputs} - seen
+            seen |= new
+            waiting += new
+        return True
+
+    outputs = lowered.outputs.items()
+    return {k: value for k, value in outputs if isinstance(value, tf.Tensor) and is_other(value)}
+
+
+def _listed(callbacks: Any) -> list[Any]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        raise GraphError("give callbacks as a list: trainer.fit adds its own to them")
+    if callbacks is None:
+        return []
+    return list(callbacks) if isinstance(callbacks, list | tuple) else [callbacks]
+
+
+def _looks_at_batches(callback: Any) -> bool:
+    """Whether a callback may look at the model after each batch."""
+    kind = type(callback)
+    if kind.__module__.startswith("keras."):
+        return isinstance(getattr(callback, "save_freq", None), int)
+    base = keras.callbacks.Callback
+    if isinstance(callback, keras.callbacks.LambdaCallback):
+        return False
+    return any(getattr(kind, hook, None) is not getattr(base, hook) for hook in _BATCH_HOOKS)
+
+
+def _without_optionals(data: Any) -> Any:
+    return tf.nest.map_structure(
+        lambda value: None if isinstance(value, tf.experimental.Optional) else value, data
+    )

@@ -1,0 +1,265 @@
+"""A step that is a function of TensorFlow 2, done by many workers.
+
+The variables in this process are the truth between steps: what changes here is sent to the workers
+before the next step (`push`), and what steps have changed there is brought back (`pull`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.capture.context import Context
+from caramel.capture.functions import LoweredStep
+from caramel.core.errors import FeedError, SessionError
+from caramel.models.allreduce import ARModel
+from caramel.runtime.session import Session
+
+Lower = Callable[[Sequence[Any]], LoweredStep]
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteStep:
+    """Does a step on many workers, and keeps the variables here and there together.
+
+    A step is lowered when it is first called, and again when it is called with other dtypes, shapes
+    or structures than before. Batches are split on their first dimension.
+
+    Args:
+        lower: makes a graph of the step for a signature.
+        workers: as for `ARModel`.
+        session_options: of `ARModel.session`.
+        options: of `ARModel`.
+    """
+
+    def __init__(
+        self,
+        lower: Lower,
+        workers: Any,
+        session_options: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._lower, self._workers = lower, workers
+        self._session_options, self._options = dict(session_options), dict(options)
+        self._signature: list[Any] | None = None
+        self._lowered: LoweredStep | None = None
+        self._model: ARModel | None = None
+        self._session: Session | None = None
+        self._is_ahead = False  # whether steps have changed variables on the workers
+        self._seen: dict[str, _Buffer] = {}  # what variables here had when both were equal
+
+    # What users look at
+
+    @property
+    def session(self) -> Session:
+        """The session that does the steps.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        if self._session is None:
+            raise SessionError("there is no session before the first step")
+        return self._session
+
+    @property
+    def model(self) -> ARModel:
+        """The model whose session does the steps.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        if self._model is None:
+            raise SessionError("there is no model before the first step")
+        return self._model
+
+    @property
+    def lowered(self) -> LoweredStep:
+        """The step as a graph; there was a step already."""
+        assert self._lowered is not None
+        return self._lowered
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether there is a session, and no worker was lost."""
+        return self._session is not None and not self._session.has_failed
+
+    # Steps
+
+    def forget(self) -> None:
+        """The step has become another one: lower it again before the next."""
+        if self.is_usable:
+            self.pull()
+        self.close()
+        self._signature = None
+
+    def prepare(self, arguments: Sequence[Any]) -> None:
+        """Lower the step for such arguments, and open a session, unless that was done."""
+        signature = [_merged(s, a) for s, a in zip(self._before(arguments), arguments, strict=True)]
+        if self._session is not None and _same(signature, self._signature):
+            return
+        self._signature = signature
+        self._reopen()
+
+    def run(self, arguments: Sequence[Any], fetches: Any) -> Any:
+        """Do the step that was prepared.
+
+        Args:
+            arguments: what it is called with.
+            fetches: tensors of the lowered graph, in any structure.
+        """
+        lowered = self.lowered
+        flat = [value for value in tf.nest.flatten(list(arguments)) if value is not None]
+        fed: dict[Any, Any] = {
+            placeholder.name: _array(value)
+            for placeholder, value in zip(lowered.inputs, flat, strict=True)
+        }
+        fed |= {f"{name}:0": variable.numpy() for name, variable in lowered.scalars.items()}
+        self._is_ahead = True
+        return self.session.step(fed, fetches, repeat=True)
+
+    # Variables
+
+    def pull(self, *, without: Sequence[str] = ()) -> None:
+        """Give the variables here what steps have made of them, if there was one since.
+
+        Args:
+            without: names of variables that stay as they are here.
+        """
+        if not self._is_ahead:
+            return
+        values = self.session.variables()
+        for name, variable in self.lowered.variables.items():
+            if name not in without:
+                variable.assign(values[name])
+                self._seen[name] = _Buffer(variable)
+        self._is_ahead = False
+
+    def push(self, *, without: Sequence[str] = ()) -> None:
+        """Give the workers' variables what was changed here since both were equal.
+
+        Args:
+            without: names of variables that stay as they are there.
+        """
+        self.send(self.changed(name for name in self.lowered.variables if name not in without))
+
+    def changed(self, names: Iterable[str]) -> dict[str, tf.Variable]:
+        """Those of some variables that were written here since both were equal."""
+        variables = self.lowered.variables
+        return {n: variables[n] for n in names if not self._is_seen(n, variables[n])}
+
+    def saw(self, name: str) -> None:
+        """A variable here has got what it is there."""
+        self._seen[name] = _Buffer(self.lowered.variables[name])
+
+    def forget_values(self, names: Iterable[str]) -> None:
+        """Variables there are not what they should be: they are sent before the next step."""
+        for name in names:
+            self._seen.pop(name, None)
+
+    def send(self, variables: Mapping[str, tf.Variable]) -> None:
+        """Give workers' variables the values of variables here, by their names there."""
+        if variables:
+            self.session.assign({name: v.numpy() for name, v in variables.items()})
+            self._seen |= {name: _Buffer(variable) for name, variable in variables.items()}
+
+    def close(self) -> None:
+        """End the session; what steps have changed is pulled before, if it can be."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _is_seen(self, name: str, variable: tf.Variable) -> bool:
+        return name in self._seen and self._seen[name].is_that_of(variable)
+
+    def _before(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The signature so far, if arguments of the same structure were given before."""
+        before = self._signature
+        if before is not None and len(before) == len(arguments):
+            try:
+                tf.nest.assert_same_structure(list(before), list(arguments))
+            except (TypeError, ValueError):
+                pass
+            else:
+                return before
+        return [None] * len(arguments)
+
+    def _reopen(self) -> None:
+        if self._session is not None:
+            self.pull()
+            self.close()
+            _log.info("the step is lowered again, for %s", self._signature)
+        self._lowered = None
+        assert self._signature is not None
+        lowered = self._lower(self._signature)
+        context = Context(lowered.graph, train_op=lowered.train_op, loss=lowered.loss)
+        self._model = ARModel(context, self._workers, **self._options)
+        self._lowered, self._seen = lowered, {}
+        self._session = self._model.session(**self._session_options)
+        self.push()
+
+
+class _Buffer:
+    """Where a variable's value was.
+
+    As long as it is held, a write makes another buffer, so that comparing addresses tells exactly
+    whether the variable was written.
+    """
+
+    def __init__(self, variable: tf.Variable) -> None:
+        self._held = variable.read_value()
+
+    def is_that_of(self, variable: tf.Variable) -> bool:
+        return _address(variable.read_value()) == _address(self._held)
+
+
+def _address(value: tf.Tensor) -> int:
+    return int(np.asarray(memoryview(value)).__array_interface__["data"][0])
+
+
+def _array(value: Any) -> Any:
+    return value.numpy() if isinstance(value, tf.Tensor) else value
+
+
+def _merged(before: Any, argument: Any) -> Any:
+    """The spec of an argument, and of what was given in its place before."""
+    if before is None:
+        return tf.nest.map_structure(_spec, argument)
+    return tf.nest.map_structure(lambda spec, value: _wider(spec, _spec(value)), before, argument)
+
+
+def _spec(value: Any) -> Any:
+    """What is known of a value: all but the size of the batch."""
+    if value is None:
+        return None
+    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
+        raise FeedError(
+            f"a step takes dense tensors only, not a {type(value).__name__}; make it dense in the "
+            "dataset, as by .to_tensor(), with a mask"
+        )
+    if not isinstance(value, tf.Tensor):
+        value = tf.convert_to_tensor(value)
+    shape = value.shape.as_list()
+    return tf.TensorSpec([None, *shape[1:]] if shape else [], value.dtype)
+
+
+def _wider(spec: Any, other: Any) -> Any:
+    """The spec that both fit, where only the sizes of dimensions differ."""
+    if spec is None or other is None or spec.dtype != other.dtype:
+        return other
+    if spec.shape.rank != other.shape.rank:
+        return other
+    pairs = zip(spec.shape, other.shape, strict=True)
+    return tf.TensorSpec([a if a == b else None for a, b in pairs], spec.dtype)
+
+
+def _same(signature: Any, before: Any) -> bool:
+    try:
+        tf.nest.assert_same_structure(signature, before)
+    except (TypeError, ValueError):
+        return False
+    return tf.nest.flatten(signature) == tf.nest.flatten(before)

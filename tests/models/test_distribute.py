@@ -1,0 +1,167 @@
+"""Steps that are functions, done by several workers: as one process does them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import caramel
+from caramel.core.errors import (
+    FeedError,
+    GraphError,
+    LossScaleError,
+    SessionError,
+    UnsupportedOpError,
+)
+
+FEATURES, CLASSES = 6, 3
+SPECS = [tf.TensorSpec([None, FEATURES], tf.float64), tf.TensorSpec([None], tf.int64)]
+
+
+def batches(sizes=(7, 7, 5)):
+    random = np.random.RandomState(2)
+    return [(random.randn(n, FEATURES), random.randint(0, CLASSES, n)) for n in sizes]
+
+
+class Job:
+    """A perceptron with momentum by hand."""
+
+    def __init__(self):
+        random = np.random.RandomState(1)
+        self.w = tf.Variable(random.randn(FEATURES, CLASSES), name="w")
+        self.velocity = tf.Variable(np.zeros([FEATURES, CLASSES]), trainable=False, name="v")
+        self.rate = tf.Variable(0.1, trainable=False, dtype=tf.float64, name="rate")
+        self.seen = tf.Variable(0, trainable=False, dtype=tf.int64, name="seen")
+
+    @tf.function
+    def gradient(self, x, y):
+        with tf.GradientTape() as tape:
+            logits = x @ self.w
+            loss = caramel.loss(
+                tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+            )
+        return loss, logits, tape.gradient(loss, self.w)
+
+    def step(self, x, y):
+        loss, logits, gradient = self.gradient(x, y)
+        self.velocity.assign(0.9 * self.velocity + gradient)
+        self.w.assign_sub(self.rate * self.velocity)
+        self.seen.assign_add(1)
+        return {"loss": loss, "logits": logits}
+
+    @property
+    def values(self):
+        return [v.numpy() for v in (self.w, self.velocity, self.seen)]
+
+
+def assert_close(values, others):
+    for value, other in zip(values, others, strict=True):
+        np.testing.assert_allclose(value, other, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_workers_do_a_step_as_this_process_does(workers):
+    alone, job = Job(), Job()
+    expected = [alone.step(x, tf.constant(y)) for x, y in batches()]
+    with caramel.distribute(job.step, workers=workers, check=True) as step:
+        for batch, wanted in zip(batches(), expected, strict=True):
+            got = step(*batch)
+            assert_close([got["loss"]], [wanted["loss"]])
+            assert_close([got["logits"]], [wanted["logits"]])
+    assert_close(job.values, alone.values)
+
+
+def test_what_is_assigned_here_counts_in_the_next_step():
+    alone, job = Job(), Job()
+    data = batches()
+    alone.step(*data[0])
+    with caramel.distribute(job.step, workers=2) as step:
+        step(*data[0])
+        step.pull()
+        assert_close(job.values, alone.values)
+        for each in (job, alone):
+            each.rate.assign(0.5)  # only read by the step
+            each.w.assign(each.w * 0.5)
+        step(*data[1])
+    alone.step(*data[1])
+    assert_close(job.values, alone.values)
+
+
+def test_batches_of_another_shape_make_another_graph_of_the_same_state():
+    w = tf.Variable(np.ones([1, 2]), name="w")
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = caramel.loss(tf.reduce_mean(tf.square(tf.reduce_sum(x, [1, 2])[:, None] * w)))
+        w.assign_sub(0.01 * tape.gradient(loss, w))
+        return loss
+
+    def run(function):
+        return [float(function(np.full([4, n, 2], 0.5)[..., :1])) for n in (3, 3, 5, 2)]
+
+    with caramel.distribute(step, workers=2) as distributed:
+        got = run(distributed)
+    after = w.numpy()
+    w.assign(np.ones([1, 2]))
+    assert_close(got, run(step))
+    assert_close([after], [w.numpy()])
+
+
+def test_a_context_is_made_of_a_function():
+    alone, job = Job(), Job()
+    context = caramel.Context.from_function(job.step, SPECS)
+    x, y = batches()[0]
+    assert len(context.inputs) == 2
+    (rate,) = context.lowered.scalars
+    with caramel.ARModel(context, 2).session() as session:
+        session.assign({n: v.numpy() for n, v in context.lowered.variables.items()})
+        feed = dict(zip(context.inputs, (x, y), strict=True))
+        got = session.step({**feed, f"{rate}:0": 0.1}, context.outputs["loss"])
+        values = session.variables()
+    assert_close([got], [alone.step(x, y)["loss"]])
+    assert_close([values["w"]], [alone.w])
+
+
+# What is wrong --------------------------------------------------------------------------------
+
+
+def test_a_step_says_what_it_minimises():
+    v = tf.Variable(np.float64(1))
+    with pytest.raises(LossScaleError, match="mark its loss inside the step by 'loss = caramel"):
+        caramel.distribute(lambda x: v.assign_sub(tf.reduce_mean(x)), workers=2)(np.ones(4))
+
+
+def test_a_step_that_asks_for_values_cannot_be_traced():
+    with pytest.raises(
+        GraphError, match=r"(?s)the step cannot be traced.*has no attribute 'numpy'"
+    ):
+        caramel.distribute(lambda x: caramel.loss(x).numpy(), workers=2)(np.ones(4))
+
+
+def test_tables_belong_into_the_dataset():
+    initializer = tf.lookup.KeyValueTensorInitializer([1], [2], tf.int64, tf.int64)
+    table = tf.lookup.StaticHashTable(initializer, 0)
+    v = tf.Variable(1.0)
+
+    def step(x):
+        return caramel.loss(tf.reduce_mean(v * tf.cast(table.lookup(x), tf.float32)))
+
+    with pytest.raises(UnsupportedOpError, match="look up in the dataset"):
+        caramel.distribute(step, workers=2)(np.arange(4))
+
+
+def test_ragged_batches_are_refused():
+    with pytest.raises(FeedError, match="dense tensors only, not a RaggedTensor"):
+        caramel.distribute(lambda x: x, workers=2)(tf.ragged.constant([[1], [2, 3]]))
+
+
+def test_before_the_first_step_there_is_no_session():
+    step = caramel.distribute(lambda x: x, workers=2)
+    with pytest.raises(SessionError, match="before the first step"):
+        step.session  # noqa: B018
+    step.close()
+
+
+def test_outside_of_a_step_a_loss_is_marked_in_vain():
+    assert caramel.loss(3) == 3

@@ -1,0 +1,270 @@
+"""Keras models that are trained by several workers: as `model.fit` trains them."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import caramel
+from caramel.core.errors import GraphError, NotTensorFlowError, UnsupportedOpError
+from caramel.models.keras import Trainer
+
+layers, optimizers = keras.layers, keras.optimizers
+
+FEATURES, CLASSES = 6, 3
+_random = np.random.RandomState(0)
+X, Y = _random.randn(31, FEATURES), _random.randint(0, CLASSES, 31)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    before = keras.config.floatx()
+    keras.config.set_floatx("float64")
+    yield
+    keras.config.set_floatx(before)
+
+
+def hidden():
+    return [layers.Dense(8, "relu"), layers.LayerNormalization(), layers.Dense(CLASSES)]
+
+
+def classifier(optimizer="adam", inner=hidden, kind=keras.Sequential, **options):
+    """A compiled model that is the same whenever it is made."""
+    keras.utils.set_random_seed(1)
+    model = kind([keras.Input((FEATURES,)), *inner()])
+    model.compile(
+        optimizer() if callable(optimizer) else optimizer,
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        **{"metrics": ["accuracy"], **options},
+    )
+    return model
+
+
+def values(model):
+    return [np.asarray(variable.numpy()) for variable in model.variables]
+
+
+def assert_close(own, others, tolerance=1e-12):
+    for value, other in zip(own, others, strict=True):
+        scale = max(np.max(np.abs(other), initial=0), 1e-300)
+        np.testing.assert_allclose(value, other, rtol=0, atol=tolerance * scale)
+
+
+def assert_fits_alike(make, workers=2, callbacks=lambda: None, tolerance=1e-12, **options):
+    """The same history and variables, those of the optimizer and the metrics too."""
+    options = {
+        "x": X,
+        "y": Y,
+        "batch_size": 12,
+        "epochs": 2,
+        "shuffle": False,
+        "verbose": 0,
+        **options,
+    }
+    alone, model = make(), make()
+    expected = alone.fit(callbacks=callbacks(), **options).history
+    with Trainer(model, workers, session_options={"trials": None}) as trainer:
+        history = trainer.fit(callbacks=callbacks(), **options).history
+    assert history.keys() == expected.keys()
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(history[name], numbers, rtol=tolerance, err_msg=name)
+    assert_close(values(model), values(alone), tolerance)
+    return model
+
+
+# As one process ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_history_and_variables_are_those_of_fit(workers):
+    """The last batch has seven examples."""
+    assert_fits_alike(classifier, workers, validation_split=0.1)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda: optimizers.SGD(0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+        lambda: optimizers.AdamW(0.01, global_clipnorm=0.1),
+        lambda: optimizers.RMSprop(0.01, centered=True, clipnorm=0.1),
+        lambda: optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9),
+        lambda: optimizers.Lion(0.01, clipvalue=0.01),
+    ],
+)
+def test_optimizers(optimizer):
+    assert_fits_alike(lambda: classifier(optimizer), epochs=1)
+
+
+def test_fewer_examples_than_workers_at_the_end():
+    assert_fits_alike(classifier, 3, x=X[:13], y=Y[:13])
+
+
+def test_weights_of_classes_and_examples_and_regularizers():
+    def inner():
+        return [layers.Dense(8, "tanh", kernel_regularizer="l2"), layers.Dense(CLASSES)]
+
+    assert_fits_alike(
+        lambda: classifier("sgd", inner, weighted_metrics=["accuracy"]),
+        class_weight={0: 1.0, 1: 0.5, 2: 2.0},
+    )
+
+
+def test_data_sets_and_embeddings():
+    words = np.random.RandomState(1).randint(0, 9, (24, 4))
+
+    def make():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [layers.Embedding(9, 5), layers.GRU(4), layers.Dense(CLASSES, "softmax")]
+        )
+        model.compile("adam", "sparse_categorical_crossentropy")
+        return model
+
+    data = tf.data.Dataset.from_tensor_slices((words, Y[:24])).batch(8).repeat()
+    assert_fits_alike(make, x=data, y=None, batch_size=None, steps_per_epoch=4)
+
+
+class Squared(keras.Model):
+    """A model with a step of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(1)
+
+    def call(self, x):
+        return self.dense(x)
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = caramel.loss(tf.reduce_mean(tf.square(self(x)[:, 0] - tf.cast(y, x.dtype))))
+        gradients = tape.gradient(loss, self.trainable_weights)
+        clipped = [tf.clip_by_norm(gradient, 0.5) for gradient in gradients]
+        self.optimizer.apply_gradients(zip(clipped, self.trainable_weights, strict=True))
+        return {"squared": loss}
+
+
+def test_a_step_of_ones_own():
+    def make():
+        keras.utils.set_random_seed(1)
+        model = Squared()
+        model.compile("adam")
+        model.build((None, FEATURES))
+        return model
+
+    assert_fits_alike(make, batch_size=31)
+
+
+# Callbacks --------------------------------------------------------------------------------------
+
+
+class Meddling(keras.callbacks.Callback):
+    """Looks at the model and changes it after each batch."""
+
+    def on_train_batch_end(self, batch, logs=None):
+        kernel = self.model.layers[0].kernel
+        kernel.assign(kernel * (1 - 0.01 * float(keras.ops.mean(kernel))))
+        self.model.optimizer.learning_rate.assign(0.01 / (1 + batch))
+
+
+def test_callbacks_see_and_change_the_model():
+    assert_fits_alike(classifier, callbacks=lambda: [Meddling()], batch_size=8)
+
+
+def test_early_stopping_restores_the_best_weights():
+    def callbacks():
+        return [
+            keras.callbacks.EarlyStopping("val_loss", patience=1, restore_best_weights=True),
+            keras.callbacks.ReduceLROnPlateau("val_loss", patience=0, factor=0.3),
+        ]
+
+    assert_fits_alike(
+        lambda: classifier(lambda: optimizers.SGD(2.0)),
+        2,
+        callbacks,
+        epochs=4,
+        validation_split=0.3,
+    )
+
+
+def test_training_goes_on_here_and_there():
+    """An epoch by workers, one by `fit`, one by workers again, compiled anew before."""
+
+    def recompiled(model):
+        model.compile(optimizers.SGD(0.05), model.loss, metrics=["accuracy"])
+
+    options = {"batch_size": 12, "shuffle": False, "verbose": 0}
+    alone, model = classifier(), classifier()
+    for _ in range(2):
+        alone.fit(X, Y, **options)
+    recompiled(alone)
+    alone.fit(X, Y, **options)
+    with Trainer(model, 2, session_options={"trials": None}) as trainer:
+        trainer.fit(X, Y, **options)
+        model.fit(X, Y, **options)
+        recompiled(model)
+        trainer.fit(X, Y, **options)
+    assert_close(values(model), values(alone))
+    assert model.train_function is None or "Trainer" not in repr(model.train_function)
+
+
+# Randomness and statistics ------------------------------------------------------------------------
+
+
+def test_dropout_draws_as_fit_on_one_worker_and_otherwise_on_each_of_several():
+    def inner():
+        return [layers.Dense(8), layers.Dropout(0.5, seed=3), layers.Dense(CLASSES)]
+
+    assert_fits_alike(lambda: classifier("sgd", inner), workers=1)
+    model = classifier("sgd", inner)
+    with Trainer(model, 2) as trainer:
+        trainer.fit(X, Y, batch_size=31, verbose=0)
+        assert len(trainer.session.variables()) == len(trainer.session.variables(worker=1))
+        states = [
+            next(v for n, v in trainer.session.variables(worker=w).items() if "seed" in n)
+            for w in range(2)
+        ]
+    assert states[0][0] != states[1][0]
+    assert states[0][1] == states[1][1]
+
+
+def test_moving_averages_are_the_means_of_the_workers():
+    def inner():
+        return [layers.BatchNormalization(momentum=0.5), layers.Dense(CLASSES)]
+
+    model = classifier("sgd", inner)
+    with Trainer(model, 2) as trainer:
+        trainer.fit(X[:12], Y[:12], batch_size=12, shuffle=False, verbose=0)
+    mean = 0.5 * (X[:6].mean(0) + X[6:12].mean(0)) / 2
+    np.testing.assert_allclose(model.layers[0].moving_mean.numpy(), mean, rtol=1e-12)
+
+
+# What is wrong ------------------------------------------------------------------------------------
+
+
+def test_models_that_cannot_be_are_refused():
+    with pytest.raises(NotTensorFlowError, match="takes a keras.Model, not str"):
+        Trainer("model", 2)
+    with pytest.raises(GraphError, match="not compiled"):
+        Trainer(keras.Sequential([layers.Dense(1)]), 2)
+    with pytest.raises(GraphError, match="run_eagerly=True"):
+        Trainer(classifier(run_eagerly=True), 2)
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        mirrored = classifier()
+    with pytest.raises(GraphError, match=r"scope of a tf.distribute strategy"):
+        Trainer(mirrored, 2)
+    with pytest.raises(UnsupportedOpError, match="synchronized BatchNormalization"):
+        Trainer(classifier(inner=lambda: [layers.BatchNormalization(synchronized=True)]), 2)
+
+
+def test_lists_of_callbacks_are_wanted():
+    model = classifier()
+    callbacks = keras.callbacks.CallbackList(model=model)
+    with Trainer(model, 2) as trainer, pytest.raises(GraphError, match="give callbacks as a list"):
+        trainer.fit(X, Y, callbacks=callbacks)
+
+
+def test_caramel_keras_is_the_module():
+    assert caramel.keras.Trainer is Trainer
