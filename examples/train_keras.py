@@ -1,0 +1,68 @@
+"""Train a Keras model on several workers, with `fit`'s own callbacks and history.
+
+    python examples/train_keras.py --workers 2
+
+Handwritten digits of 8x8 pixels; the workers are processes of this machine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from train_resnet import load_data
+
+import caramel
+
+
+def build_model():
+    """A small convolutional network, compiled."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    model = keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
+            keras.layers.MaxPooling2D(),
+            keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
+            keras.layers.Flatten(),
+            keras.layers.Dropout(0.2),
+            keras.layers.Dense(10, activation="softmax"),
+        ]
+    )
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def main(
+    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
+) -> None:
+    """Train a Keras model on handwritten digits."""
+    training, test = load_data()
+    model = build_model()
+    with (
+        caramel.Cluster.local(workers) as cluster,
+        caramel.keras.Trainer(model, workers=cluster) as trainer,
+    ):
+        history = trainer.fit(
+            training.images,
+            training.labels,
+            batch_size=96,
+            epochs=epochs,
+            validation_split=0.1,
+            verbose=0,
+        ).history
+    for epoch, (loss, accuracy) in enumerate(
+        zip(history["loss"], history["val_accuracy"], strict=True), start=1
+    ):
+        print(f"epoch {epoch} of {epochs}: loss {loss:.3f}, validation accuracy {accuracy:.2%}")
+    _, accuracy = model.evaluate(test.images, test.labels, verbose=0)
+    print(f"test accuracy {accuracy:.2%}, workers: {workers}")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(main)
+    app()
