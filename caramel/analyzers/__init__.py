@@ -27,6 +27,7 @@ question. `analysis` runs what is needed, in the order of their annotations.
 `replicas`      which variables stay equal on all workers, and does everything that must stay equal
                 do so?
 `rows`          which parameters may be split by rows, because their updates are elementwise?
+`seed_states`   which variables are seeds of stateless random ops?
 `serving`       with parameter servers: what of a step is done once, where, and what does each
                 worker do?
 `state_order`   in which order does a step read and write its variables where its edges leave that

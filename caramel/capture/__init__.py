@@ -5,6 +5,7 @@ job captured by name and frozen. Analyzers take it from there.
 
 ================ ===================================================================================
 `context`        one single-device training job, captured by name and frozen
+`functions`      lowers a training step that is a function to a single-device graph
 `graph_names`    names of a graph's tensors, operations and variables, from what users pass for them
 `initial_values` what do the initial values of variables need: feeds, and other variables before
                  them?
