@@ -7,7 +7,7 @@ Handwritten digits of 8x8 pixels; the workers are processes of this machine.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from train_resnet import load_data
@@ -15,7 +15,7 @@ from train_resnet import load_data
 import caramel
 
 
-def build_model():
+def build_model() -> Any:
     """A small convolutional network, compiled."""
     import keras
 

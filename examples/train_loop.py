@@ -7,7 +7,7 @@ The model is that of `train_keras.py`; the step is an ordinary function.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,7 +27,7 @@ def main(
     training, test = load_data()
     model = build_model()
 
-    def step(images, labels):
+    def step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
             loss = caramel.loss(model.compute_loss(y=labels, y_pred=model(images, training=True)))
         gradients = tape.gradient(loss, model.trainable_weights)
