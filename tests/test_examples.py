@@ -198,9 +198,9 @@ def test_training_prints_its_golden_output_and_saves_what_is_as_good_on_a_single
 # The README -------------------------------------------------------------------------------------
 
 
-def readme_code(language: str, containing: str) -> str:
-    """The one code block of the README that contains a text."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def readme_code(language: str, containing: str, text: str = README) -> str:
+    """The one code block of the README, or of another document, that contains something."""
+    blocks = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
     (block,) = [block for block in blocks if containing in block]
     return block
 
@@ -234,7 +234,8 @@ def test_a_name_in_the_readme_exists():
 
 
 @pytest.mark.processes
-def test_the_readme_runs_one_script_on_all_workers(tmp_path):
+def test_the_documents_run_one_script_on_all_workers(tmp_path):
+    clusters = (ROOT / "docs/clusters.md").read_text()
     program = (ROOT / "examples/quickstart.py").read_text()
     job, _, _ = program.partition("model = ")
     use = """
@@ -243,7 +244,7 @@ def test_the_readme_runs_one_script_on_all_workers(tmp_path):
         print("trained on", cluster.size, "workers", loss_value > 0)
     """
     script = tmp_path / "script.py"
-    snippet = "make_context = lambda: context\n" + readme_code("python", "from_environment")
+    snippet = "make_context = lambda: context\n" + readme_code("python", "make_context()", clusters)
     script.write_text(job + snippet + textwrap.dedent(use))
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = '{"cluster": {"worker": ["%s", "%s"]}, "task": {"type": "worker", "index": %d}}'

@@ -174,7 +174,7 @@ class _Lowering:
         graph, stand = tf.Graph(), _Stand()
         with graph.as_default():
             self._capture(stand)
-            inputs = tuple(self._inputs(stand))
+            inputs = tuple(self._placeholders(stand))
             self._import(stand)
             done = [graph.get_operation_by_name(op) for op in self._written_ops()]
             outputs = tf.nest.map_structure(
@@ -204,7 +204,7 @@ class _Lowering:
                 stand.tensors[name], stand.own[id(variable)] = own.handle, own
                 stand.variables[own.op.name] = variable
 
-    def _inputs(self, stand: _Stand) -> Iterator[tf.Tensor]:
+    def _placeholders(self, stand: _Stand) -> Iterator[tf.Tensor]:
         captured = len(self._traced.graph.captures)
         own = self._traced.inputs[: len(self._traced.inputs) - captured]
         for number, tensor in enumerate(own):

@@ -61,7 +61,7 @@ class Trainer:
         self._keras = model
         self._remote = RemoteStep(self._lowered, workers, session_options or {}, options)
         self._metrics = _Metrics(self._remote)
-        self._compiled: tuple[Any, ...] = (None,) * 3  # with what the step was lowered
+        self._compiled: tuple[Any, ...] = ()  # with what the step was lowered
         self._others: Mapping[str, tf.Tensor] = {}  # what a step tells besides metrics
 
     # What users look at
@@ -138,10 +138,12 @@ class Trainer:
         return logs
 
     def _step(self, data: Any) -> Mapping[str, Any]:
-        # Compiling anew makes another step of the same model.
+        # Compiling anew makes another step of the same model: it has a new metric for the loss.
         model = self._keras
-        compiled = (model.optimizer, model._compile_loss, model._compile_metrics)
-        if any(map(operator.is_not, compiled, self._compiled)):
+        compiled = (model.optimizer, model.loss, *model.metrics[:1])
+        if len(compiled) != len(self._compiled) or any(
+            map(operator.is_not, compiled, self._compiled)
+        ):
             self._remote.forget()
             self._compiled = compiled
         self._remote.prepare((data,))
@@ -332,12 +334,13 @@ def _check(model: Any) -> None:
         raise GraphError("the model is not compiled: call model.compile(...) before")
     if model.run_eagerly:
         raise GraphError(_NOT_TRACED)
-    if model._distribute_strategy is not None:
+    is_default = model.distribute_strategy is tf.distribute.get_strategy()
+    if tf.distribute.has_strategy() or not is_default:
         raise GraphError(
             "the model was made in the scope of a tf.distribute strategy, which has variables of "
             "its own kind; make it outside"
         )
-    for layer in model._flatten_layers():
+    for layer in _layers(model):
         if getattr(layer, "stateful", False) and isinstance(layer, keras.layers.RNN):
             raise UnsupportedOpError(
                 f"layer '{layer.name}' is stateful: its state has a row for each example of a "
@@ -348,6 +351,15 @@ def _check(model: Any) -> None:
                 f"layer '{layer.name}' is a synchronized BatchNormalization; without "
                 "synchronized=True each worker normalises its own part of the batch"
             )
+
+
+def _layers(layer: Any) -> Iterator[Any]:
+    """A layer and all within it."""
+    yield layer
+    wrapped = getattr(layer, "layer", None)
+    within = [*getattr(layer, "layers", ()), *([] if wrapped is None else [wrapped])]
+    for each in within:
+        yield from _layers(each)
 
 
 def _without_metrics(lowered: LoweredStep) -> dict[str, tf.Tensor]:
