@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
@@ -85,11 +85,11 @@ class Trainer:
 
     def pull(self) -> None:
         """Give the model here what the workers have made of its variables."""
-        self._remote.pull(without=self._metrics.names)
+        self._remote.pull(without=self._names_of_metrics)
 
     def push(self) -> None:
         """Give the workers what was changed in the model here."""
-        self._remote.push(without=self._metrics.names)
+        self._remote.push(without=self._names_of_metrics)
 
     # Training
 
@@ -111,6 +111,15 @@ class Trainer:
         first, last = _Pulling(self, bool(looks)), _Pushing(self, bool(looks))
         with self._steps_by_workers():
             return self._keras.fit(*arguments, callbacks=[first, *given, last], **options)
+
+    @property
+    def _names_of_metrics(self) -> frozenset[str]:
+        """The names of the metrics' variables on the workers."""
+        if not self._remote.is_usable:
+            return frozenset()
+        own = {id(v.value) for metric in self._keras.metrics for v in metric.variables}
+        variables = self._remote.lowered.variables.items()
+        return frozenset(name for name, variable in variables if id(variable) in own)
 
     @contextmanager
     def _steps_by_workers(self) -> Iterator[None]:
@@ -150,12 +159,27 @@ class Trainer:
         self._metrics.push()
         lowered = self._remote.lowered
         vectors = [vector for vector, _ in lowered.reports]
-        values, told = self._remote.run((data,), [self._others, vectors])
-        self._metrics.add(told, len(tf.nest.flatten(data)[0]))
+        loss, values, told = self._remote.run((data,), [lowered.loss, self._others, vectors])
+        examples = len(tf.nest.flatten(data)[0])
+        self._metrics.add(told, examples)
+        tracker = self._loss_tracker
+        if tracker is not None:
+            tracker.update_state(loss, sample_weight=examples)
         if not isinstance(lowered.outputs, Mapping):
             return {}
         results = self._keras.get_metrics_result()
         return {k: values[k] if k in values else results.get(k) for k in lowered.outputs}
+
+    @property
+    def _loss_tracker(self) -> Any:
+        """The metric of the loss, where it is here that it is told the loss of a batch.
+
+        Each worker has the loss of its own part only, of which that of the whole batch need not be
+        the mean: it may be a sum, or divided by a count of the worker's own.
+        """
+        model = self._keras
+        is_usual = type(model).train_step is keras.Model.train_step
+        return model.metrics[0] if is_usual and model.metrics else None
 
     def _lowered(self, signature: Sequence[Any]) -> LoweredStep:
         model, losses = self._keras, list[Any]()
@@ -166,14 +190,16 @@ class Trainer:
             return losses[-1]
 
         def reported() -> list[tf.Variable]:  # metrics are built by the first step
-            return [v.value for metric in model.metrics for v in metric.variables]
+            others = [metric for metric in model.metrics if metric is not self._loss_tracker]
+            return [v.value for metric in others for v in metric.variables]
 
         model.compute_loss = compute_loss
         try:
             lowered = lower(model.train_step, signature, reported=reported, losses=losses)
         finally:
             del model.compute_loss
-        self._others = _without_metrics(lowered)
+        own = {id(v.value) for metric in model.metrics for v in metric.variables}
+        self._others = _without_metrics(lowered, own)
         return lowered
 
     # Life
@@ -362,12 +388,17 @@ def _layers(layer: Any) -> Iterator[Any]:
         yield from _layers(each)
 
 
-def _without_metrics(lowered: LoweredStep) -> dict[str, tf.Tensor]:
-    """What a step returns that is not computed from the variables of metrics."""
+def _without_metrics(lowered: LoweredStep, metrics: Container[int]) -> dict[str, tf.Tensor]:
+    """What a step returns that is not computed from the variables of metrics.
+
+    Args:
+        metrics: the ids of these variables.
+    """
     if not isinstance(lowered.outputs, Mapping):
         return {}
     graph = lowered.graph
-    of_metrics = {graph.get_operation_by_name(n) for _, names in lowered.reports for n in names}
+    names = (name for name, v in lowered.variables.items() if id(v) in metrics)
+    of_metrics = {graph.get_operation_by_name(name) for name in names}
 
     def is_other(tensor: tf.Tensor) -> bool:
         waiting, seen = [tensor.op], {tensor.op}

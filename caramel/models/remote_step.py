@@ -7,7 +7,7 @@ before the next step (`push`), and what steps have changed there is brought back
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,7 @@ class RemoteStep:
 
     # Variables
 
-    def pull(self, *, without: Sequence[str] = ()) -> None:
+    def pull(self, *, without: Collection[str] = ()) -> None:
         """Give the variables here what steps have made of them, if there was one since.
 
         Args:
@@ -139,7 +139,7 @@ class RemoteStep:
                 self._seen[name] = _Buffer(variable)
         self._is_ahead = False
 
-    def push(self, *, without: Sequence[str] = ()) -> None:
+    def push(self, *, without: Collection[str] = ()) -> None:
         """Give the workers' variables what was changed here since both were equal.
 
         Args:

@@ -111,6 +111,43 @@ def test_weights_of_classes_and_examples_and_regularizers():
     )
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_losses_that_are_no_means_over_the_examples(reduction):
+    class Logs(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            shown.append(logs["loss"])
+
+    def make():
+        model = classifier("sgd")
+        loss = keras.losses.SparseCategoricalCrossentropy(True, reduction=reduction)
+        model.compile("sgd", loss)
+        return model
+
+    shown = []
+    weights = np.random.RandomState(2).rand(len(X))
+    assert_fits_alike(make, sample_weight=weights, callbacks=lambda: [Logs()], epochs=1)
+    np.testing.assert_allclose(shown[:3], shown[3:], rtol=1e-12)
+
+
+def test_several_outputs_and_running_metrics():
+    def make():
+        keras.utils.set_random_seed(1)
+        inputs = {name: keras.Input((FEATURES,), name=name) for name in "ab"}
+        hidden = layers.Dense(8, "relu")(layers.Concatenate()(list(inputs.values())))
+        outputs = {"c": layers.Dense(1, "sigmoid")(hidden), "d": layers.Dense(1)(hidden)}
+        model = keras.Model(inputs, outputs)
+        model.compile(
+            optimizers.Adam(optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)),
+            {"c": "binary_crossentropy", "d": "mse"},
+            loss_weights={"c": 1.0, "d": 0.3},
+            metrics={"c": [keras.metrics.AUC(name="auc")], "d": [keras.metrics.R2Score(name="r")]},
+        )
+        return model
+
+    x, y = {"a": X, "b": X[::-1]}, {"c": Y[:, None] % 2, "d": X[:, :1]}
+    assert_fits_alike(make, 3, x=x, y=y, tolerance=1e-7)  # Keras's schedules compute in float32
+
+
 def test_data_sets_and_embeddings():
     words = np.random.RandomState(1).randint(0, 9, (24, 4))
 
