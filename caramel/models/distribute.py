@@ -113,11 +113,11 @@ def distribute(
 ) -> DistributedStep:
     """A step that many workers do, in place of one that this process does; see `DistributedStep`.
 
-    ```python
-    with caramel.distribute(step, workers=4) as step:
-        for batch in dataset:
-            loss = step(*batch)
-    ```
+    As in::
+
+        with caramel.distribute(step, workers=4) as step:
+            for batch in dataset:
+                loss = step(*batch)
     """
     return DistributedStep(function, workers, session_options=session_options, **options)
 
