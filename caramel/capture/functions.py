@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.capture.graph_names import describe
+from caramel.capture.grouped_convolutions import make_depthwise
 from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
 from caramel.core.names import REPORT, source_op
 
@@ -168,6 +169,7 @@ class _Lowering:
         self._traced = traced
         self._graph_def = traced.graph.as_graph_def(add_shapes=True)
         split_tuples(self._graph_def)
+        make_depthwise(self._graph_def)
         self._nodes = {node.name: node for node in self._graph_def.node}
 
     def lowered(self, reported: Sequence[tf.Variable]) -> LoweredStep:

@@ -148,6 +148,33 @@ def test_several_outputs_and_running_metrics():
     assert_fits_alike(make, 3, x=x, y=y, tolerance=1e-7)  # Keras's schedules compute in float32
 
 
+def test_convolutions_with_a_group_for_each_channel():
+    def make():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential(
+            [
+                keras.Input((6, 6, 4)),
+                layers.Conv2D(8, 3, padding="same", groups=4),
+                layers.Conv2D(8, 3, strides=2, groups=8),
+                layers.GlobalAveragePooling2D(),
+                layers.Dense(CLASSES, "softmax"),
+            ]
+        )
+        model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+        return model
+
+    assert_fits_alike(make, x=np.random.RandomState(1).randn(24, 6, 6, 4), y=Y[:24], epochs=1)
+
+
+def test_convolutions_with_other_groups_are_refused():
+    model = keras.Sequential(
+        [keras.Input((6, 6, 4)), layers.Conv2D(4, 3, groups=2), layers.Flatten(), layers.Dense(1)]
+    )
+    model.compile("sgd", "mse")
+    with Trainer(model, 2) as trainer, pytest.raises(UnsupportedOpError, match="groups of 2 of 4"):
+        trainer.fit(np.ones((4, 6, 6, 4)), np.ones(4), verbose=0)
+
+
 def test_data_sets_and_embeddings():
     words = np.random.RandomState(1).randint(0, 9, (24, 4))
 
