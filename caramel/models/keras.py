@@ -60,7 +60,7 @@ class Trainer:
         _check(model)
         self._keras = model
         self._remote = RemoteStep(self._lowered, workers, session_options or {}, options)
-        self._metrics = _Metrics(self._remote)
+        self._metrics = _Metrics(self._remote, self)
         self._compiled: tuple[Any, ...] = ()  # with what the step was lowered
         self._others: Mapping[str, tf.Tensor] = {}  # what a step tells besides metrics
 
@@ -160,14 +160,9 @@ class Trainer:
         lowered = self._remote.lowered
         vectors = [vector for vector, _ in lowered.reports]
         loss, values, told = self._remote.run((data,), [lowered.loss, self._others, vectors])
-        examples = len(tf.nest.flatten(data)[0])
-        self._metrics.add(told, examples)
-        tracker = self._loss_tracker
-        if tracker is not None:
-            tracker.update_state(loss, sample_weight=examples)
+        results = self._metrics.add(told, loss, len(tf.nest.flatten(data)[0]))
         if not isinstance(lowered.outputs, Mapping):
             return {}
-        results = self._keras.get_metrics_result()
         return {k: values[k] if k in values else results.get(k) for k in lowered.outputs}
 
     @property
@@ -227,70 +222,108 @@ class _Metrics:
 
     After each step they are told by all workers, and the model's metrics get what they are
     together.
+
+    Args:
+        remote: does the steps.
+        trainer: has the model.
     """
 
-    def __init__(self, remote: RemoteStep) -> None:
-        self._remote = remote
+    def __init__(self, remote: RemoteStep, trainer: Trainer) -> None:
+        self._remote, self._trainer = remote, trainer
         self._parts: dict[str, np.ndarray] = {}  # what each worker has, by the variable's name
+        self._told: dict[str, np.ndarray] = {}  # what the variables here were given
         self._step: LoweredStep | None = None  # of which these are
+        self._give: Any = None
+        self.may_differ = True  # whether anybody else may have written the variables here
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the variables on the workers."""
-        if not self._remote.is_usable:
-            return ()
         return tuple(n for _, names in self._remote.lowered.reports for n in names)
 
     def push(self) -> None:
         """Give the workers what anybody else has written here: a reset, say."""
-        lowered, plan = self._remote.lowered, self._remote.model.plan
-        changed = self._remote.changed(self.names)
-        self._remote.send(changed)
-        if self._step is not lowered:  # a new session has got them when it was opened
-            self._step, changed = lowered, {n: lowered.variables[n] for n in self.names}
-        workers, summed = plan.workers, plan.job.summed
-        for name, variable in changed.items():
-            value = variable.numpy()
-            parts = np.repeat(value[None], workers, 0)
-            if name in summed:  # the whole is on worker 0
-                parts[1:] = 0
-            self._parts[name] = parts
+        lowered = self._remote.lowered
+        is_new = self._step is not lowered
+        if not (is_new or self.may_differ):
+            return
+        values = {name: lowered.variables[name].numpy() for name in self.names}
+        if is_new:  # a new session has got them when it was opened
+            self._step, self._give = lowered, tf.function(self._given, autograph=False)
+            changed = values
+        else:
+            changed = {n: v for n, v in values.items() if not np.array_equal(v, self._told[n])}
+            self._send(changed)
+        self._begin(changed)
+        self.may_differ = False
 
-    def add(self, told: Sequence[Sequence[np.ndarray]], examples: int) -> None:
+    def add(
+        self, told: Sequence[Sequence[np.ndarray]], loss: Any, examples: int
+    ) -> Mapping[str, Any]:
         """Give the model's metrics what a step has made of the workers' variables.
 
         Args:
             told: for each report the vectors of the workers that had an example.
+            loss: that of the whole batch.
             examples: how many there were in the step.
+
+        Returns:
+            What the metrics are then.
         """
-        job = self._remote.model.plan.job
-        workers = self._remote.model.plan.workers
-        repeated = False
-        counts = [examples // workers + (w < examples % workers) for w in range(workers)]
+        variables, workers = self._remote.lowered.variables, self._remote.model.plan.workers
+        counts = np.array([examples // workers + (w < examples % workers) for w in range(workers)])
         for vectors, (_, names) in zip(told, self._remote.lowered.reports, strict=True):
             begin = 0
             for name in names:
-                variable = self._remote.lowered.variables[name]
-                size = int(np.prod(variable.shape))
-                own = [np.reshape(v[begin : begin + size], variable.shape) for v in vectors]
-                begin += size
-                before, parts = self._parts[name], np.array(self._parts[name])
-                parts[: len(own)] = own
-                if name in job.summed:
-                    value = parts.sum(0)
-                elif name in job.local:
-                    # A mean over the examples was added, by each worker over its own.
-                    weights = np.array(counts[: len(own)], np.float64) / examples
-                    steps = (parts[: len(own)] - before[: len(own)]).astype(np.float64)
-                    value = (variable.numpy() + np.tensordot(weights, steps, 1)).astype(parts.dtype)
-                else:
-                    value = parts[0]
-                repeated |= len(own) < workers and name in job.local
-                self._parts[name] = parts
-                variable.assign(value)
-                self._remote.saw(name)
-        if repeated:  # workers without an example have counted another one's
-            self._remote.forget_values(self.names)
+                shape = variables[name].shape
+                end = begin + int(np.prod(shape))
+                own = np.stack([np.reshape(vector[begin:end], shape) for vector in vectors])
+                self._told[name] = self._together(name, own, counts[: len(own)])
+                begin = end
+        if examples < workers:  # those without an example have counted another one's
+            whole = {name: self._told[name] for name in self.names}
+            self._send(whole)
+            self._begin(whole)
+        given = [self._told[name] for name in self.names]
+        results: Mapping[str, Any] = self._give(given, loss, float(examples))
+        return results
+
+    def _send(self, values: Mapping[str, np.ndarray]) -> None:
+        if values:
+            self._remote.session.assign(values)
+
+    def _begin(self, values: Mapping[str, np.ndarray]) -> None:
+        """Variables here have values, which the workers have got, too."""
+        plan = self._remote.model.plan
+        for name, value in values.items():
+            parts = np.repeat(value[None], plan.workers, 0)
+            if name in plan.job.summed:  # the whole is on worker 0
+                parts[1:] = 0
+            self._parts[name], self._told[name] = parts, value
+
+    def _together(self, name: str, own: np.ndarray, counts: np.ndarray) -> np.ndarray:
+        """What a variable of all workers is; `own` has those of the first ones."""
+        job, parts = self._remote.model.plan.job, np.array(self._parts[name])
+        before = parts[: len(own)].copy()
+        parts[: len(own)] = own
+        self._parts[name] = parts
+        if name in job.summed:
+            return np.asarray(parts.sum(0))
+        if name not in job.local:
+            return np.asarray(parts[0])
+        # A mean over the examples was added, by each worker over its own.
+        steps = (own - before).astype(np.float64)
+        step = np.tensordot(counts / counts.sum(), steps, 1)
+        return np.asarray((self._told[name] + step).astype(parts.dtype))
+
+    def _given(self, values: Sequence[Any], loss: Any, examples: Any) -> Any:
+        """One call of TensorFlow that writes the model's metrics, and says what they are."""
+        variables = self._remote.lowered.variables
+        for name, value in zip(self.names, values, strict=True):
+            variables[name].assign(value)
+        if self._trainer._loss_tracker is not None:
+            self._trainer._loss_tracker.update_state(loss, sample_weight=examples)
+        return self._trainer._keras.get_metrics_result()
 
 
 class _Pulling(keras.callbacks.Callback):
@@ -322,6 +355,7 @@ class _Pushing(keras.callbacks.Callback):
         self._trainer, self._each_batch = trainer, each_batch
 
     def _push(self) -> None:
+        self._trainer._metrics.may_differ = True
         if self._trainer._remote.is_usable:
             self._trainer.push()
 

@@ -152,15 +152,6 @@ class RemoteStep:
         variables = self.lowered.variables
         return {n: variables[n] for n in names if not self._is_seen(n, variables[n])}
 
-    def saw(self, name: str) -> None:
-        """A variable here has got what it is there."""
-        self._seen[name] = _Buffer(self.lowered.variables[name])
-
-    def forget_values(self, names: Iterable[str]) -> None:
-        """Variables there are not what they should be: they are sent before the next step."""
-        for name in names:
-            self._seen.pop(name, None)
-
     def send(self, variables: Mapping[str, tf.Variable]) -> None:
         """Give workers' variables the values of variables here, by their names there."""
         if variables:
