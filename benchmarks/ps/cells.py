@@ -176,6 +176,8 @@ FULL = Settings(
         Cell("orderings", "vgg_16", (NONE, SEARCH, TIC, ONE_AT_A_TIME), 3, 1, counted=4),
         Cell("efficiency", "inception_v2", mixed(12), 4, 2),
         *(by_hosts(name, 1, 1, 6) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
+        *(by_hosts(name, 1, 1, 4) for name in ("seq_32", "par_32", "resnet_v1_101")),
+        *(by_hosts(name, 1, 1, 3) for name in ("resnet_v2_101", "resnet_v2_152", "vgg_19")),
     ),
 )
 QUICK = Settings(
