@@ -253,6 +253,48 @@ def test_early_stopping_restores_the_best_weights():
     )
 
 
+class Ending(keras.callbacks.Callback):
+    """Ends training in the middle, once."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_to_end = True
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1 and self.is_to_end:
+            self.is_to_end = False
+            raise RuntimeError("ended")
+
+
+def test_backups_and_checkpoints_of_batches_are_those_of_fit(tmp_path):
+    def trained(fit, directory):
+        callbacks = [
+            keras.callbacks.BackupAndRestore(directory / "backup"),
+            keras.callbacks.ModelCheckpoint(directory / "{epoch}-{batch}.keras", save_freq=2),
+            Ending(),
+        ]
+        model = classifier()
+        options = {"batch_size": 8, "epochs": 2, "shuffle": False, "verbose": 0}
+        with pytest.raises(RuntimeError, match="ended"):
+            fit(model, callbacks=callbacks, **options)
+        fit(model, callbacks=callbacks, **options)
+        return values(model)
+
+    def by_workers(model, **options):
+        with Trainer(model, 2, session_options={"trials": None}) as trainer:
+            trainer.fit(X, Y, **options)
+
+    expected = trained(lambda model, **o: model.fit(X, Y, **o), tmp_path / "alone")
+    assert_close(trained(by_workers, tmp_path / "workers"), expected)
+    saved = sorted(file.name for file in (tmp_path / "alone").glob("*.keras"))
+    assert len(saved) == 4
+    for name in saved:
+        here, there = (
+            keras.models.load_model(tmp_path / which / name) for which in ("workers", "alone")
+        )
+        assert_close(here.get_weights(), there.get_weights())
+
+
 def test_training_goes_on_here_and_there():
     """An epoch by workers, one by `fit`, one by workers again, compiled anew before."""
 
