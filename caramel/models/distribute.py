@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from caramel.capture.functions import lower
-from caramel.models.remote_step import RemoteStep
-from caramel.report.shown import ShownExplanation
-from caramel.runtime.session import Session
+from caramel.models.remote_step import RemoteStep, StepOnWorkers
 
 
-class DistributedStep:
+class DistributedStep(StepOnWorkers):
     """A step that many workers do. Called as the function, and a context manager.
 
     The arguments are split over the workers on their first dimension; scalars go to all. It returns
@@ -60,48 +57,6 @@ class DistributedStep:
         got = iter(self._remote.run(arguments, wanted))
         done = [_tensor(next(got)) if isinstance(each, tf.Tensor) else each for each in flat]
         return tf.nest.pack_sequence_as(outputs, done) if flat else outputs
-
-    @property
-    def session(self) -> Session:
-        """The session that does the steps; there is none before the first.
-
-        Raises:
-            SessionError: no step was done yet.
-        """
-        return self._remote.session
-
-    def explain(self) -> ShownExplanation:
-        """What the plan of the step is, and why; as `ARModel.explain`.
-
-        Raises:
-            SessionError: no step was done yet.
-        """
-        return self._remote.model.explain()
-
-    def pull(self) -> None:
-        """Give the variables here what steps have made of them."""
-        self._remote.pull()
-
-    def push(self) -> None:
-        """Give the workers now what was assigned to variables here."""
-        self._remote.push()
-
-    def close(self) -> None:
-        """Bring here what the workers have, and end the session. Closing again does nothing."""
-        if self._remote.is_usable:
-            self._remote.pull()
-        self._remote.close()
-
-    def __enter__(self) -> DistributedStep:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def distribute(

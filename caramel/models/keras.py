@@ -10,7 +10,6 @@ import logging
 import operator
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 import keras
@@ -19,9 +18,7 @@ import tensorflow as tf
 
 from caramel.capture.functions import LoweredStep, lower
 from caramel.core.errors import GraphError, NotTensorFlowError, UnsupportedOpError
-from caramel.models.remote_step import RemoteStep
-from caramel.report.shown import ShownExplanation
-from caramel.runtime.session import Session
+from caramel.models.remote_step import RemoteStep, StepOnWorkers
 
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _NOT_TRACED = "run_eagerly=True runs each op by itself, from Python; compile the model without it"
@@ -29,7 +26,7 @@ _NOT_TRACED = "run_eagerly=True runs each op by itself, from Python; compile the
 _log = logging.getLogger(__name__)
 
 
-class Trainer:
+class Trainer(StepOnWorkers):
     """Lets workers do the training steps of a Keras model. A context manager.
 
     ``trainer.fit`` is ``model.fit``: it takes the same arguments and returns the same history. The
@@ -59,37 +56,12 @@ class Trainer:
     ) -> None:
         _check(model)
         self._keras = model
-        self._remote = RemoteStep(self._lowered, workers, session_options or {}, options)
+        self._remote = RemoteStep(
+            self._lowered, workers, session_options or {}, options, self._names_of_metrics
+        )
         self._metrics = _Metrics(self._remote, self)
         self._compiled: tuple[Any, ...] = ()  # with what the step was lowered
         self._others: Mapping[str, tf.Tensor] = {}  # what a step tells besides metrics
-
-    # What users look at
-
-    @property
-    def session(self) -> Session:
-        """The session that does the steps; there is none before the first.
-
-        Raises:
-            SessionError: no step was done yet.
-        """
-        return self._remote.session
-
-    def explain(self) -> ShownExplanation:
-        """What the plan of the step is, and why; as `ARModel.explain`.
-
-        Raises:
-            SessionError: no step was done yet.
-        """
-        return self._remote.model.explain()
-
-    def pull(self) -> None:
-        """Give the model here what the workers have made of its variables."""
-        self._remote.pull(without=self._names_of_metrics)
-
-    def push(self) -> None:
-        """Give the workers what was changed in the model here."""
-        self._remote.push(without=self._names_of_metrics)
 
     # Training
 
@@ -112,11 +84,8 @@ class Trainer:
         with self._steps_by_workers():
             return self._keras.fit(*arguments, callbacks=[first, *given, last], **options)
 
-    @property
     def _names_of_metrics(self) -> frozenset[str]:
         """The names of the metrics' variables on the workers."""
-        if not self._remote.is_usable:
-            return frozenset()
         own = {id(v.value) for metric in self._keras.metrics for v in metric.variables}
         variables = self._remote.lowered.variables.items()
         return frozenset(name for name, variable in variables if id(variable) in own)
@@ -196,25 +165,6 @@ class Trainer:
         own = {id(v.value) for metric in model.metrics for v in metric.variables}
         self._others = _without_metrics(lowered, own)
         return lowered
-
-    # Life
-
-    def close(self) -> None:
-        """Bring here what the workers have, and end the session. Closing again does nothing."""
-        if self._remote.is_usable:
-            self.pull()
-        self._remote.close()
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class _Metrics:

@@ -30,6 +30,7 @@ class PSModel(Model):
     Workers receive the parameters, compute, and send raw gradients. Servers add these up in the
     order of the workers, and update once. So a step gives the bits of `ARModel` with the pattern
     "shuffle". What workers gather from their own examples (moving averages) stays with them.
+    Parameters that are larger than a server's share are split by rows where their updates allow it.
 
     Args:
         context: the single-device job.

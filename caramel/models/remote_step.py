@@ -7,8 +7,9 @@ before the next step (`push`), and what steps have changed there is brought back
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -17,9 +18,11 @@ from caramel.capture.context import Context
 from caramel.capture.functions import LoweredStep
 from caramel.core.errors import FeedError, SessionError
 from caramel.models.allreduce import ARModel
+from caramel.report.shown import ShownExplanation
 from caramel.runtime.session import Session
 
 Lower = Callable[[Sequence[Any]], LoweredStep]
+Own = TypeVar("Own", bound="StepOnWorkers")
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +38,7 @@ class RemoteStep:
         workers: as for `ARModel`.
         session_options: of `ARModel.session`.
         options: of `ARModel`.
+        apart: asked for the names of variables that are neither pulled nor pushed.
     """
 
     def __init__(
@@ -43,7 +47,9 @@ class RemoteStep:
         workers: Any,
         session_options: Mapping[str, Any],
         options: Mapping[str, Any],
+        apart: Callable[[], Collection[str]] = tuple,
     ) -> None:
+        self._apart = apart
         self._lower, self._workers = lower, workers
         self._session_options, self._options = dict(session_options), dict(options)
         self._signature: list[Any] | None = None
@@ -92,8 +98,6 @@ class RemoteStep:
 
     def forget(self) -> None:
         """The step has become another one: lower it again before the next."""
-        if self.is_usable:
-            self.pull()
         self.close()
         self._signature = None
 
@@ -124,35 +128,23 @@ class RemoteStep:
 
     # Variables
 
-    def pull(self, *, without: Collection[str] = ()) -> None:
-        """Give the variables here what steps have made of them, if there was one since.
-
-        Args:
-            without: names of variables that stay as they are here.
-        """
+    def pull(self) -> None:
+        """Give the variables here what steps have made of them, if there was one since."""
         if not self._is_ahead:
             return
-        values = self.session.variables()
+        values, apart = self.session.variables(), self._apart()
         for name, variable in self.lowered.variables.items():
-            if name not in without:
+            if name not in apart:
                 variable.assign(values[name])
                 self._seen[name] = _Buffer(variable)
         self._is_ahead = False
 
-    def push(self, *, without: Collection[str] = ()) -> None:
-        """Give the workers' variables what was changed here since both were equal.
+    def push(self) -> None:
+        """Give the workers' variables what was changed here since both were equal."""
+        variables, apart = self.lowered.variables.items(), self._apart()
+        self._send({n: v for n, v in variables if n not in apart and not self._is_seen(n, v)})
 
-        Args:
-            without: names of variables that stay as they are there.
-        """
-        self.send(self.changed(name for name in self.lowered.variables if name not in without))
-
-    def changed(self, names: Iterable[str]) -> dict[str, tf.Variable]:
-        """Those of some variables that were written here since both were equal."""
-        variables = self.lowered.variables
-        return {n: variables[n] for n in names if not self._is_seen(n, variables[n])}
-
-    def send(self, variables: Mapping[str, tf.Variable]) -> None:
+    def _send(self, variables: Mapping[str, tf.Variable]) -> None:
         """Give workers' variables the values of variables here, by their names there."""
         if variables:
             self.session.assign({name: v.numpy() for name, v in variables.items()})
@@ -160,6 +152,8 @@ class RemoteStep:
 
     def close(self) -> None:
         """End the session; what steps have changed is pulled before, if it can be."""
+        if self.is_usable:
+            self.pull()
         session, self._session = self._session, None
         if session is not None:
             session.close()
@@ -181,7 +175,6 @@ class RemoteStep:
 
     def _reopen(self) -> None:
         if self._session is not None:
-            self.pull()
             self.close()
             _log.info("the step is lowered again, for %s", self._signature)
         self._lowered = None
@@ -191,7 +184,53 @@ class RemoteStep:
         self._model = ARModel(context, self._workers, **self._options)
         self._lowered, self._seen = lowered, {}
         self._session = self._model.session(**self._session_options)
-        self.push()
+        self._send(lowered.variables)
+
+
+class StepOnWorkers:
+    """What users hold of a step that workers do. A context manager."""
+
+    _remote: RemoteStep
+
+    @property
+    def session(self) -> Session:
+        """The session that does the steps; there is none before the first.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        return self._remote.session
+
+    def explain(self) -> ShownExplanation:
+        """What the plan of the step is, and why; as `ARModel.explain`.
+
+        Raises:
+            SessionError: no step was done yet.
+        """
+        return self._remote.model.explain()
+
+    def pull(self) -> None:
+        """Give the variables here what steps have made of them."""
+        self._remote.pull()
+
+    def push(self) -> None:
+        """Give the workers now what was assigned to variables here."""
+        self._remote.push()
+
+    def close(self) -> None:
+        """Bring here what the workers have, and end the session. Closing again does nothing."""
+        self._remote.close()
+
+    def __enter__(self: Own) -> Own:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
 class _Buffer:

@@ -190,6 +190,26 @@ def test_data_sets_and_embeddings():
     assert_fits_alike(make, x=data, y=None, batch_size=None, steps_per_epoch=4)
 
 
+def test_batches_of_several_lengths():
+    """Another graph in the middle of an epoch: what metrics have gathered is kept."""
+    random = np.random.RandomState(1)
+    batches = [(random.randint(0, 9, (6, n)), Y[6 * n : 6 * n + 6]) for n in (4, 4, 3, 2)]
+
+    def data():
+        yield from batches
+
+    def make():
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([layers.Embedding(9, 5), layers.GRU(4), layers.Dense(CLASSES)])
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
+        model.compile("sgd", loss, metrics=["accuracy"])
+        return model
+
+    specs = (tf.TensorSpec([None, None], tf.int64), tf.TensorSpec([None], tf.int64))
+    source = tf.data.Dataset.from_generator(data, output_signature=specs)
+    assert_fits_alike(make, x=source, y=None, batch_size=None)
+
+
 class Squared(keras.Model):
     """A model with a step of its own."""
 
