@@ -81,7 +81,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """A worker's transfers of `group` start when `after` has arrived there, aggregated.
+    """A worker's transfers of `group` start when `after` has arrived there, aggregated; with
+    parameter servers, when what the worker has sent of `after` has arrived at its server.
 
     Both are names of groups. A deferred group may wait for deferred ones only; one that is not may
     wait for deferred ones too, which are those of the step before.
@@ -131,7 +132,8 @@ class Decided:
 
     Attributes:
         groups: how gradients are aggregated; every gradient is in exactly one group, or if it is
-            split every part of it.
+            split every part of it. With parameter servers they are in the order in which they are
+            sent, where gates see to that.
         parts: into what some of them are split, those of one gradient in order. Each begins at a
             multiple of 64 bytes, so that cutting the gradient copies at most the last one.
         edges: control edges that are added to every replica.

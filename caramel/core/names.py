@@ -250,6 +250,38 @@ def in_group(group: str, worker: int, *parts: str) -> str:
     return "/".join((_CARAMEL, group, replica_prefix(worker), *parts))
 
 
+class PushName(NamedTuple):
+    """What the name of what a worker has sent of a group to a server tells."""
+
+    server: int
+    worker: int
+    group: str
+
+
+def pushed(server: int, worker: int, group: str) -> str:
+    """Runs on a server when what a worker sends of a group has arrived there, and hands it on."""
+    return in_group(group, server_place(server), "pushed", str(worker))
+
+
+def pushed_of(op: str) -> PushName | None:
+    """What has arrived at a server, told from the name `pushed` gives; None if it is another."""
+    group, (*_, kind, worker) = group_of(op), ["", "", *op.split("/")]
+    server = server_at(worker_of(op) or 0)
+    if group is None or server is None or kind != "pushed":
+        return None
+    return PushName(server, int(worker), group)
+
+
+def gated(group: str, worker: int, *scope: str) -> str:
+    """Puts out what a worker sends of a group when all that it waits for has arrived."""
+    return in_group(group, worker, *scope, "gated")
+
+
+def is_gated(op: str) -> bool:
+    """Whether a node is one that `gated` names."""
+    return group_of(op) is not None and op.endswith("/gated")
+
+
 def is_checksum(op: str) -> bool:
     """Whether a node works on checksums of what is computed from factors."""
     first, *rest = op.split("/")

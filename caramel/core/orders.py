@@ -22,6 +22,8 @@ class Orders:
         alpha: how much of communication and computation overlap (TicTac 2019, section 3.2).
         rho: communication over computation.
         stragglers: the largest wait of a worker for the others, as a share of the step.
+        gradients_out_of_place: the share of gradients that arrived behind one that was planned to
+            come later (of the same worker, at the same server); None where no order was planned.
     """
 
     plan: str
@@ -35,3 +37,4 @@ class Orders:
     alpha: float
     rho: float
     stragglers: float
+    gradients_out_of_place: float | None = None

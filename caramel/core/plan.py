@@ -97,11 +97,17 @@ class Plan:
         for pull in self.decision.pulls:
             if pull.variable not in served:
                 raise PlanError(f"the plan pulls '{pull.variable}', which is on no server")
-        if servers and (self.decision.parts or self.decision.gates or self.deferred):
+        if servers and (self.decision.parts or self.deferred):
             raise PlanError(
-                "with parameter servers gradients are neither split nor gated nor deferred: a plan "
-                "has no parts, gates or deferred groups, but pulls that wait for each other"
+                "with parameter servers gradients are neither split nor deferred: a plan has no "
+                "parts or deferred groups, but pulls and groups that wait for each other"
             )
+        for name in {n for g in self.decision.gates for n in (g.group, g.after) if servers}:
+            if self.gradient(self.group(name).members[0]).indices is not None:
+                raise PlanError(
+                    f"group '{name}' has a sparse gradient: with parameter servers it is sent when "
+                    "it is ready, and nothing waits for it"
+                )
         for group in self.decision.groups:
             if (group.pattern == SERVER) != bool(servers) and group.pattern != ALL_GATHER:
                 raise PlanError(

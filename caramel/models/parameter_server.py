@@ -44,12 +44,15 @@ class PSModel(Model):
             None they come in any order, another in each step. What needs times is made by TIC until
             the job has measured some of its first steps, unless there is a profile. With trials,
             no order at all takes its turn, too, and the fastest stays.
-        in_flight_bytes: how many bytes of parameters may be on their way from a server to a worker
-            at a time; by default as many as usually are best. With 0 each waits for the one before,
-            so that there is exactly one order, at some cost.
+        in_flight_bytes: how many bytes may be on their way from a server to a worker at a time, and
+            from a worker to a server where gradients are ordered; by default as many as usually are
+            best. With 0 each transfer waits for the one before, so that there is exactly one order,
+            at some cost.
         overlap: whether variables may be sent to workers as soon as they were updated, for the next
             step, while other gradients are still on their way; as many as are predicted to make
             steps the shortest.
+        order_gradients: whether workers may also send gradients in a planned order, where that is
+            predicted to make steps shorter by more than 1 %. It needs times, as the search does.
         mode: "training", or "inference" for agents that receive the parameters and compute the
             loss, and what else is fetched, and update nothing.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. If
@@ -85,6 +88,7 @@ class PSModel(Model):
         ordering: Ordering | None = "search",
         in_flight_bytes: int | None = None,
         overlap: bool = True,
+        order_gradients: bool = True,
         mode: Mode = "training",
         profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None,
         replan: Replan = "never",
@@ -106,6 +110,7 @@ class PSModel(Model):
                 in_flight_bytes,
                 trains=mode == "training",
                 overlap=overlap,
+                order_gradients=order_gradients,
             ),
             profile=profile,
             replan=replan,

@@ -17,9 +17,11 @@ from caramel.core.names import (
     inputs_read,
     is_added,
     is_done_once,
+    is_gated,
     is_in_evaluation,
     is_pulled,
     pull_of,
+    pushed_of,
     server_place,
     worker_of,
 )
@@ -172,8 +174,14 @@ def _is_planned(crossing: Crossing) -> bool:
     sender, receiver = worker_of(source), worker_of(consumer)
     if sender is None or receiver is None:
         return False
-    is_gate = is_pulled(source) and pull_of(consumer) is not None
-    return is_gate or (source == inputs_read(sender) and consumer == all_inputs_read(receiver))
+    push = pushed_of(source)
+    opens_pull = is_pulled(source) and pull_of(consumer) is not None
+    opens_push = push is not None and push.worker == receiver and is_gated(consumer)
+    return (
+        opens_pull
+        or opens_push
+        or (source == inputs_read(sender) and consumer == all_inputs_read(receiver))
+    )
 
 
 def _is_within_once(crossing: Crossing) -> bool:

@@ -64,8 +64,33 @@ class ShownOrder(ExplainedOrder):
         console.print(table)
         if len(self.transfers) > _MOST_ROWS:
             console.print(f"and {len(self.transfers) - _MOST_ROWS} more")
+        if any(each.after for each in self.gradients):
+            self._show_gradients(console)
+        elif self.gradients:
+            console.print("gradients are sent when they are ready")
         for line in self._lines():
             console.print(line)
+
+    def _show_gradients(self, console: Console) -> None:
+        table = Table(title="What workers send: gradients that make steps shorter in this order")
+        for column in ("place", "MB", "ready ms", "arrives ms"):
+            table.add_column(column, justify="right")
+        for column in ("variable", "server", "waits for", "why"):
+            table.add_column(column)
+        for each in self.gradients[:_MOST_ROWS]:
+            table.add_row(
+                str(each.place),
+                f"{each.bytes / 1e6:.2f}",
+                _milliseconds(each.ready_s),
+                _milliseconds(each.arrives_s),
+                each.variable,
+                each.server,
+                ", ".join(each.after),
+                each.reason,
+            )
+        console.print(table)
+        if len(self.gradients) > _MOST_ROWS:
+            console.print(f"and {len(self.gradients) - _MOST_ROWS} more")
 
     def _lines(self) -> list[str]:
         lines = [f"{server}: {size / 1e6:.1f} MB" for server, size in self.server_bytes]
@@ -110,6 +135,8 @@ def measured_text(orders: Orders) -> str:
     place = ""
     if orders.out_of_place is not None:
         place = f", {percent_text(orders.out_of_place)} of transfers out of place"
+    if orders.gradients_out_of_place is not None:
+        place += f", {percent_text(orders.gradients_out_of_place)} of gradients"
     return (
         f"measured in {steps}: {orders.unique} orders of arrival{place}; U "
         f"{_milliseconds(orders.upper_s)} ms, L {_milliseconds(orders.lower_s)} ms, ordering "

@@ -22,6 +22,7 @@ def served_plan(
     pattern="server",
     servers=2,
     pulls=(),
+    sparse="",
     **decided,
 ) -> Plan:
     """A plan of parameters w and v, and of "mean", which differs between workers."""
@@ -30,7 +31,14 @@ def served_plan(
         for n in ("w", "v", "mean")
     )
     gradients = tuple(
-        AggregatedGradient(n, TensorRef(f"{n}/raw"), SPEC, (f"{n}/apply",)) for n in ("w", "v")
+        AggregatedGradient(
+            n,
+            TensorRef(f"{n}/raw"),
+            SPEC,
+            (f"{n}/apply",),
+            indices=TensorRef(f"{n}/rows") if n == sparse else None,
+        )
+        for n in ("w", "v")
     )
     job = PlannedJob(
         ("/job:worker/task:0", "/job:worker/task:1"),
@@ -100,13 +108,14 @@ def test_without_servers_nothing_is_served():
             "waits for 'v', which is not pulled before it in the same step",
         ),
         ({"pulls": [Pull("w", ("w",))]}, "waits for 'w', which is not pulled before it"),
-        ({"gates": (Gate("a", "b"),)}, "neither split nor gated nor deferred"),
+        ({"gates": (Gate("a", "c"),)}, "a gate of the plan names group 'c', which is not in it"),
+        ({"sparse": "v", "gates": (Gate("a", "b"),)}, "'b' has a sparse gradient: .* sent when it"),
         (
             {
                 "parts": (Part("w", 0, 16), Part("w", 16, 32)),
                 "groups": [("a", "w[0:16]"), ("c", "w[16:32]"), ("b", "v")],
             },
-            "neither split nor gated nor deferred",
+            "neither split nor deferred",
         ),
     ],
 )

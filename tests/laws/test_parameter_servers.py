@@ -47,6 +47,7 @@ from tests.support.serving import (
     assert_same_run,
     assert_served_as_shuffled,
     assert_served_equals_one_device,
+    gradients_in_order,
     run_model,
     run_served,
     served,
@@ -528,6 +529,15 @@ def test_no_order_changes_a_bit(ordering, in_flight_bytes, unordered):
     job = network("adam", "clip_by_global_norm", model=wide)
     model = served(job, 3, 2, ordering=ordering, in_flight_bytes=in_flight_bytes)
     assert_same_run(run_model(model, job), unordered)
+
+
+@pytest.mark.parametrize("workers", [3, 1])
+def test_no_order_of_gradients_changes_a_bit(workers, unordered):
+    job = network("adam", "clip_by_global_norm", model=wide)
+    plain = served(job, workers, 2)
+    model = served(job, workers, 2, plan=gradients_in_order(plain.plan))
+    assert len(model.plan.decision.gates) == len(model.plan.decision.groups) - 2
+    assert_same_run(run_model(model, job), unordered if workers == 3 else run_model(plain, job))
 
 
 def test_trials_of_orders_change_no_bit():

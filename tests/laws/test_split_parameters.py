@@ -26,7 +26,7 @@ from tests.support.networks import (
     tf,
     tf1,
 )
-from tests.support.serving import assert_same_run, run_model, served
+from tests.support.serving import assert_same_run, gradients_in_order, run_model, served
 
 ROWS = 45
 """Of the matrix that is split, each of 64 bytes."""
@@ -79,6 +79,16 @@ def test_parts_train_to_the_bits_of_the_whole(optimizer, process, workers, serve
     number, decayed = 41, process == "unchanged"
     job = split_network(optimizer, process, dtype=dtype, number=number, decayed_loss=decayed)
     assert_exact(job, workers, servers, "w2", ordering="tic" if servers == 3 else None)
+
+
+def test_gradients_of_parts_may_be_sent_in_order():
+    job = split_network("adam")
+    plain = served(job, 2, 2)
+    plan = gradients_in_order(plain.plan)
+    waiting = {name for gate in plan.decision.gates for name in (gate.group, gate.after)}
+    assert any("/part_" in plan.group(name).members[0] for name in waiting)
+    ordered = served(job, 2, 2, plan=plan)
+    assert_same_run(run_model(ordered, job, steps=2), run_model(plain, job, steps=2))
 
 
 def adam_by_hand(variables, gradients):

@@ -13,19 +13,21 @@ from caramel.core.errors import TrafficError
 from caramel.core.names import (
     ONCE,
     ahead_from,
+    gated,
     in_copy,
     in_replica,
     pull_of,
     pulled,
     pulled_ahead,
     pulled_from,
+    pushed,
 )
 from caramel.modifiers.crossings import Wiring
 from caramel.modifiers.defer import step_ops
 from caramel.modifiers.traffic_audit import audit, planned_traffic
 from tests.support.embeddings import embedding
 from tests.support.networks import CLASSES, FEATURES, WIDTH, network
-from tests.support.serving import served
+from tests.support.serving import gradients_in_order, served
 
 WORKERS, SERVERS = 2, 2
 PS = [f"/job:ps/task:{number}" for number in range(SERVERS)]
@@ -194,6 +196,24 @@ def test_a_control_edge_that_is_no_gate_is_named(model):
         TrafficError, match=r"'\^worker_0/Tanh' -> 'caramel/server_0/pull/0/w1' \(0 bytes\)"
     ):
         audited(model, change)
+
+
+def test_a_gradient_waits_for_what_its_own_worker_has_sent():
+    plain = served(network("adam"), WORKERS, 1)
+    model = served(network("adam"), WORKERS, 1, plan=gradients_in_order(plain.plan))
+    gates = model.plan.decision.gates
+    assert len(gates) == 3
+    for gate in gates:
+        for worker in range(WORKERS):
+            own = gated(gate.group, worker)
+            assert controls_of(model, own) == [pushed(0, worker, gate.after)]
+            arrived = model.graph.get_operation_by_name(pushed(0, worker, gate.after))
+            assert task_of(arrived.device) == PS[0]
+            assert [task_of(t.op.device) for t in arrived.inputs] == [HOSTS[worker]]
+    assert model.traffic == plain.traffic
+    own, other = gated(gates[0].group, 0), pushed(0, 1, gates[0].after)
+    with pytest.raises(TrafficError, match=rf"'\^{other}' -> '{own}'"):
+        audited(model, lambda nodes: nodes[own].input.append(f"^{other}"))
 
 
 def test_a_pull_that_does_not_arrive_is_an_error_too(model):

@@ -12,7 +12,8 @@ from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import Op, Recv, TransferGraph
-from caramel.planning.serving.ahead import choose_ahead, step_seconds
+from caramel.planning.serving.ahead import choose_ahead
+from caramel.planning.serving.course import Begins, course_of
 from caramel.planning.serving.planner import ordered
 from caramel.planning.serving.received import WorkerStep
 
@@ -59,15 +60,15 @@ def plan_of() -> Plan:
 )
 def test_both_directions_of_a_link_are_used(ahead, step_s):
     own = frozenset(ahead.split())
-    assert step_seconds(plan_of(), WORKER, ORDER, own) == pytest.approx(step_s)
+    assert course_of(plan_of(), WORKER, ORDER, own).step_s == pytest.approx(step_s)
 
 
 def test_as_few_go_ahead_as_make_the_step_the_shortest():
-    chosen = choose_ahead(plan_of(), WORKER, ORDER, ORDER)
+    chosen = choose_ahead(Begins(plan_of(), WORKER, ORDER), ORDER)
     assert chosen.variables == {"last"}
     assert chosen.step_s == pytest.approx(15.0)
-    assert choose_ahead(plan_of(), WORKER, ORDER, ["first"]).variables == frozenset()
-    assert choose_ahead(plan_of(), WORKER, ORDER, []).variables == frozenset()
+    assert choose_ahead(Begins(plan_of(), WORKER, ORDER), ["first"]).variables == frozenset()
+    assert choose_ahead(Begins(plan_of(), WORKER, ORDER), []).variables == frozenset()
 
 
 def test_what_goes_ahead_waits_for_nothing_and_nothing_for_it():

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from caramel.core.decision import Decided, Owner, Pull
+from caramel.core.decision import Decided, Gate, Group, Owner, Pull
 from caramel.core.errors import ProfileError
 from caramel.core.facts import Variable
 from caramel.core.graph import TensorSpec
-from caramel.core.names import pulled_from
+from caramel.core.names import TensorRef, gated, pulled_from, pushed, server_place
 from caramel.core.plan import Plan
-from caramel.core.planned_job import PlannedJob
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.serving.observed_orders import observed_orders
 from caramel.report.shown_order import measured_text
@@ -64,6 +64,26 @@ def test_a_worker_waits_for_the_last_one():
 def test_without_an_order_nothing_is_out_of_place():
     plain = PLAN.deciding(pulls=tuple(dataclasses.replace(p, after=()) for p in PULLS))
     assert observed_orders(plain, [step("cba", "bac")]).out_of_place is None
+
+
+def test_gradients_that_come_late_are_counted():
+    gradients = tuple(AggregatedGradient(n, TensorRef(f"g_{n}"), SPEC, (f"u_{n}",)) for n in NAMES)
+    job = dataclasses.replace(JOB, gradients=gradients)
+    groups = tuple(Group(f"of_{n}", (n,), "server") for n in NAMES)
+    plan = Plan(job, dataclasses.replace(PLAN.decision, groups=groups))
+    spans = list(step("abc", "abc").spans)
+    for worker, order in enumerate(("acb", "abc")):
+        for n, name in enumerate(order):
+            sent = gated(f"of_{name}", worker)
+            spans.append(Span("receive", sent, 5.0 + n, 6.0 + n, server_place(0)))
+            arrived = pushed(0, worker, f"of_{name}")  # which tells the worker, and is no gradient
+            spans.append(Span("receive", arrived, 6.0 + n, 6.5 + n, worker))
+    timeline = Timeline(tuple(spans), "ordered")
+    assert observed_orders(plan, [timeline]).gradients_out_of_place is None
+    plan = plan.deciding(gates=(Gate("of_b", "of_a"), Gate("of_c", "of_b")))
+    found = observed_orders(plan, [timeline])
+    assert found.gradients_out_of_place == pytest.approx(1 / 6)  # one of worker 0's three
+    assert "0 % of transfers out of place, 17 % of gradients" in measured_text(found)
 
 
 def test_nothing_received_is_an_error():

@@ -200,6 +200,53 @@ def test_an_order_is_tried_against_none():
     assert planner.worth_a_trial(decision) == {PLAIN: decision.plain}
 
 
+def three_layers() -> tuple[ServedGraph, list]:
+    """The step of `test_pushes`: a layer takes 4 s forward, 1 s backward, 4 s on the link."""
+    parameters = dict.fromkeys("abc", "VarHandleOp")
+    reads = {f"read_{name}": f"ReadVariableOp {name}" for name in "abc"}
+    forward = {"forward_a": "Mul x read_a", "forward_b": "Mul forward_a read_b"}
+    backward, before = dict[str, str](), "loss"
+    for name in "cba":
+        backward[f"back_{name}"] = f"Mul {before} read_{name}"
+        backward[f"grad_{name}"] = f"Mul x back_{name}"
+        before = f"back_{name}"
+    updates = {f"update_{n}": f"ResourceApplyGradientDescent {n} grad_{n}" for n in "abc"}
+    graph = graph_of(
+        x="Placeholder",
+        **parameters,
+        **reads,
+        **forward,
+        loss="Mul forward_b read_c",
+        **backward,
+        **updates,
+        train="NoOp " + " ".join(f"^{name}" for name in updates),
+    )
+    seconds = dict.fromkeys([*forward, "loss"], 4.0) | {f"back_{n}": 1.0 for n in "abc"}
+    facts = [TimingTable(seconds), TransferTimes(dict.fromkeys("abc", 4.0))]
+    return ServedGraph(graph, {n: f"grad_{n}" for n in "abc"}, ("a b c",)), facts
+
+
+def test_gradients_are_ordered_where_that_pays():
+    """29 s without an order of gradients, 25 with one."""
+    made, facts = three_layers()
+    planner = ServingPlanner(SERVERS[:1], "tac", 0)
+    decision = planner.choose(plain_of(made), made.knowing(*facts))
+    assert decision.source == "by TAC, from measured times, 1 of 3 ahead, gradients in order"
+    groups = {g.name: g.members[0] for g in decision.plan.decision.groups}
+    assert [*groups.values()] == ["c", "a", "b"]
+    gates = [(groups[g.group], groups[g.after]) for g in decision.plan.decision.gates]
+    assert gates == [("a", "c"), ("b", "a")]
+    tried = planner.worth_a_trial(decision)
+    assert PLAIN in tried
+    assert not any(plan.decision.gates for plan in tried.values())
+    asked = [ServingPlanner(SERVERS[:1], "tac", 0, order_gradients=False)]
+    asked.append(ServingPlanner(SERVERS[:1], "tac", 0, overlap=False))  # all ends at the same time
+    for planner in asked:
+        decision = planner.choose(plain_of(made), made.knowing(*facts))
+        assert decision.plan.decision.gates == ()
+        assert "gradients" not in decision.source
+
+
 def test_an_order_by_which_nothing_waits_is_not_tried():
     planner, decision = chosen(five_transfers(), "tic", in_flight_bytes=1000)
     assert order_of(decision.plan) != []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 
 import caramel
+from caramel.core.decision import Gate
+from caramel.core.plan import Plan
 from tests.support.networks import (
     STEPS,
     Network,
@@ -23,6 +26,19 @@ def served(job: Network, workers: int, servers: int, **options: Any) -> caramel.
     return caramel.PSModel(
         job.context(), workers, servers, **{"ordering": None, "check": True, **options}
     )
+
+
+def gradients_in_order(plan: Plan) -> Plan:
+    """The plan whose dense gradients are sent one after the other on each channel, the last one of
+    the plan first."""
+    server_of = plan.decision.server_of
+    groups = tuple(reversed(plan.decision.groups))
+    gates = []
+    for server in range(len(plan.job.servers)):
+        own = [g.name for g in groups if server_of[g.members[0]] == server and g.is_summed]
+        own = [name for name in own if not plan.gradient(plan.group(name).members[0]).indices]
+        gates += [Gate(later, earlier) for earlier, later in itertools.pairwise(own)]
+    return plan.deciding(groups=groups, gates=tuple(gates))
 
 
 def run_model(model: Any, job: Network, *, steps: int = STEPS) -> Run:

@@ -9,7 +9,7 @@ import numpy as np
 from caramel.core.decision import Group
 from caramel.core.facts import SUM
 from caramel.core.graph import TensorSpec, dtype_bytes
-from caramel.core.names import TensorRef, is_added, kept_flat
+from caramel.core.names import TensorRef, gated, is_added, kept_flat, pushed, server_at
 from caramel.core.patterns import (
     Gather,
     Reduce,
@@ -53,6 +53,7 @@ class DenseSum(InGroup):
         self._schedule: Schedule = plan.schedule(group)
         self._places = plan.aggregated_at(group)
         self._forwarded = _forwarded(self._schedule)
+        self._is_waited_for = any(gate.after == group.name for gate in plan.decision.gates)
 
     def of(
         self, parts: Sequence[Sequence[TensorRef]], specs: Sequence[TensorSpec]
@@ -161,7 +162,8 @@ class DenseSum(InGroup):
             kept = kept_flat(self._group.name, worker, *self._scope)
             flat = self._desk.keep(kept, worker, flat, spec)
         if gates := self._desk.gates(self._group, worker):
-            self._add(worker, ("gated",), "Identity", [flat], [spec], T=spec.dtype)
+            name = gated(self._group.name, worker, *self._scope)
+            self._desk.add(name, worker, "Identity", [flat], [spec], T=spec.dtype)
             flat = self._desk.gated(gates)
         return flat
 
@@ -197,7 +199,8 @@ class DenseSum(InGroup):
             spec = TensorSpec(dtype, (sizes[step.chunk],))
             match step:
                 case Send(source, target, chunk):
-                    arrived[target, source, chunk] = values[source][chunk]
+                    sent = self._arrived(source, target, values[source][chunk], spec)
+                    arrived[target, source, chunk] = sent
                 case Reduce(worker, chunk, order):
                     operands = [
                         values[worker][chunk] if w == worker else arrived.pop((worker, w, chunk))
@@ -217,6 +220,16 @@ class DenseSum(InGroup):
                             [spec],
                             T=dtype,
                         )
+
+    def _arrived(
+        self, source: int, target: int, chunk: TensorRef | None, spec: TensorSpec
+    ) -> TensorRef | None:
+        """What was sent, where it has arrived; at a server its own op says so if others wait."""
+        server = server_at(target)
+        if server is None or not self._is_waited_for:
+            return chunk
+        name = pushed(server, source, self._group.name)
+        return self._desk.add(name, target, "Identity", [_present(chunk)], [spec], T=spec.dtype)
 
     def _reduce(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from caramel.core.decision import ALL_GATHER, Group
-from caramel.core.names import TensorRef, in_group, whole
+from caramel.core.names import TensorRef, in_group, pushed, server_at, whole
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient
 
@@ -45,6 +45,14 @@ def arrival_of(plan: Plan, group: Group, worker: int) -> str:
         return _rows(first, group, worker)[0][1].op
     # All members of a group arrive together, so the first one stands for all.
     return in_group(group.name, worker, "aggregated", "0")
+
+
+def opens_gate(plan: Plan, name: str, worker: int) -> str:
+    """The op that runs when a worker may send what waits for a group: when that has arrived there,
+    aggregated, or with parameter servers, when its own part has arrived at the server."""
+    place = plan.place(plan.group(name))
+    server = None if place is None else server_at(place)
+    return arrival(plan, name, worker) if server is None else pushed(server, worker, name)
 
 
 def _place(plan: Plan, group: Group, worker: int) -> int:

@@ -24,7 +24,7 @@ from caramel.core.names import (
 )
 from caramel.core.patterns import aligned_elements
 from caramel.core.plan import Plan
-from caramel.modifiers.aggregation.results import arrival
+from caramel.modifiers.aggregation.results import opens_gate
 from caramel.modifiers.batch_weights import SHARE_DTYPE, multiplication, share, uneven
 from caramel.modifiers.carry_over import keep
 from caramel.modifiers.graph_writer import GraphWriter
@@ -255,7 +255,7 @@ class Desk:
         return [
             token_taken(worker, arrived(gate.after))
             if gate in between
-            else arrival(self._plan, gate.after, worker)
+            else opens_gate(self._plan, gate.after, worker)
             for gate in self._plan.decision.gates
             if gate.group == group.name
         ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from caramel.core.devices import task_of
 from caramel.core.orders import Orders
+from caramel.core.patterns import SERVER
 from caramel.core.plan import Plan
 from caramel.core.row_split import RowSplits
 from caramel.core.timeline import Timeline
@@ -18,6 +19,7 @@ from caramel.planning.ordering.metrics import (
     ordering_efficiency,
     upper_makespan_s,
 )
+from caramel.planning.serving.course import Course, begin_of
 from caramel.planning.serving.observed_orders import observed_orders
 from caramel.planning.serving.received import WorkerStep, transfer_of, without
 
@@ -53,6 +55,32 @@ class ExplainedTransfer:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedGradient:
+    """A gradient that workers send.
+
+    Attributes:
+        place: its number in the order in which gradients are sent, from 1 on.
+        variable: its parameter.
+        server: the task of its server.
+        bytes: its size; 0 if only rows of it travel, since nobody knows how many.
+        after: the parameters whose gradients of the same worker have arrived before it is sent.
+        ready_s: when a worker is predicted to have computed it, from the begin of the step; None if
+            nothing is known of times.
+        arrives_s: when it is predicted to have arrived at its server; likewise.
+        reason: why it is not where it would be without an order.
+    """
+
+    place: int
+    variable: str
+    server: str
+    bytes: int
+    after: tuple[str, ...]
+    ready_s: float | None
+    arrives_s: float | None
+    reason: str
+
+
 @dataclass(frozen=True)
 class ExplainedOrder:
     """What an order makes of a worker's step.
@@ -68,6 +96,7 @@ class ExplainedOrder:
         efficiency: E, from 0 (one thing at a time) to 1 (a perfect order).
         notes: what else is to be known.
         measured: what traced steps tell; None if there are none.
+        gradients: in the planned order, or if there is none, as they are ready.
     """
 
     source: str
@@ -79,6 +108,7 @@ class ExplainedOrder:
     efficiency: float | None
     notes: tuple[str, ...]
     measured: Orders | None = None
+    gradients: tuple[ExplainedGradient, ...] = ()
 
 
 def explain_order(
@@ -125,6 +155,7 @@ def explain_order(
         efficiency,
         tuple(_notes(plan, splits or RowSplits())),
         observed_orders(plan, measured) if measured else None,
+        tuple(_gradients(plan, worker)),
     )
 
 
@@ -148,6 +179,37 @@ def _transfers(
             ends.get(name),
             needed.get(name),
             pull.reason,
+        )
+
+
+def _gradients(plan: Plan, worker: WorkerStep | None) -> Iterator[ExplainedGradient]:
+    tasks = [task_of(device) or device for device in plan.job.servers]
+    pulls, groups = plan.decision.pulls, plan.decision.groups
+    ready_s: dict[str, float] = {}
+    arrives_s: dict[str, float] = {}
+    if worker is not None:
+        ahead = frozenset(pull.variable for pull in pulls if pull.ahead)
+        begin = begin_of(plan, worker, [pull.variable for pull in pulls], ahead)
+        ready_s = {name: push.ready_s for push in begin.pushes for name, _ in push.members}
+        course = Course.of(begin, plan.decision.gates)
+        arrives_s = {each.variable: each.end_s for each in course.sent if each.is_gradient}
+    named = [(group, name) for group in groups for name in group.members]
+    if not plan.decision.gates:
+        named.sort(key=lambda each: ready_s.get(each[1], 0.0))
+    after: dict[str, tuple[str, ...]] = {}
+    for gate in plan.decision.gates:
+        after[gate.group] = (*after.get(gate.group, ()), *plan.group(gate.after).members)
+    for place, (group, name) in enumerate(named, start=1):
+        is_whole = group.pattern == SERVER
+        yield ExplainedGradient(
+            place,
+            name,
+            tasks[plan.decision.server_of[name]],
+            plan.job.variable_of[name].spec.bytes or 0 if is_whole else 0,
+            after.get(group.name, ()),
+            ready_s.get(name),
+            arrives_s.get(name),
+            group.reason,
         )
 
 

@@ -1,6 +1,6 @@
 """A step with parameter servers as an `Explanation`: what it costs and why, and what would help.
 
-A group of it is a variable that workers receive. Times are those of `ahead.course_of`.
+A group of it is a variable that workers receive. Times are those of `course.course_of`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from caramel.core.decision import Pull
 from caramel.core.explanation import Explanation, GroupExplanation, Limit, LimitedBy, WhatIf
-from caramel.core.names import group_of, pull_of, server_at, server_place
+from caramel.core.names import group_of, pull_of, pushed_of, server_at, server_place
 from caramel.core.plan import Plan
 from caramel.core.timeline import Resource, Span, Timeline
 from caramel.planning.ordering.time_oracle import TimeOracle
-from caramel.planning.serving.ahead import Course, Sent, course_of, step_seconds
+from caramel.planning.serving.course import Course, Sent, course_of
 from caramel.planning.serving.explain import ExplainedOrder
 from caramel.planning.serving.received import WorkerStep, transfer_of
 from caramel.planning.serving.unordered import random_orders
@@ -103,12 +103,13 @@ class _Explainer:
             {name: transfers * time_s for name, time_s in times.transfers_s.items()},
         )
         worker = dataclasses.replace(self._worker, times=scaled)
-        return step_seconds(self._plan, worker, self._order, self._ahead)
+        return course_of(self._plan, worker, self._order, self._ahead).step_s
 
     def unordered_s(self) -> float:
-        """The step if parameters came in any order, and none ahead."""
+        """The step if everything came in any order, and nothing ahead."""
+        plain = self._plan.deciding(gates=())
         return statistics.fmean(
-            step_seconds(self._plan, self._worker, order, frozenset())
+            course_of(plain, self._worker, order, frozenset()).step_s
             for order in random_orders(self._order)
         )
 
@@ -221,6 +222,8 @@ def _named(plan: Plan, timeline: Timeline) -> Timeline:
 
     def name_of(span: Span) -> str:
         pull, group = pull_of(span.name), group_of(span.name)
+        if pushed_of(span.name) is not None:  # it tells a worker that a gradient has arrived
+            return span.name
         if pull is not None:
             return pull.variable
         if span.resource == "compute" or group not in members:

@@ -5,12 +5,13 @@ The formulas are in `planning.ordering.metrics`; here they are filled from timel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from caramel.core.errors import ProfileError
-from caramel.core.names import pull_of, server_at
+from caramel.core.names import group_of, pull_of, server_at, worker_of
 from caramel.core.orders import Orders
+from caramel.core.patterns import SERVER
 from caramel.core.plan import Plan
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.ordering.metrics import (
@@ -52,6 +53,7 @@ def observed_orders(plan: Plan, timelines: Sequence[Timeline]) -> Orders:
         alpha=fmean(timeline.alpha for timeline in timelines),
         rho=fmean(timeline.rho for timeline in timelines),
         stragglers=fmean(_stragglers(timeline, plan.workers) for timeline in timelines),
+        gradients_out_of_place=_gradients_out_of_place(plan, timelines),
     )
 
 
@@ -67,19 +69,49 @@ def arrivals(timeline: Timeline, worker: int) -> tuple[str, ...]:
     return tuple(variable for _, _, variable in sorted(spans))
 
 
+def sent_gradients(plan: Plan, timeline: Timeline, worker: int) -> tuple[str, ...]:
+    """The dense groups that a worker has sent to servers, in the order of their arrival."""
+    dense = {g.name for g in plan.decision.groups if g.pattern == SERVER}
+    spans = [
+        (span.end_s, span.begin_s, group)
+        for span in timeline.spans
+        if span.resource == "receive"
+        and server_at(span.worker) is not None
+        and worker_of(span.name) == worker
+        and (group := group_of(span.name)) in dense
+    ]
+    return tuple(dict.fromkeys(group for _, _, group in sorted(spans)))
+
+
 def _out_of_place(plan: Plan, received: Sequence[Sequence[str]]) -> float | None:
-    """The share of transfers that came late on their channel."""
+    """The share of variables that came late on their channel."""
     if not any(pull.after for pull in plan.decision.pulls):
         return None
+    planned = [pull.variable for pull in plan.decision.pulls]
+    return _late_share(planned, plan.decision.server_of, received)
+
+
+def _gradients_out_of_place(plan: Plan, timelines: Sequence[Timeline]) -> float | None:
+    """The share of gradients that came late on their channel."""
+    if not plan.decision.gates:
+        return None
     server_of = plan.decision.server_of
+    homes = {g.name: server_of[plan.parameter(g.members[0])] for g in plan.decision.groups}
+    arrived = [sent_gradients(plan, each, w) for each in timelines for w in range(plan.workers)]
+    return _late_share([group.name for group in plan.decision.groups], homes, arrived)
+
+
+def _late_share(
+    planned: Sequence[str], server_of: Mapping[str, int], arrived: Sequence[Sequence[str]]
+) -> float | None:
+    """The share of transfers that came late on their channel, in the mean of some orders."""
     shares: list[float] = []
-    for names in received:
+    for names in arrived:
         late, count = 0.0, 0
-        for server in range(len(plan.job.servers)):
+        for server in sorted(set(server_of.values())):
             own = [name for name in names if server_of.get(name) == server]
             there = set(own)
-            planned = [p.variable for p in plan.decision.pulls if p.variable in there]
-            late += out_of_place_share(planned, own) * len(own)
+            late += out_of_place_share([n for n in planned if n in there], own) * len(own)
             count += len(own)
         if count:
             shares.append(late / count)

@@ -1,4 +1,4 @@
-"""Who plans steps with parameter servers: in which order do workers receive parameters?"""
+"""Who plans steps with parameter servers: in which order do parameters and gradients travel?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from numbers import Integral
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -33,7 +34,9 @@ from caramel.planning.ordering.tac import tac
 from caramel.planning.ordering.tic import tic
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import TransferGraph
-from caramel.planning.serving.ahead import choose_ahead
+from caramel.planning.serving.ahead import Ahead, choose_ahead
+from caramel.planning.serving.course import Begins
+from caramel.planning.serving.pushes import order_pushes
 from caramel.planning.serving.received import (
     WorkerStep,
     first_readers,
@@ -51,19 +54,23 @@ Ordering = Literal["search", "tac", "tic", "execution_ordering", "random"]
 IN_ORDER = "in order"
 """What a plan is called that pulls nothing ahead."""
 
+AS_READY = "gradients as they are ready"
+"""What a plan is called that only orders what workers receive."""
+
 
 @dataclass(frozen=True)
 class ServingPlanner:
-    """Orders what workers receive; methods are described in `StepPlanner`.
+    """Orders what workers receive and send; methods are described in `StepPlanner`.
 
     Attributes:
         servers: the devices of the parameter servers.
         ordering: how; None for no order.
-        in_flight_bytes: that may be on their way to a worker from a server at a time; None for as
-            many as usually are best.
+        in_flight_bytes: that may be on their way between a worker and a server at a time, each way;
+            None for as many as usually are best.
         seed: of a random order.
         trains: False for agents that only infer.
         overlap: whether variables may be sent for the next step as soon as they are updated.
+        order_gradients: whether gradients may wait for each other, too.
 
     Raises:
         PlanError: an unknown ordering, or less than no bytes.
@@ -75,6 +82,7 @@ class ServingPlanner:
     seed: int = 0
     trains: bool = True
     overlap: bool = True
+    order_gradients: bool = True
 
     def __post_init__(self) -> None:
         if self.ordering is not None and self.ordering not in get_args(Ordering):
@@ -123,21 +131,32 @@ class ServingPlanner:
         oracle = time_oracle(plain, analysis)
         transfers, source = self._order(graph, oracle)
         order = [variable_of(name) for name in transfers]
-        readers, limit = first_readers(graph), self._limit(analysis)
-        plan = ordered(plain, order, limit, readers)
+        limit = self._limit(analysis)
+        arranged = partial(
+            ordered, order=order, in_flight_bytes=limit, readers=first_readers(graph)
+        )
+        plan = arranged(plain)
         if oracle is None:
             return Decision(plan, source, plain)
         worker, others = WorkerStep(graph, oracle), dict[str, Plan]()
-        if self.overlap and self.trains:
-            ahead = choose_ahead(plain, worker, order, self._may_go_ahead(plain, analysis))
+        if self.trains:
+            may = self._may_go_ahead(plain, analysis)
+            begins = Begins(plain, worker, order)
+            ahead, gated = choose_ahead(begins, may), plain
             if ahead.variables:
-                others[IN_ORDER] = plan
-                plan = ordered(plain, order, limit, readers, ahead.variables)
-                source += f", {len(ahead.variables)} of {len(order)} ahead"
+                others[IN_ORDER], plan = plan, arranged(plain, ahead=ahead.variables)
+            if self.order_gradients:
+                better, found = order_pushes(begins, may, limit)
+                if found.decision.gates and AS_GOOD * better.step_s < ahead.step_s:
+                    ahead, gated = better, found
+                    others[AS_READY], plan = plan, arranged(gated, ahead=ahead.variables)
+            source += _more(order, ahead, gated)
         return Decision(plan, source, plain, alternatives=tuple(others.items()), worker=worker)
 
     def _may_go_ahead(self, plain: Plan, analysis: Analysis) -> list[str]:
         """The variables that may be pulled ahead."""
+        if not self.overlap:
+            return []
         readings = served_step(plain, analysis).serving().readings
         return [each.variable for each in readings if each.readers and each.is_of_step]
 
@@ -182,6 +201,12 @@ class ServingPlanner:
         return usual_in_flight_bytes(analysis)
 
 
+def _more(order: Sequence[str], ahead: Ahead, gated: Plan) -> str:
+    """What is done besides ordering what workers receive."""
+    text = f", {len(ahead.variables)} of {len(order)} ahead" if ahead.variables else ""
+    return f"{text}, gradients in order" if gated.decision.gates else text
+
+
 def _searched(graph: TransferGraph, oracle: TimeOracle) -> tuple[Sequence[str], str]:
     """The order of a search, unless that of TIC is predicted to be about as good.
 
@@ -196,7 +221,7 @@ def _searched(graph: TransferGraph, oracle: TimeOracle) -> tuple[Sequence[str], 
 
 
 AS_GOOD = 1.01
-"""TIC's order is taken if its step is predicted to be at most so many times as long."""
+"""What is simpler is taken if its step is predicted to be at most so many times as long."""
 
 
 def usual_in_flight_bytes(analysis: Analysis) -> int:
