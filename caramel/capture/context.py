@@ -70,6 +70,8 @@ class Context:
             several steps, a mapping from their names to theirs.
         replicated_feeds: placeholders whose fed value every worker gets whole, although it is not
             a scalar (class weights, say).
+        trains: False for a job that updates no parameter, such as an evaluation. What its step
+            writes each worker keeps for itself: what metrics gather, say.
 
     Attributes:
         graph_def: the captured graph.
@@ -97,6 +99,7 @@ class Context:
         loss_reduction: Reduction | None = None,
         loss_weight: Any = None,
         replicated_feeds: Sequence[Any] = (),
+        trains: bool = True,
     ) -> None:
         if not isinstance(graph, tf.Graph):
             raise NotTensorFlowError(
@@ -133,7 +136,7 @@ class Context:
             dataclasses.replace(v, trainable=v.trainable or v.name in parameters)
             for v in variables
         )
-        if not any(variable.trainable for variable in variables):
+        if trains and not any(variable.trainable for variable in variables):
             raise NoParametersError(
                 "the graph has no trainable variables, so there is nothing to train; create them "
                 "with tf1.get_variable or tf.Variable inside the graph"
@@ -162,7 +165,8 @@ class Context:
             jobs = {name: _with_own_gradients(job, self.op_graph) for name, job in jobs.items()}
         self.job, *_ = jobs.values()
         self._jobs = jobs
-        self._check_updates()
+        if trains:
+            self._check_updates()
         losses = self.op_graph.ancestors([job.loss.op for job in jobs.values()])
         self._check_initialised(in_steps | losses)
         self.row_splits = RowSplits()
@@ -196,7 +200,7 @@ class Context:
         Raises:
             GraphError: the function cannot be traced, or its job cannot be distributed.
         """
-        lowered = lower(function, signature)
+        lowered = lower(function, signature, trains=options.get("trains", True))
         context = cls(lowered.graph, train_op=lowered.train_op, loss=lowered.loss, **options)
         context.lowered = lowered
         return context

@@ -39,6 +39,7 @@ class LoweredStep:
         inputs: the placeholders of the function's tensors, in the order of `tf.nest.flatten`.
         outputs: what the function returns, in its structure; its tensors are the graph's.
         variables: the captured variables, by the names of those that stand for them.
+        written: the names of those that the step writes.
         scalars: captured variables that are numbers which the step only reads, by the names of the
             placeholders that stand for them.
         reports: vectors with the values that variables have when the step has written them, each
@@ -51,6 +52,7 @@ class LoweredStep:
     inputs: tuple[tf.Tensor, ...]
     outputs: Any
     variables: Mapping[str, tf.Variable]
+    written: frozenset[str]
     scalars: Mapping[str, tf.Variable]
     reports: tuple[tuple[tf.Tensor, tuple[str, ...]], ...] = ()
 
@@ -73,6 +75,7 @@ def lower(
     *,
     reported: Callable[[], Sequence[tf.Variable]] = tuple,
     losses: list[Any] | None = None,
+    trains: bool = True,
 ) -> LoweredStep:
     """The graph of a step.
 
@@ -82,6 +85,7 @@ def lower(
         reported: asked, when the function was traced, for the variables whose values are to be told
             after each step.
         losses: is filled while the function is traced with losses that count where it marks none.
+        trains: False for a step that minimises nothing, so that it may do without a loss.
 
     Raises:
         GraphError: it cannot be traced, or has no loss; the subclass says why.
@@ -93,6 +97,8 @@ def lower(
     with _inlined(), _marks() as marked:
         traced = _traced(python, signature, (marked, unmarked))
         found = marked or unmarked
+        if not found and not trains:
+            found = [0.0]
         if not found:
             raise LossScaleError(
                 "the step does not say what it minimises: mark its loss inside the step by "
@@ -186,7 +192,15 @@ class _Lowering:
             reports = tuple(_reports(graph, stand, reported))
         loss = graph.get_tensor_by_name(f"{_LOSS}:0")
         return LoweredStep(
-            graph, train_op, loss, inputs, outputs, stand.variables, stand.scalars, reports
+            graph=graph,
+            train_op=train_op,
+            loss=loss,
+            inputs=inputs,
+            outputs=outputs,
+            variables=stand.variables,
+            written=frozenset(v.op.name for v in stand.own.values() if any(_writers(v))),
+            scalars=stand.scalars,
+            reports=reports,
         )
 
     def _capture(self, stand: _Stand) -> None:
@@ -267,18 +281,20 @@ def _reports(
         own = stand.own.get(id(variable))
         if own is None:  # the step does not use it
             continue
-        writers = [
-            op
-            for op in own.handle.consumers()
-            if op.type.startswith(_WRITES) and op is not own.initializer
-        ]
-        with graph.control_dependencies(writers):
+        with graph.control_dependencies(list(_writers(own))):
             value = tf.raw_ops.ReadVariableOp(resource=own.handle, dtype=own.dtype)
         found = by_dtype.setdefault(own.dtype, [])
         found.append((own.op.name, tf.reshape(value, [-1])))
     for dtype, values in by_dtype.items():
         vector = tf.concat([value for _, value in values], 0, name=f"{REPORT}_{dtype.name}")
         yield vector, tuple(name for name, _ in values)
+
+
+def _writers(variable: tf.Variable) -> Iterator[tf.Operation]:
+    """The ops of a step that write a variable."""
+    for op in variable.handle.consumers():
+        if op.type.startswith(_WRITES) and op is not variable.initializer:
+            yield op
 
 
 def split_tuples(graph_def: Any) -> None:

@@ -1,0 +1,176 @@
+"""What the metrics of a model have gathered of the examples of all workers.
+
+Each worker gathers what its own examples say. After each step all tell the values of their metrics'
+variables, and the model's metrics here get what these are together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from caramel.models.remote_step import Buffer, RemoteStep
+
+
+class GatheredMetrics:
+    """The metrics of a model while workers do one of its steps.
+
+    Args:
+        remote: does the step; it is open.
+        metrics: of the model.
+        tracker: the one that is told here the loss of each batch, if there is one.
+        results: what the metrics are.
+    """
+
+    def __init__(
+        self,
+        remote: RemoteStep,
+        metrics: Sequence[Any],
+        tracker: Any,
+        results: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        self._remote, self._tracker, self._results = remote, tracker, results
+        self._variables = [v.value for metric in metrics for v in metric.variables]
+        self._vectors = [_Vector(remote, names) for _, names in remote.lowered.reports]
+        self._begin(list(self._values_here()))  # a session has got them when it was opened
+        self._held: list[Buffer] = []  # what the variables here were given last
+        self._write = self._writer()
+
+    def push(self) -> bool:
+        """Give the workers what anybody else has written here: a reset, say.
+
+        Returns:
+            Whether anything was written: a pass through the data may begin.
+        """
+        held = zip(self._held, self._variables, strict=True) if self._held else ()
+        if self._held and all(buffer.is_that_of(variable) for buffer, variable in held):
+            return False
+        values = list(self._values_here())
+        if not all(map(np.array_equal, values, (vector.whole for vector in self._vectors))):
+            self._send(values)
+            self._begin(values)
+        return True
+
+    def add(
+        self, told: Sequence[Sequence[np.ndarray]], loss: Any, examples: int
+    ) -> Mapping[str, Any]:
+        """Give the model's metrics what a step has made of the workers' variables.
+
+        Args:
+            told: for each report the vectors of the workers that had an example.
+            loss: that of the whole batch.
+            examples: how many there were in the step.
+
+        Returns:
+            What the metrics are then.
+        """
+        workers = self._remote.model.plan.workers
+        counts = np.array([examples // workers + (w < examples % workers) for w in range(workers)])
+        for vector, own in zip(self._vectors, told, strict=True):
+            vector.gather(np.stack(own), counts[: len(own)])
+        whole = [vector.whole for vector in self._vectors]
+        if examples < workers:  # those without an example have counted another one's
+            self._send(whole)
+            self._begin(whole)
+        results: Mapping[str, Any]
+        results, held = self._write(
+            [tf.constant(each) for each in whole],
+            tf.constant(loss, self._remote.lowered.loss.dtype),
+            tf.constant(examples, tf.float32),
+        )
+        self._held = [Buffer(value) for value in held]
+        return results
+
+    def _values_here(self) -> Iterator[np.ndarray]:
+        variables = self._remote.lowered.variables
+        for vector in self._vectors:
+            yield np.concatenate([np.ravel(variables[name].numpy()) for name in vector.names])
+
+    def _send(self, values: Sequence[np.ndarray]) -> None:
+        found: dict[str, np.ndarray] = {}
+        for vector, value in zip(self._vectors, values, strict=True):
+            found |= vector.by_name(value)
+        if found:
+            self._remote.session.assign(found)
+
+    def _begin(self, values: Sequence[np.ndarray]) -> None:
+        for vector, value in zip(self._vectors, values, strict=True):
+            vector.begin(value)
+
+    def _writer(self) -> Any:
+        """One call of TensorFlow that writes the model's metrics, and says what they are."""
+        lowered = self._remote.lowered
+
+        def write(vectors: Sequence[Any], loss: Any, examples: Any) -> Any:
+            for vector, value in zip(self._vectors, vectors, strict=True):
+                for name, part in vector.by_name(value).items():
+                    lowered.variables[name].assign(part)
+            if self._tracker is not None:
+                self._tracker.update_state(loss, sample_weight=examples)
+            return self._results(), [variable.read_value() for variable in self._variables]
+
+        vectors = [tf.TensorSpec(each.whole.shape, each.whole.dtype) for each in self._vectors]
+        scalars = tf.TensorSpec([], lowered.loss.dtype), tf.TensorSpec([], tf.float32)
+        return tf.function(write, autograph=False).get_concrete_function(vectors, *scalars)
+
+
+class _Vector:
+    """The variables of one dtype, one behind the other.
+
+    Args:
+        remote: does the step.
+        names: of the variables.
+
+    Attributes:
+        names: of the variables.
+        whole: what they are for all workers together.
+    """
+
+    def __init__(self, remote: RemoteStep, names: Sequence[str]) -> None:
+        self.names, self._workers = names, remote.model.plan.workers
+        self._shapes = [tuple(remote.lowered.variables[name].shape) for name in names]
+        sizes = [int(np.prod(shape)) for shape in self._shapes]
+        self._ends = np.cumsum(sizes)
+        job = remote.model.plan.job
+        self._is_summed = np.repeat([name in job.summed for name in names], sizes)
+        # Each worker has added a mean over its own examples.
+        self._is_mean = ~self._is_summed & np.repeat([n in job.local for n in names], sizes)
+        self.whole = np.zeros(0)
+        self._parts = np.zeros((0, 0))  # what each worker has
+
+    def by_name(self, values: Any) -> dict[str, Any]:
+        """A vector's parts, by the names of the variables and in their shapes."""
+        ends = zip(self.names, self._shapes, self._ends, strict=True)
+        return {
+            name: values[end - int(np.prod(shape)) : end].reshape(shape)
+            if isinstance(values, np.ndarray)
+            else tf.reshape(values[end - int(np.prod(shape)) : end], shape)
+            for name, shape, end in ends
+        }
+
+    def begin(self, whole: np.ndarray) -> None:
+        """The variables have values, which the workers have got, too."""
+        self.whole = whole
+        self._parts = np.repeat(whole[None], self._workers, 0)
+        self._parts[1:, self._is_summed] = 0  # the whole is on worker 0
+
+    def gather(self, own: np.ndarray, counts: np.ndarray) -> None:
+        """Some workers have gathered more.
+
+        Args:
+            own: what each of the first workers has.
+            counts: how many examples each of these had.
+        """
+        whole = self._parts[0].copy()
+        if self._is_mean.any():
+            steps = (own - self._parts[: len(own)]).astype(np.float64)
+            mean = self.whole + np.tensordot(counts / counts.sum(), steps, 1)
+            whole[self._is_mean] = mean[self._is_mean]
+        self._parts[: len(own)] = own
+        is_equal = ~(self._is_mean | self._is_summed)
+        whole[is_equal] = own[0][is_equal]
+        whole[self._is_summed] = self._parts[:, self._is_summed].sum(0)
+        self.whole = whole
