@@ -52,10 +52,11 @@ def complete(
         deferral=deferral,
         input_reads=reads,
         held=held,
-        # Also where `order` draws writes in: evaluation goes without those edges. And where
-        # something moves: reading a variable in a replica takes the token of the next step. With
-        # servers it also has what is done once.
+        # Also where `order` draws writes in, or updates wait for inputs: evaluation goes without
+        # those edges. And where something moves: reading a variable in a replica takes the token of
+        # the next step. With servers it also has what is done once.
         evaluation=order.draws_in_writes
+        or bool(held)
         or differs
         or bool(deferral.moved)
         or bool(plan.job.servers),

@@ -31,7 +31,7 @@ def held_updates(
     """
     step = graph.ancestors([job.train_op, job.loss.op])
     reads = [name for name in graph.ops if name in step and _reads_inputs(graph, name)]
-    if not plan.job.pipelines or not plan.is_distributed or not reads:
+    if not plan.job.pipelines or not reads:
         return (), ()
     moved = frozenset(deferral.moved)
     # Updates that wait for an aggregated gradient of the same step need all workers anyway; the
