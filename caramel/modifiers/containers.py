@@ -4,6 +4,9 @@ Such a session is not isolated: what it has on the servers outlives the worker t
 agents may read it. So all its state is in two of TensorFlow's *containers*: what is on the servers,
 and what is on the workers. The graph has marks in place of their names; a session puts its own
 names there, of the same length, before it sends the graph.
+
+Of the containers that a user has set, only the names are left, in those of what was shared in them:
+what a session drops in the end are its own two.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from caramel.core.names import ON_SERVERS, ON_WORKERS
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import copy_of
 
-_CONTAINER = "container"
+_CONTAINER, _SHARED = "container", "shared_name"
 
 
 def contain(graph_def: Any, plan: Plan) -> Any:
@@ -37,8 +40,10 @@ def contain(graph_def: Any, plan: Plan) -> Any:
 
 def _put(node: Any, container: str) -> None:
     if _CONTAINER in node.attr or _has_container(node.op):
-        users = node.attr[_CONTAINER].s.decode()
-        node.attr[_CONTAINER].s = (f"{container}/{users}" if users else container).encode()
+        users, shared = node.attr[_CONTAINER].s, node.attr[_SHARED].s
+        node.attr[_CONTAINER].s = container.encode()
+        if users and shared:  # without a name it is not shared
+            node.attr[_SHARED].s = shared + b":" + users  # which has no colon
 
 
 @cache
