@@ -27,6 +27,8 @@ ADDING_TO_VARIABLES = frozenset({"AssignAddVariableOp", "AssignSubVariableOp", *
 NO_VALUE_OF_VARIABLES = frozenset({"VarIsInitializedOp", "VariableShape", "DestroyResourceOp"})
 SPARSE_UPDATES = frozenset({"ResourceScatterSub", "ResourceScatterAdd"})
 SPARSE_UPDATE_PREFIX = "ResourceSparseApply"
+SUM_OF_ROWS = "UnsortedSegmentSum"
+"""Makes a sparse gradient dense: its inputs are rows, their numbers, and how many there are."""
 UPDATE_PREFIXES = ("ResourceApply", SPARSE_UPDATE_PREFIX)
 """Optimizers' ops, whose first input is the variable that is trained."""
 

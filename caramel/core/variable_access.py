@@ -60,6 +60,11 @@ def handle_of(graph: OpGraph, tensor: TensorRef) -> str:
     return op.name
 
 
+def argument_at(kind: str, position: int) -> int:
+    """Which argument of the functions that an op calls its input at `position` is; or -1."""
+    return position - _SELECTOR_INPUTS.get(kind, 0)
+
+
 def uses_of(
     graph: OpGraph, kind: str, called: Iterable[str], position: int
 ) -> Iterator[tuple[Function, FunctionNode, int]]:
@@ -69,7 +74,7 @@ def uses_of(
         a function's body, a node that takes it and calls no other function, and as which of its
         inputs.
     """
-    argument = position - _SELECTOR_INPUTS.get(kind, 0)
+    argument = argument_at(kind, position)
     for name in called:
         body = graph.functions.get(name)
         if body is None or not 0 <= argument < len(body.arguments):
@@ -108,7 +113,7 @@ class _FunctionEffects:
 
     def of_call(self, kind: str, called: Iterable[str], position: int) -> tuple[bool, bool]:
         """Whether any of the called functions reads and writes the call's input."""
-        argument = position - _SELECTOR_INPUTS.get(kind, 0)
+        argument = argument_at(kind, position)
         effects = [self.of_argument(name, argument) for name in called]
         return any(read for read, _ in effects), any(write for _, write in effects)
 

@@ -187,7 +187,7 @@ def _shared_inputs(
             waiting += new
 
 
-_SUMMING = frozenset({"UnsortedSegmentSum", *op_types.SPARSE_UPDATES})
+_SUMMING = frozenset({op_types.SUM_OF_ROWS, *op_types.SPARSE_UPDATES})
 _SCALING = frozenset({"Cast", "Identity", "Mul", "Neg", "RealDiv"})
 
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from caramel.analyzers.examples.courses import PER_EXAMPLE, Course, Kind, Powers, as_sum
 from caramel.analyzers.examples.examples import Examples
 from caramel.analyzers.gradients.regions import Regions
-from caramel.analyzers.gradients.search import DENSE, ROWS, Step, cost_of
+from caramel.analyzers.gradients.roles import DENSE, ROWS, cost_of
+from caramel.analyzers.gradients.search import Step
 from caramel.analyzers.gradients.wider import WiderSearch
 from caramel.core.facts import TrainingJob, Variable
 from caramel.core.graph import Op, OpGraph, TensorSpec, is_differentiable

@@ -52,7 +52,7 @@ def regions_of(
         is_cut=lambda tensor, consumer: graph[consumer].kind in op_types.SHAPE_ONLY,
     )
     forward = _forward(graph, job, step)
-    sinks, serves = _sinks(graph, job, access, step, forward)
+    sinks, serves = updates(graph, job, access, step, forward)
     towards_updates = graph.data_ancestors(sinks)
     backward = (differing & towards_updates) - forward - set(sinks)
     readers = [
@@ -79,7 +79,7 @@ def served_parameters(
 ) -> Mapping[str, frozenset[str]]:
     """For each variable that updates of parameters read, anywhere in the graph, which these are."""
     everything = set(graph.ops)
-    return _sinks(graph, job, access, everything, _forward(graph, job, everything))[1]
+    return updates(graph, job, access, everything, _forward(graph, job, everything))[1]
 
 
 def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]:
@@ -100,7 +100,7 @@ def _forward(graph: OpGraph, job: TrainingJob, step: set[str]) -> frozenset[str]
     return frozenset(forward | pops)
 
 
-def _sinks(
+def updates(
     graph: OpGraph, job: TrainingJob, access: StateAccess, step: set[str], forward: frozenset[str]
 ) -> tuple[tuple[str, ...], Mapping[str, frozenset[str]]]:
     """Ops of the step that write a parameter, or a variable that such an op's inputs read.

@@ -15,14 +15,12 @@ import networkx as nx
 from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.gradients.calls import ADVICE
 from caramel.analyzers.gradients.regions import Regions
+from caramel.analyzers.gradients.roles import ROWS, UNCERTAIN, before, read_by
 from caramel.core import op_types
 from caramel.core.errors import AmbiguousGradientError
 from caramel.core.facts import LoopFrames, RawGradient, StateAccess, TrainingJob, Variable
-from caramel.core.graph import OpGraph, TensorSpec, is_integer
+from caramel.core.graph import OpGraph, is_integer
 from caramel.core.names import TensorRef
-
-DENSE, VALUES, ROWS = "dense", "values", "rows"
-"""What a tensor may be of a gradient: all of it, or values and row numbers of a sparse one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,53 +65,37 @@ class Search:
     def _collect_all(self) -> None:
         wanted = {variable.name: variable for variable in self._variables()}
         for sink in self._regions.sinks:
-            for parameter in self._parameters_behind(sink):
+            starts: dict[str, list[tuple[TensorRef, str]]] = {}
+            read = read_by(self._graph, self._job, self._access, self._regions.serves, sink)
+            for parameter, tensor, role in read:
                 if parameter in wanted:
-                    self._collect_candidates(sink, wanted[parameter])
+                    starts.setdefault(parameter, []).append((tensor, role))
+            for parameter, own in starts.items():
+                self._collect_candidates(own, wanted[parameter])
 
     def _variables(self) -> list[Variable]:
         """The parameters whose gradients are to be found."""
         given = {gradient.parameter for gradient in self._job.given_gradients}
         return [v for v in self._job.variables if v.trainable and v.name not in given]
 
-    def _parameters_behind(self, sink: str) -> list[str]:
-        """The parameters that an update serves: what it writes itself, or else by way of slots."""
-        written = sorted(self._access.writes[sink])
-        own = [name for name in written if name in self._regions.serves.get(name, ())]
-        # An update that writes only slots, or a sum of gradients that another step applies.
-        return own or sorted({p for name in written for p in self._regions.serves.get(name, ())})
+    def _collect_candidates(
+        self, starts: Iterable[tuple[TensorRef, str]], variable: Variable
+    ) -> None:
+        """Tensors on ways to an update along which the variable's shape is kept."""
 
-    def _collect_candidates(self, sink: str, variable: Variable) -> None:
-        """Tensors on paths to an update along which the variable's shape is kept."""
-        sparse = self._is_sparse(sink)
-        roles = (VALUES, ROWS) if sparse else (DENSE,)
-        waiting = [(tensor, role) for tensor in self._graph[sink].inputs for role in roles]
-        seen = set()
-        while waiting:
-            tensor, role = waiting.pop()
-            if (tensor, role) in seen or not self._is_between(tensor):
+        def goes_on(tensor: TensorRef) -> bool:
+            # Not into the core: the cut must be behind all forward values.
+            return self._is_between(tensor) and tensor.op in self._regions.tail
+
+        for tensor, role, cost in before(self._graph, starts, variable, goes_on):
+            if not self._is_between(tensor) or not self._exists_everywhere(tensor):
                 continue
-            seen.add((tensor, role))
-            spec = self._graph.spec(tensor)
-            if role == ROWS:
-                cost = _index_cost(spec, variable)
-            else:
-                cost = cost_of(spec, variable, sparse=role == VALUES)
-            if cost is None:
-                continue
-            if self._exists_everywhere(tensor) and self._accepts(tensor, role):
+            if self._accepts(tensor, role):
                 owners = self._index_owners if role == ROWS else self._owners
                 owners.setdefault(tensor, set()).add(variable.name)
                 # In a conditional: better cut behind it, where the value is there in every step.
-                cost += _UNCERTAIN if self._predicates[tensor.op] else 0
+                cost += UNCERTAIN if self._predicates[tensor.op] else 0
                 self._cost[tensor] = min(cost, self._cost.get(tensor, cost))
-            # Do not go on into the core: the cut must be behind all forward values.
-            if tensor.op in self._regions.tail:
-                waiting += self._behind(tensor.op, role)
-
-    def _behind(self, name: str, role: str) -> list[tuple[TensorRef, str]]:
-        """What an op of the tail reads, and what it may be of a gradient that has a given role."""
-        return [(tensor, role) for tensor in self._graph[name].inputs]
 
     def _accepts(self, tensor: TensorRef, role: str) -> bool:
         """Whether a tensor of the right shape is a candidate."""
@@ -125,10 +107,6 @@ class Search:
         if self._frames.frame[tensor.op] or self._graph[tensor.op].kind == "Switch":
             return False
         return not self._predicates[tensor.op] & self._regions.differing
-
-    def _is_sparse(self, sink: str) -> bool:
-        kind = self._graph[sink].kind
-        return kind in op_types.SPARSE_UPDATES or kind.startswith(op_types.SPARSE_UPDATE_PREFIX)
 
     def _is_between(self, tensor: TensorRef) -> bool:
         if tensor in self._given:
@@ -355,39 +333,3 @@ def advice(parameter: str, tensors: list[TensorRef]) -> str:
         "name the one that tf.gradients or Optimizer.compute_gradients returned, such as "
         f"Context(..., gradients=[('{tensors[0]}', '{parameter}')])"
     )
-
-
-# Added to the cost of what is taken only if there is nothing else: more than any sum of sizes.
-_UNCERTAIN = 1 << 60
-
-
-def cost_of(spec: TensorSpec, variable: Variable, *, sparse: bool = False) -> int | None:
-    """Bytes that aggregating a tensor as the variable's gradient takes; None: it cannot be that.
-
-    The variable's size stands for the tensor's, of whose shape not everything may be known. Such a
-    tensor is taken only where there is no other way: a dimension that is open may be the batch's.
-    """
-    wanted = variable.spec
-    if spec.dtype != wanted.dtype or wanted.shape is None:
-        return None
-    # An empty tensor costs something, too: a cut without cost could lie anywhere.
-    cost = 2 + (wanted.bytes or 0)
-    if spec.shape is None:
-        return cost + _UNCERTAIN
-    if len(spec.shape) != len(wanted.shape):
-        return None
-    # A sparse gradient has as many rows as were looked up.
-    begin = 1 if sparse else 0
-    pairs = list(zip(spec.shape[begin:], wanted.shape[begin:], strict=True))
-    if any(given not in (None, expected) for given, expected in pairs):
-        return None
-    return cost + _UNCERTAIN if any(given is None for given, _ in pairs) else cost
-
-
-def _index_cost(spec: TensorSpec, variable: Variable) -> int | None:
-    """The same for the row numbers of a sparse gradient, one for each row of the variable."""
-    if spec.dtype not in ("int32", "int64") or not variable.spec.shape:
-        return None
-    if spec.shape is not None and len(spec.shape) != 1:
-        return None
-    return 8 * (variable.spec.shape[0] or 1) + 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from caramel.analyzers.gradients.search import ROWS, Step
+from caramel.analyzers.gradients.roles import ROWS
+from caramel.analyzers.gradients.search import Step
 from caramel.analyzers.gradients.seeds import not_linear, regions_by_seeds
 from caramel.analyzers.gradients.wider import WiderSearch
 from caramel.core.names import TensorRef

@@ -1,12 +1,13 @@
 """The search for raw gradients where more is known of tensors than how they lie.
 
-A gradient may also be found behind the conversion of its rows to a dense tensor, and an update that
-reads a value of the worker's own beside gradients is refused here: what is a gradient is known.
+An update that reads a value of the worker's own beside gradients is refused here: what is a
+gradient is known.
 """
 
 from __future__ import annotations
 
-from caramel.analyzers.gradients.search import DENSE, ROWS, VALUES, Search, advice, listed
+from caramel.analyzers.gradients.roles import parameters_of
+from caramel.analyzers.gradients.search import Search, advice, listed
 from caramel.core.errors import AmbiguousGradientError
 from caramel.core.facts import Variable
 from caramel.core.names import TensorRef
@@ -14,13 +15,6 @@ from caramel.core.names import TensorRef
 
 class WiderSearch(Search):
     """Finds a cut among the tensors of which a subclass accepts some."""
-
-    def _behind(self, name: str, role: str) -> list[tuple[TensorRef, str]]:
-        op = self._graph[name]
-        if role == DENSE and op.kind == "UnsortedSegmentSum":
-            # Rows that are added up to a dense tensor: before that it is a sparse gradient.
-            return [(op.inputs[0], VALUES), (op.inputs[1], ROWS)]
-        return super()._behind(name, role)
 
     def _obstacle(self, tensor: TensorRef) -> str | None:
         """An op before a tensor because of which the tensor is not accepted."""
@@ -32,7 +26,7 @@ class WiderSearch(Search):
         Raises:
             AmbiguousGradientError: names the parameter, its candidates, and what to write.
         """
-        parameter = self._job.variable(self._parameters_behind(sink)[0])
+        parameter = self._job.variable(parameters_of(self._access, self._regions.serves, sink)[0])
         alike = self._alike(tensor, parameter)
         likely = [each for each in alike if self._obstacle(each) is None]
         why = f"'{tensor}', which '{sink}' reads, differs between workers in another way, too"
