@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from caramel.capture.graph_names import describe
 from caramel.capture.grouped_convolutions import make_depthwise
+from caramel.core import op_types
 from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
 from caramel.core.names import REPORT, source_op
 
@@ -24,7 +25,6 @@ tf1 = tf.compat.v1
 
 _LOSS = "caramel_loss"
 _STEP = "caramel_step"
-_WRITES = ("Assign", "ResourceApply", "ResourceSparseApply", "ResourceScatter")
 _tracing = threading.local()  # `losses`: those marked in the function that is traced
 
 
@@ -291,9 +291,10 @@ def _reports(
 
 
 def _writers(variable: tf.Variable) -> Iterator[tf.Operation]:
-    """The ops of a step that write a variable."""
+    """The ops of a step that may write a variable, as a branch of a conditional may."""
     for op in variable.handle.consumers():
-        if op.type.startswith(_WRITES) and op is not variable.initializer:
+        only_looks = op.type in op_types.ONLY_READ_VARIABLES | op_types.NO_VALUE_OF_VARIABLES
+        if not only_looks and op is not variable.initializer:
             yield op
 
 
