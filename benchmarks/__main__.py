@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import document as document_of_tables
+from benchmarks import keras as keras_benchmark
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import ps as ps_benchmark
@@ -143,6 +144,16 @@ def ps(
 ) -> None:
     """What orders of parameters from servers are worth, and how many there are without a plan."""
     _run_one("ps", ps_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def keras(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """What training a Keras model costs over training the same network as a graph of v1."""
+    _run_one("keras", keras_benchmark, quick, results, only=network or ())
 
 
 def _run_one(name: str, benchmark: Any, quick: bool, results: Path, **options: Any) -> None:

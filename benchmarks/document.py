@@ -30,6 +30,7 @@ _HEAD = re.compile(r"\*\*[^*]+\*\*$")  # of one table among several
 _TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}")
 
 _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+    "keras": tables.keras,
     "order": tables.order,
     "overhead": tables.overhead,
     "ps": ps.tables,

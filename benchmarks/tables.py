@@ -1,4 +1,4 @@
-"""Result files of single benchmarks (order, overhead, scale) as Markdown tables."""
+"""Result files of single benchmarks (order, overhead, keras, scale) as Markdown tables."""
 
 from __future__ import annotations
 
@@ -38,6 +38,18 @@ def overhead(rows: Sequence[Row]) -> list[str]:
     """What a step of the session takes, beside TensorFlow's own."""
     lines = [[str(row.what["system"]), f"{row.median_s * 1e3:.2f}"] for row in rows]
     return list(_table(["way to run the step", "median, ms"], lines))
+
+
+def keras(rows: Sequence[Row]) -> list[str]:
+    """What a step of a Keras model takes, beside the same layers as a graph of v1."""
+    lines = [
+        [
+            f"{row.what['network']}, batch {row.what['batch']}",
+            *(str(row.what["system"]), f"{row.median_s * 1e3:.1f}", f"{row.spread:.0%}"),
+        ]
+        for row in rows
+    ]
+    return list(_table(["network", "way", "median, ms", "spread"], lines))
 
 
 def scale(rows: Sequence[Row]) -> list[str]:

@@ -1,0 +1,124 @@
+"""What does training a Keras model cost over training the same network as a graph of v1?
+
+Two hosts with a link, a worker on each, and a client on the first. The same layers are trained in
+three ways, a block of steps each in turn, with real computation:
+
+* `Trainer.fit`, with its data, metrics and callbacks;
+* `Session.step` of the trainer's own session, fed one batch again and again;
+* `Session.step` of an `ARModel` of the same layers as a graph of `tf.compat.v1`.
+
+Each has planned before, from what it has measured itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.pieces import piece, warn
+from benchmarks.results import Row, ratio_of_medians, write
+from benchmarks.testbed import Testbed
+from benchmarks.workers import on_first_host, workers
+
+FIT, STEP, V1 = "Trainer.fit", "its session's step", "graph of v1"
+RATE = "1gbit"
+TIMEOUT_S = 1800
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and the batch of both workers."""
+
+    network: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured, in rounds of blocks of steps.
+
+    Attributes:
+        warm_up: steps after which each way has planned, at most.
+    """
+
+    cases: tuple[Case, ...] = (Case("resnet_50", 16), Case("transformer", 32))
+    rounds: int = 5
+    steps: int = 6
+    warm_up: int = 60
+
+
+FULL = Settings()
+QUICK = Settings((Case("dense", 32),), rounds=2, steps=3, warm_up=4)
+
+
+def run(
+    settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
+) -> Path:
+    """Measure, print a table, write a result file and a figure; returns the file."""
+    known = [case.network for case in settings.cases]
+    own = piece(known, only, directory / f"{name}.json", console)
+    rows: list[Row] = []
+    for case in settings.cases:
+        if case.network in own.networks:
+            rows += _measured(case, settings)
+            console.print(_table(rows[-3:], case))
+    everything = own.all_rows(rows, known)
+    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
+    path = write(name, described, everything, load=own.load, directory=directory)
+    _draw(everything, path.with_suffix(".png"))
+    warn(own.all_runs(), console)
+    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
+    return path
+
+
+def over_v1(rows: Sequence[Row]) -> float:
+    """How many times as long as that of the graph of v1 a step of `Trainer.fit` is."""
+    of = {row.what["system"]: row.samples_s for row in rows}
+    return ratio_of_medians(of[FIT], of[V1]).value
+
+
+def _measured(case: Case, settings: Settings) -> list[Row]:
+    """A row for each way."""
+    told = {**asdict(settings), **asdict(case)}
+    with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:
+        told["workers"] = at
+        measured = on_first_host(bed, "benchmarks.keras.client", told, timeout_s=TIMEOUT_S)
+    return [
+        Row(
+            {"network": case.network, "system": system, "batch": case.batch},
+            tuple(samples_s),
+            {"plan": measured["plans"][system], "lowering_s": measured["lowering_s"]},
+            None if np.isfinite(measured["losses"][system]) else "loss",
+        )
+        for system, samples_s in measured["samples_s"].items()
+    ]
+
+
+def _table(rows: Sequence[Row], case: Case) -> Table:
+    table = Table(title=f"{case.network}, batch {case.batch}, {RATE}: ms a step")
+    for column in ("way", "median", "least", "plan"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        times = (f"{row.median_s * 1e3:.1f}", f"{row.best_s * 1e3:.1f}")
+        table.add_row(str(row.what["system"]), *times, str(row.facts["plan"]))
+    return table
+
+
+def _draw(rows: Sequence[Row], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    networks = list(dict.fromkeys(str(row.what["network"]) for row in rows))
+    figure = Figure(figsize=(4 * len(networks), 3), layout="constrained")
+    for number, network in enumerate(networks, 1):
+        own = [row for row in rows if row.what["network"] == network]
+        axes: Any = figure.add_subplot(1, len(networks), number, ylabel="ms a step", title=network)
+        milliseconds = [np.asarray(row.samples_s) * 1e3 for row in own]
+        axes.boxplot(milliseconds, whis=(5, 95), showfliers=False)
+        axes.set_xticklabels([row.what["system"] for row in own], fontsize=8)
+    figure.savefig(path, dpi=120)
