@@ -91,7 +91,9 @@ class StepModel:
             raise PlanError(
                 "nothing can be explained, because nothing is known of times: give "
                 "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
-                f"{ReplanSettings().first_after} steps of training with planner='search'"
+                f"{ReplanSettings().first_after} steps of training with planner='search' (a job "
+                f"whose steps take less than {ReplanSettings().least_step_s * 1e3:.0f} ms does not "
+                "measure itself, unless session(replanning=...) says so)"
             )
         measured = (measured,) if isinstance(measured, Timeline) else measured
         planner = self._options.planner.name
