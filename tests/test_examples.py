@@ -215,6 +215,21 @@ def test_the_readme_shows_the_code_of_the_quickstart():
     assert readme_code("python", "ARModel(context, workers=4") == quickstart_code()
 
 
+def test_the_readme_shows_a_keras_model_that_trains(tmp_path, monkeypatch):
+    import keras
+
+    import caramel
+
+    monkeypatch.chdir(tmp_path)
+    x, y = np.random.rand(60, 64), np.arange(60) % 10
+    names = {"keras": keras, "layers": keras.layers, "caramel": caramel, "x": x, "y": y}
+    names |= {"test_x": x, "test_y": y, "new_x": x[:3]}
+    exec(readme_code("python", "keras.Trainer"), names)
+    assert len(names["history"].history["val_loss"]) == 5
+    assert names["predictions"].shape == (3, 10)
+    assert (tmp_path / "digits.keras").exists()
+
+
 @pytest.mark.parametrize("target", ["train", "test", "test-fast"])
 def test_the_readme_names_commands_that_exist(target):
     assert f"make {target}" in readme_code("sh", "make train")
