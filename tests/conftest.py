@@ -14,7 +14,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for b
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # everywhere the kernels of new processors
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # no test needs Keras, and many start processes
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow alone then imports no Keras
 
 # Many processes import the same modules: nobody compiles them twice, whatever the caller has set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
