@@ -22,14 +22,7 @@ from tests.support.keras_jobs import (
 )
 
 layers, optimizers = keras.layers, keras.optimizers
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 # As one process ---------------------------------------------------------------------------------

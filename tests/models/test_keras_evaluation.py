@@ -12,14 +12,7 @@ from caramel.models.keras import Trainer
 from tests.support.keras_jobs import FEATURES, X, Y, assert_close, classifier, values
 
 layers = keras.layers
-
-
-@pytest.fixture(autouse=True)
-def float64():
-    before = keras.config.floatx()
-    keras.config.set_floatx("float64")
-    yield
-    keras.config.set_floatx(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def two_headed():

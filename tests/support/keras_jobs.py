@@ -7,21 +7,20 @@ import numpy as np
 
 from caramel.models.keras import Trainer
 
-layers = keras.layers
+layers, optimizers = keras.layers, keras.optimizers
 
 FEATURES, CLASSES = 6, 3
 _random = np.random.RandomState(0)
 X, Y = _random.randn(31, FEATURES), _random.randint(0, CLASSES, 31)
+ONE_PLAN = {"trials": None}  # options of a session whose steps are all done by the plain plan
 
 
 def hidden():
     return [layers.Dense(8, "relu"), layers.LayerNormalization(), layers.Dense(CLASSES)]
 
 
-def classifier(optimizer="adam", inner=hidden, kind=keras.Sequential, **options):
-    """A compiled model that is the same whenever it is made."""
-    keras.utils.set_random_seed(1)
-    model = kind([keras.Input((FEATURES,)), *inner()])
+def compiled(model, optimizer="adam", **options):
+    """The model, compiled as a classifier."""
     model.compile(
         optimizer() if callable(optimizer) else optimizer,
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
@@ -30,18 +29,42 @@ def classifier(optimizer="adam", inner=hidden, kind=keras.Sequential, **options)
     return model
 
 
+def classifier(optimizer="adam", inner=hidden, kind=keras.Sequential, **options):
+    """A compiled model that is the same whenever it is made."""
+    keras.utils.set_random_seed(1)
+    return compiled(kind([keras.Input((FEATURES,)), *inner()]), optimizer, **options)
+
+
 def values(model):
     return [np.asarray(variable.numpy()) for variable in model.variables]
 
 
 def assert_close(own, others, tolerance=1e-12):
+    """Each within the tolerance of its largest value."""
     for value, other in zip(own, others, strict=True):
         scale = max(np.max(np.abs(other), initial=0), 1e-300)
         np.testing.assert_allclose(value, other, rtol=0, atol=tolerance * scale)
 
 
-def assert_fits_alike(make, workers=2, callbacks=lambda: None, tolerance=1e-12, **options):
-    """The same history and variables, those of the optimizer and the metrics too."""
+def assert_same_history(history, expected, tolerance=1e-12):
+    assert history.keys() == expected.keys()
+    for name, numbers in expected.items():
+        np.testing.assert_allclose(history[name], numbers, rtol=tolerance, err_msg=name)
+
+
+def assert_fits_alike(
+    make, workers=2, callbacks=lambda: None, tolerance=1e-12, trainer=None, **options
+):
+    """The same history and variables, those of the optimizer and the metrics too.
+
+    Args:
+        make: makes the compiled model.
+        workers: how many train it.
+        callbacks: makes those of one `fit`.
+        tolerance: of the largest value of each.
+        trainer: options of the `Trainer`.
+        options: of `fit`; a function makes the value for one `fit`.
+    """
     options = {
         "x": X,
         "y": Y,
@@ -49,14 +72,17 @@ def assert_fits_alike(make, workers=2, callbacks=lambda: None, tolerance=1e-12, 
         "epochs": 2,
         "shuffle": False,
         "verbose": 0,
+        "callbacks": callbacks,
         **options,
     }
+
+    def given():
+        return {name: value() if callable(value) else value for name, value in options.items()}
+
     alone, model = make(), make()
-    expected = alone.fit(callbacks=callbacks(), **options).history
-    with Trainer(model, workers, session_options={"trials": None}) as trainer:
-        history = trainer.fit(callbacks=callbacks(), **options).history
-    assert history.keys() == expected.keys()
-    for name, numbers in expected.items():
-        np.testing.assert_allclose(history[name], numbers, rtol=tolerance, err_msg=name)
+    expected = alone.fit(**given()).history
+    with Trainer(model, workers, session_options=ONE_PLAN, **(trainer or {})) as by_workers:
+        history = by_workers.fit(**given()).history
+    assert_same_history(history, expected, tolerance)
     assert_close(values(model), values(alone), tolerance)
     return model

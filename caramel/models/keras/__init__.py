@@ -5,6 +5,7 @@
 `gathered_metrics`  what metrics have gathered of the examples of all workers
 `model_steps`       what a model does with a batch, done by workers
 `refused`           which models cannot be
+`step_results`      what a step returns, for all workers together
 `trainer`           the front for users: fit, evaluate, predict
 =================== ============================================================================
 """

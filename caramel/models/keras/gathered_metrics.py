@@ -6,7 +6,7 @@ variables, and the model's metrics here get what these are together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ class GatheredMetrics:
         remote: does the step; it is open.
         metrics: of the model.
         tracker: the one that is told here the loss of each batch, if there is one.
-        results: what the metrics are.
+        results: computes something from the metrics.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class GatheredMetrics:
         remote: RemoteStep,
         metrics: Sequence[Any],
         tracker: Any,
-        results: Callable[[], Mapping[str, Any]],
+        results: Callable[[], Sequence[Any]],
     ) -> None:
         self._remote, self._tracker, self._results = remote, tracker, results
         self._variables = [v.value for metric in metrics for v in metric.variables]
@@ -54,9 +54,7 @@ class GatheredMetrics:
             self._begin(values)
         return True
 
-    def add(
-        self, told: Sequence[Sequence[np.ndarray]], loss: Any, examples: int
-    ) -> Mapping[str, Any]:
+    def add(self, told: Sequence[Sequence[np.ndarray]], loss: Any, examples: int) -> Sequence[Any]:
         """Give the model's metrics what a step has made of the workers' variables.
 
         Args:
@@ -65,7 +63,7 @@ class GatheredMetrics:
             examples: how many there were in the step.
 
         Returns:
-            What the metrics are then.
+            The results then.
         """
         workers = self._remote.model.plan.workers
         counts = np.array([examples // workers + (w < examples % workers) for w in range(workers)])
@@ -75,14 +73,13 @@ class GatheredMetrics:
         if examples < workers:  # those without an example have counted another one's
             self._send(whole)
             self._begin(whole)
-        results: Mapping[str, Any]
         results, held = self._write(
             [tf.constant(each) for each in whole],
             tf.constant(loss, self._remote.lowered.loss.dtype),
             tf.constant(examples, tf.float32),
         )
         self._held = [Buffer(value) for value in held]
-        return results
+        return list(results)
 
     def _values_here(self) -> Iterator[np.ndarray]:
         variables = self._remote.lowered.variables
@@ -101,7 +98,7 @@ class GatheredMetrics:
             vector.begin(value)
 
     def _writer(self) -> Any:
-        """One call of TensorFlow that writes the model's metrics, and says what they are."""
+        """One call of TensorFlow that writes the model's metrics, and computes the results."""
         lowered = self._remote.lowered
 
         def write(vectors: Sequence[Any], loss: Any, examples: Any) -> Any:

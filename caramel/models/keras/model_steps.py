@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import keras
@@ -13,6 +13,7 @@ import tensorflow as tf
 from caramel.capture.functions import LoweredStep, lower
 from caramel.core.errors import GraphError
 from caramel.models.keras.gathered_metrics import GatheredMetrics
+from caramel.models.keras.step_results import StepResults
 from caramel.models.remote_step import RemoteStep
 
 
@@ -51,7 +52,7 @@ class BatchStep:
         self._compiled: tuple[Any, ...] = ()  # with what the step was lowered
         self._gathered: GatheredMetrics | None = None
         self._gathers: LoweredStep | None = None  # whose metrics these are
-        self._others: Mapping[str, tf.Tensor] = {}  # what a step tells besides metrics
+        self._results: StepResults | None = None
 
     def __call__(self, batches: Iterator[Any]) -> Mapping[str, Any]:
         """Do one step, or several; returns the logs."""
@@ -77,20 +78,21 @@ class BatchStep:
             self._compiled = compiled
         remote.prepare((data,))
         lowered = remote.lowered
-        if self._gathered is None or self._gathers is not lowered:
+        if self._gathered is None or self._results is None or self._gathers is not lowered:
             self._gathers = lowered
+            own = {id(v.value) for metric in model.metrics for v in metric.variables}
+            self._results = StepResults(lowered, own)
             self._gathered = GatheredMetrics(
-                remote, model.metrics, self._loss_tracker, model.get_metrics_result
+                remote, model.metrics, self._loss_tracker, self._results.of_metrics
             )
         is_reset = self._gathered.push()
         if is_reset and not self._trains:  # a pass through the data begins
             remote.push()
         vectors = [vector for vector, _ in lowered.reports]
-        loss, values, told = remote.run((data,), [lowered.loss, self._others, vectors])
-        results = self._gathered.add(told, loss, len(tf.nest.flatten(data)[0]))
-        if not isinstance(lowered.outputs, Mapping):
-            return {}
-        return {k: values[k] if k in values else results.get(k) for k in lowered.outputs}
+        loss, told, gathered = remote.run((data,), [lowered.loss, self._results.told, vectors])
+        computed = self._gathered.add(gathered, loss, len(tf.nest.flatten(data)[0]))
+        logs = self._results.together(told, computed)
+        return logs if isinstance(logs, Mapping) else {}
 
     @property
     def _loss_tracker(self) -> Any:
@@ -123,7 +125,7 @@ class BatchStep:
 
         model.compute_loss = compute_loss
         try:
-            lowered = lower(
+            return lower(
                 getattr(model, self._name),
                 signature,
                 reported=reported,
@@ -132,9 +134,6 @@ class BatchStep:
             )
         finally:
             del model.compute_loss
-        own = {id(v.value) for metric in model.metrics for v in metric.variables}
-        self._others = _without_metrics(lowered, own)
-        return lowered
 
 
 class PredictStep:
@@ -185,33 +184,6 @@ def _of_each_example(value: Any) -> np.ndarray:
             "return something for each example, or call model.predict, which this process does"
         )
     return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
-
-
-def _without_metrics(lowered: LoweredStep, metrics: Container[int]) -> dict[str, tf.Tensor]:
-    """What a step returns that is not computed from the variables of metrics.
-
-    Args:
-        metrics: the ids of these variables.
-    """
-    if not isinstance(lowered.outputs, Mapping):
-        return {}
-    graph = lowered.graph
-    names = (name for name, v in lowered.variables.items() if id(v) in metrics)
-    of_metrics = {graph.get_operation_by_name(name) for name in names}
-
-    def is_other(tensor: tf.Tensor) -> bool:
-        waiting, seen = [tensor.op], {tensor.op}
-        while waiting:
-            op = waiting.pop()
-            if op in of_metrics:
-                return False
-            new = {t.op for t in op.inputs} - seen
-            seen |= new
-            waiting += new
-        return True
-
-    outputs = lowered.outputs.items()
-    return {k: value for k, value in outputs if isinstance(value, tf.Tensor) and is_other(value)}
 
 
 def _without_optionals(data: Any) -> Any:
