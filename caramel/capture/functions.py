@@ -73,6 +73,7 @@ def lower(
     function: Callable[..., Any],
     signature: Sequence[Any],
     *,
+    named: Mapping[str, Any] | None = None,
     reported: Callable[[], Sequence[tf.Variable]] = tuple,
     losses: list[Any] | None = None,
     trains: bool = True,
@@ -81,7 +82,9 @@ def lower(
 
     Args:
         function: a Python function or a `tf.function`, which marks its loss by `loss`.
-        signature: for each argument a `tf.TensorSpec`, or a structure of them.
+        signature: for each argument a `tf.TensorSpec`, or a structure of them. Other values, such
+            as truth values, become part of the graph.
+        named: the same for arguments that are given by name.
         reported: asked, when the function was traced, for the variables whose values are to be told
             after each step.
         losses: is filled while the function is traced with losses that count where it marks none.
@@ -95,7 +98,7 @@ def lower(
         raise NotTensorFlowError(f"a step must be a function, not {describe(function)}")
     unmarked = [] if losses is None else losses
     with _inlined(), _marks() as marked:
-        traced = _traced(python, signature, (marked, unmarked))
+        traced = _traced(python, (tuple(signature), dict(named or {})), (marked, unmarked))
         found = marked or unmarked
         if not found and not trains:
             found = [0.0]
@@ -103,6 +106,11 @@ def lower(
             raise LossScaleError(
                 "the step does not say what it minimises: mark its loss inside the step by "
                 "'loss = caramel.loss(loss)'"
+            )
+        if any(isinstance(each, tf.Tensor) and each.graph is not traced.graph for each in found):
+            raise LossScaleError(
+                "a loss is marked inside of a conditional or a loop; return it from there, and "
+                "mark what comes out"
             )
         with traced.graph.as_default():
             found = [tf.convert_to_tensor(each) for each in found]
@@ -112,18 +120,25 @@ def lower(
 
 
 def _traced(
-    python: Callable[..., Any], signature: Sequence[Any], losses: Iterable[list[Any]]
+    python: Callable[..., Any],
+    signature: tuple[Sequence[Any], Mapping[str, Any]],
+    losses: Iterable[list[Any]],
 ) -> Any:
     """The function's graph; `losses` then have what was marked in it.
+
+    Args:
+        python: the function.
+        signature: of its arguments, and of those that are given by name.
+        losses: are filled.
 
     Raises:
         GraphError: Python needs a value that is known only when the step runs.
     """
 
-    def step(*arguments: Any) -> Any:
+    def step(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         for found in losses:  # it is traced twice if it makes variables when it is first called
             found.clear()
-        return python(*arguments)
+        return python(*arguments, **named)
 
     try:
         return tf.function(step).get_concrete_function(*signature)

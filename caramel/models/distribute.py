@@ -15,7 +15,8 @@ from caramel.models.remote_step import RemoteStep, StepOnWorkers
 class DistributedStep(StepOnWorkers):
     """A step that many workers do. Called as the function, and a context manager.
 
-    The arguments are split over the workers on their first dimension; scalars go to all. It returns
+    The arguments are split over the workers on their first dimension; scalars go to all; truth
+    values and texts are part of the graph, so that each makes another. It returns
     what the function returns: floating scalars are the means over the examples, what has an entry
     for each example is in the order of the batch, anything else is a list with one value for each
     worker.
@@ -43,18 +44,20 @@ class DistributedStep(StepOnWorkers):
         **options: Any,
     ) -> None:
         def lowered(signature: Any) -> Any:
-            return lower(function, signature)
+            arguments, named = signature
+            return lower(function, arguments, named=named)
 
         self._remote = RemoteStep(lowered, workers, session_options or {}, options)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Do the step."""
-        self._remote.prepare(arguments)
+        given = (arguments, named)
+        self._remote.prepare(given)
         self._remote.push()
         outputs = self._remote.lowered.outputs
         flat = tf.nest.flatten(outputs)
         wanted = [value for value in flat if isinstance(value, tf.Tensor)]
-        got = iter(self._remote.run(arguments, wanted))
+        got = iter(self._remote.run(given, wanted))
         done = [_tensor(next(got)) if isinstance(each, tf.Tensor) else each for each in flat]
         return tf.nest.pack_sequence_as(outputs, done) if flat else outputs
 

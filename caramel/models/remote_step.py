@@ -126,7 +126,7 @@ class RemoteStep:
             fetches: tensors of the lowered graph, in any structure.
         """
         lowered = self.lowered
-        flat = [value for value in tf.nest.flatten(list(arguments)) if value is not None]
+        flat = [value for value in tf.nest.flatten(list(arguments)) if not _is_traced(value)]
         fed: dict[Any, Any] = {
             placeholder.name: _array(value)
             for placeholder, value in zip(lowered.inputs, flat, strict=True)
@@ -268,7 +268,15 @@ class Buffer:
 
 
 def _address(value: tf.Tensor) -> int:
+    kind = np.dtype(value.dtype.as_numpy_dtype)
+    if kind.isbuiltin != 1:  # Python's buffers do not know bfloat16 and its like
+        value = tf.bitcast(value, f"uint{8 * kind.itemsize}")  # the same buffer
     return int(np.asarray(memoryview(value)).__array_interface__["data"][0])
+
+
+def _is_traced(value: Any) -> bool:
+    """Whether a value is part of the graph, as it is with `tf.function`: another makes another."""
+    return value is None or isinstance(value, bool | str)
 
 
 def _array(value: Any) -> Any:
@@ -290,23 +298,33 @@ def _merged(before: Any, argument: Any) -> Any:
 
 
 def _spec(value: Any) -> Any:
-    """What is known of a value: all but the size of the batch."""
-    if value is None:
-        return None
+    """What is known of a value: all but the size of the batch.
+
+    Raises:
+        FeedError: it is no dense tensor, and cannot become one.
+    """
+    if _is_traced(value):
+        return value
     if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
         raise FeedError(
             f"a step takes dense tensors only, not a {type(value).__name__}; make it dense in the "
             "dataset, as by .to_tensor(), with a mask"
         )
     if not isinstance(value, tf.Tensor | np.ndarray):
-        value = tf.convert_to_tensor(value)
+        try:
+            value = tf.convert_to_tensor(value)
+        except (TypeError, ValueError) as error:
+            raise FeedError(
+                "a step takes tensors, arrays and numbers, in tuples, lists and dicts, not a "
+                f"{type(value).__name__}; a dataset is iterated outside of the step"
+            ) from error
     shape = list(value.shape)
     return tf.TensorSpec([None, *shape[1:]] if shape else [], value.dtype)
 
 
 def _wider(spec: Any, other: Any) -> Any:
     """The spec that both fit, where only the sizes of dimensions differ."""
-    if spec is None or other is None or spec.dtype != other.dtype:
+    if _is_traced(spec) or _is_traced(other) or spec.dtype != other.dtype:
         return other
     if spec.shape.rank != other.shape.rank:
         return other

@@ -108,6 +108,32 @@ def test_batches_of_another_shape_make_another_graph_of_the_same_state():
     assert_close([after], [w.numpy()])
 
 
+def test_arguments_by_name_and_values_that_make_another_graph():
+    """As with `tf.function`: a truth value chooses what is traced, a number is only given."""
+    w = tf.Variable(np.ones(2), name="w")
+
+    def step(x, *, scale, doubled=False, kind="sum"):
+        with tf.GradientTape() as tape:
+            total = tf.reduce_sum(x * w, 1) if kind == "sum" else tf.reduce_max(x * w, 1)
+            loss = caramel.loss(tf.reduce_mean((2 if doubled else 1) * scale * total))
+        w.assign_sub(tape.gradient(loss, w))
+        return loss
+
+    def run(function):
+        x = np.arange(8.0).reshape(4, 2)
+        scales = np.array([0.1, 0.2, 0.1])
+        options = [{}, {}, {"doubled": True, "kind": "max"}]
+        calls = zip(scales, options, strict=True)
+        return [float(function(x, scale=scale, **named)) for scale, named in calls]
+
+    with caramel.distribute(step, workers=2) as distributed:
+        got = run(distributed)
+    after = w.numpy()
+    w.assign(np.ones(2))
+    assert_close(got, run(step))
+    assert_close([after], [w.numpy()])
+
+
 def test_a_context_is_made_of_a_function():
     alone, job = Job(), Job()
     context = caramel.Context.from_function(job.step, SPECS)
@@ -154,6 +180,23 @@ def test_tables_belong_into_the_dataset():
 def test_ragged_batches_are_refused():
     with pytest.raises(FeedError, match="dense tensors only, not a RaggedTensor"):
         caramel.distribute(lambda x: x, workers=2)(tf.ragged.constant([[1], [2, 3]]))
+
+
+def test_datasets_are_iterated_outside():
+    data = tf.data.Dataset.range(3)
+    for given in (data, iter(data)):
+        with pytest.raises(FeedError, match="a dataset is iterated outside of the step"):
+            caramel.distribute(lambda x: x, workers=2)(given)
+
+
+def test_a_loss_is_marked_outside_of_conditionals():
+    v = tf.Variable(np.float64(1))
+
+    def step(x):
+        return tf.cond(x[0] > 0, lambda: caramel.loss(tf.reduce_mean(v * x)), lambda: v * 2)
+
+    with pytest.raises(LossScaleError, match="return it from there, and mark what comes out"):
+        caramel.distribute(step, workers=2)(np.ones(4))
 
 
 def test_before_the_first_step_there_is_no_session():
