@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "capture": "core  tensorflow numpy google",
     "analyzers": "core  numpy networkx",
     "simulation": "core  numpy",
-    "planning": "core analyzers simulation",
+    "planning": "core analyzers simulation  numpy",
     "modifiers": "core analyzers  tensorflow numpy google",
     "runtime": "core native cluster capture modifiers  tensorflow numpy google grpc",
     "report": "core analyzers planning  rich matplotlib",

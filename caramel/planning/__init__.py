@@ -25,6 +25,8 @@ together, when, how and in which order. `choose` is where it begins.
 `ordering/`          in which order does a worker receive its parameters? TicTac and the
                      execution-ordering paper
 `paper/`             the plan of the Caramel paper (sections 4.2 to 4.4)
+`placement/`         one graph over several devices: where is each op executed, and in which order?
+                     The partitioning and scheduling paper
 `search/`            the plan that is predicted to be the fastest: a search by simulation
 `serving/`           training with parameter servers: which variable lives where, and what travels
                      in which order

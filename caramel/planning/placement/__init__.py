@@ -1,0 +1,18 @@
+"""One graph over several devices: where is each vertex executed, and in which order?
+
+The paper is Mayer, Mayer and Laich, *The TensorFlow Partitioning and Scheduling Problem: It's the
+Critical Path!* (DIDL 2017); sections and equations without another source are its own. Everything
+here works on plain graphs and numbers.
+
+================= ==================================================================================
+`bounds`          how long must a step take at least, wherever it is placed?
+`filling`         what stands on which device while groups are placed, and where may the next go?
+`memory`          how much memory does each device need at most, and does it have it? Equation 2
+`partitioners/`   from a problem to the device of each vertex: one file for each way. Section 3
+`place`           places a problem so that it fits: a partitioner, a scheduler, the memory
+`problem`         vertices, tensors, devices, and what must be together. Section 2
+`ranks`           how long are the paths through each vertex? Equations 5 and 6
+`schedulers`      which of the executable vertices is next? Section 4
+`simulate`        when is what executed? A simulation of events. Section 5
+================= ==================================================================================
+"""

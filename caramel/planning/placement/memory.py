@@ -1,0 +1,129 @@
+"""How much memory does each device need at most during a step, and does it have it? (Equation 2.)
+
+The paper counts inputs of what is not executed yet. Here a tensor has memory on its own device from
+the begin of its source until its last reader there has ended and it has been sent to all others;
+elsewhere from the begin of its transfer until its last reader there has ended. What only hands on
+the memory of another tensor has none of its own where it is put out, and keeps the other's.
+Resident bytes count all the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from caramel.core.errors import PlanError
+from caramel.planning.placement.problem import Problem
+from caramel.planning.placement.simulate import Schedule
+
+Kept = tuple[float, float, float]
+"""Begin and end in seconds, and bytes."""
+
+
+def peaks(problem: Problem, placement: Sequence[int], schedule: Schedule) -> list[float]:
+    """The most bytes that each device needs at any moment of a step."""
+    kept: list[list[Kept]] = [[] for _ in problem.devices]
+    for (_, device), span in spans(problem, placement, schedule).items():
+        kept[device].append(span)
+    found = [_peak(own) for own in kept]
+    for vertex, device in zip(problem.vertices, placement, strict=True):
+        found[device] += vertex.resident_bytes
+    return found
+
+
+def spans(
+    problem: Problem, placement: Sequence[int], schedule: Schedule
+) -> dict[tuple[int, int], Kept]:
+    """When each tensor has memory, by the numbers of the tensor and of the device."""
+    homes = [placement[tensor.source] for tensor in problem.tensors]
+    begins: dict[tuple[int, int], float] = {}
+    ends: dict[tuple[int, int], float] = {}
+    for number, tensor in enumerate(problem.tensors):
+        begins[number, homes[number]] = schedule.begins[tensor.source]
+        ends[number, homes[number]] = schedule.ends[tensor.source]
+    for number, target, begin, end in schedule.transfers:
+        begins[number, target] = begin
+        ends[number, target] = end
+        ends[number, homes[number]] = max(ends[number, homes[number]], end)
+    for number, tensor in enumerate(problem.tensors):
+        for reader in tensor.readers:
+            copy = number, placement[reader]
+            ends[copy] = max(ends[copy], schedule.ends[reader])
+    sizes = dict.fromkeys(begins, -1.0)
+    # What hands on comes after what it hands on: from the last one back, each keeps what is before.
+    for vertex in reversed(problem.order):
+        for number in problem.outputs[vertex]:
+            handed = problem.tensors[number].hands_on
+            if handed is not None:
+                own, kept = (number, homes[number]), (handed, homes[number])
+                ends[kept] = max(ends[kept], ends[own])
+                sizes[own] = 0.0
+    return {
+        copy: (begins[copy], ends[copy], problem.tensors[copy[0]].bytes if size else 0.0)
+        for copy, size in sizes.items()
+    }
+
+
+def _peak(kept: Sequence[Kept]) -> float:
+    """The most bytes of spans that are there at once.
+
+    What ends at a moment makes room for what begins at it; but a span without length counts.
+    """
+    changes = []
+    for begin, end, size in kept:
+        if size:
+            changes.append((begin, 1, size))
+            changes.append((end, 0 if end > begin else 2, -size))
+    most = now = 0.0
+    for _, _, size in sorted(changes):
+        now += size
+        most = max(most, now)
+    return most
+
+
+# Whether it fits --------------------------------------------------------------------------------
+
+
+def check_each_fits(problem: Problem) -> None:
+    """Check that each group has a device with enough memory for it alone.
+
+    It needs its resident bytes, and what one of its members reads and puts out.
+
+    Raises:
+        PlanError: one has none; names its member that needs the most, and the largest device.
+    """
+    for members, allowed in zip(problem.groups, problem.allowed, strict=True):
+        capacity, largest = max((problem.devices[d].memory_bytes, -d) for d in allowed)
+        if math.isinf(capacity):
+            continue
+        resident = math.fsum(problem.vertices[vertex].resident_bytes for vertex in members)
+        around, vertex = max((_around(problem, vertex), -vertex) for vertex in members)
+        if resident + around > capacity:
+            raise PlanError(
+                f"'{problem.vertices[-vertex].name}' needs {resident + around:,.0f} bytes "
+                f"({resident:,.0f} stay there, with what must be on the same device; "
+                f"{around:,.0f} are read or put out), but of the devices on which it may be the "
+                f"largest, '{problem.devices[-largest].name}', has {capacity:,.0f}"
+            )
+
+
+def _around(problem: Problem, vertex: int) -> float:
+    """Bytes that executing a vertex reads and puts out, at least."""
+    numbers = {
+        _memory_of(problem, number)
+        for number in (*problem.inputs[vertex], *problem.outputs[vertex])
+    }
+    return math.fsum(problem.tensors[number].bytes for number in numbers)
+
+
+def _memory_of(problem: Problem, number: int) -> int:
+    """The tensor whose memory a tensor has where it is put out."""
+    handed = problem.tensors[number].hands_on
+    return number if handed is None else _memory_of(problem, handed)
+
+
+def overruns(problem: Problem, needs: Sequence[float]) -> Iterator[tuple[float, int]]:
+    """Bytes that devices lack, with their numbers; `needs` are the peaks of all devices."""
+    for number, (device, need) in enumerate(zip(problem.devices, needs, strict=True)):
+        if need > device.memory_bytes:
+            yield need - device.memory_bytes, number

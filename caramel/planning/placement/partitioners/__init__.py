@@ -1,0 +1,58 @@
+"""From a problem to the device of each vertex: one file for each way.
+
+================= ==================================================================================
+`hashing`         hash: random devices, the fast ones more often (section 3.1)
+`batch_split`     the highest ranks to the fastest devices, by their share (section 3.2.1)
+`critical_path`   the longest path to the fastest device (section 3.2.2)
+`mite`            by memory, importance, traffic and execution time (section 3.3.1)
+`dfs`             depth first, by traffic and execution time (section 3.3.2)
+`scores`          what the last two count of each device for a group
+================= ==================================================================================
+
+Sections are those of the paper of `placement`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from caramel.core.errors import PlanError
+from caramel.planning.placement.partitioners.batch_split import batch_split
+from caramel.planning.placement.partitioners.critical_path import critical_path
+from caramel.planning.placement.partitioners.dfs import dfs
+from caramel.planning.placement.partitioners.hashing import hashed
+from caramel.planning.placement.partitioners.mite import mite
+from caramel.planning.placement.problem import Problem
+
+
+class Partitioner(Protocol):
+    """Places a problem.
+
+    `share` is how much of the bytes that a group puts out counts as memory that it needs. The same
+    problem, share and seed give the same placement.
+    """
+
+    def __call__(
+        self, problem: Problem, *, share: float = 1.0, seed: int = 0
+    ) -> tuple[int, ...]: ...
+
+
+PARTITIONERS: Mapping[str, Partitioner] = {
+    "hash": hashed,
+    "batch_split": batch_split,
+    "critical_path": critical_path,
+    "mite": mite,
+    "dfs": dfs,
+}
+
+
+def partitioner_of(name: str) -> Partitioner:
+    """The partitioner of a name.
+
+    Raises:
+        PlanError: there is none.
+    """
+    if name not in PARTITIONERS:
+        raise PlanError(f"there is no partitioner '{name}'; there are {', '.join(PARTITIONERS)}")
+    return PARTITIONERS[name]
