@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from caramel.models.keras import Trainer
-from tests.models.test_keras import assert_fits_alike, float64  # noqa: F401
+from tests.support.keras_jobs import assert_fits_alike
 
 layers, optimizers = keras.layers, keras.optimizers
+pytestmark = pytest.mark.usefixtures("float64")
 
 TABLE, WIDTH, WORDS, CLASSES = 40, 5, 4, 3
 _random = np.random.RandomState(0)
