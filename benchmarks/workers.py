@@ -25,6 +25,32 @@ def addresses(bed: Testbed) -> list[str]:
 
 
 @contextmanager
+def on_each_host(bed: Testbed, programs: Sequence[Sequence[str]]) -> Iterator[None]:
+    """A program on each host of a bed, ended in the end.
+
+    Args:
+        programs: what ``python -m`` is told for each, the module first.
+    """
+    started = [
+        bed.popen(
+            host,
+            [sys.executable, "-m", *program],
+            env=TENSORFLOW,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for host, program in zip(bed.hosts, programs, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
+
+
+@contextmanager
 def workers(
     bed: Testbed, *, servers: int = 0, threads: int = 1, inter_op_threads: int | None = None
 ) -> Iterator[list[str]]:
@@ -44,26 +70,11 @@ def workers(
     if inter_op_threads is not None:
         options += ["--inter-op-threads", str(inter_op_threads)]
     tasks = [("worker", task) for task in range(count)] + [("ps", task) for task in range(servers)]
-    started = [
-        bed.popen(
-            host,
-            [
-                *(sys.executable, "-m", "caramel", "worker", *options),
-                *("--job", job, "--task", str(task)),
-            ],
-            env=TENSORFLOW,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for host, (job, task) in zip(bed.hosts, tasks, strict=True)
+    programs = [
+        ["caramel", "worker", *options, "--job", job, "--task", str(task)] for job, task in tasks
     ]
-    try:
+    with on_each_host(bed, programs):
         yield listed
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.wait()
 
 
 def on_first_host(

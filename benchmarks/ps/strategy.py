@@ -8,7 +8,6 @@ gradients off the wire. With ``serve`` for a result the program is a worker or s
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -16,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.environment import TENSORFLOW
 from benchmarks.ps.cells import WARM_UP
-from benchmarks.workers import addresses
+from benchmarks.workers import addresses, on_each_host
 
 if TYPE_CHECKING:
     from benchmarks.testbed import Testbed
@@ -32,27 +30,12 @@ def serving(bed: Testbed, servers: int, threads: int) -> Iterator[dict[str, list
     listed = addresses(bed)
     cluster = {"worker": listed[:-servers], "ps": listed[-servers:]}
     tasks = [(job, task) for job, own in cluster.items() for task in range(len(own))]
-    started = [
-        bed.popen(
-            host,
-            [
-                *(sys.executable, "-m", __name__),
-                *(json.dumps({"job": job, "task": task, "cluster": cluster, "threads": threads}),),
-                SERVE,
-            ],
-            env=TENSORFLOW,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for host, (job, task) in zip(bed.hosts, tasks, strict=True)
+    told = [
+        json.dumps({"job": job, "task": task, "cluster": cluster, "threads": threads})
+        for job, task in tasks
     ]
-    try:
+    with on_each_host(bed, [[__name__, own, SERVE] for own in told]):
         yield cluster
-    finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            process.wait()
 
 
 def serve(told: Mapping[str, Any]) -> None:

@@ -21,8 +21,8 @@ from caramel.core.util.fingerprint import Machine
 from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.core.workload import JobOutline
 
-FORMAT = 4
-_READABLE = (1, 2, 3, 4)
+FORMAT = 5
+_READABLE = (1, 2, 3, 4, 5)
 """Without outlines of jobs, of one tensor at a time only, and without a calibration."""
 _KIND = "caramel profile"
 

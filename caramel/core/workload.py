@@ -5,9 +5,11 @@ Small enough to be kept in a profile, so that steps can be simulated without the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+from caramel.core.graph import TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,16 @@ class Update:
     moves_with: frozenset[str] = frozenset()
     writes: frozenset[str] = frozenset()
 
+    def in_parts(self, parts: Mapping[str, Collection[str]], share: float = 1.0) -> Update:
+        """The same for parts of parameters, of which it does a share."""
+        return replace(
+            self,
+            seconds=share * self.seconds,
+            gradients=frozenset(_in_parts(self.gradients, parts)),
+            moves_with=frozenset(_in_parts(self.moves_with, parts)),
+            writes=frozenset(_in_parts(self.writes, parts)),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Product:
@@ -81,6 +93,11 @@ class Product:
 
 
 _UNKNOWN = Product(0, 0.0)
+
+
+def _in_parts(names: Iterable[str], parts: Mapping[str, Collection[str]]) -> list[str]:
+    """Names of variables, with those of its parts for each that is in parts."""
+    return [part for name in names for part in parts.get(name, (name,))]
 
 
 @dataclass(frozen=True)
@@ -118,6 +135,32 @@ class Workload:
     def product(self, parameter: str) -> Product:
         """What a gradient takes that is sent by its factors; nothing if that is not known."""
         return self.products.get(parameter, _UNKNOWN)
+
+    def in_parts(self, parts: Mapping[str, Mapping[str, float]]) -> Workload:
+        """The same with some parameters in parts, whose updates are done apart.
+
+        Args:
+            parts: by the name of each of these the names of its parts, with their shares.
+        """
+
+        chain = tuple(
+            replace(
+                each,
+                needs=frozenset(_in_parts(each.needs, parts)),
+                yields=tuple(_in_parts(each.yields, parts)),
+            )
+            for each in self.chain
+        )
+        updates: list[Update] = []
+        for each in self.updates:
+            apart = parts.get(next(iter(each.gradients)), {}) if len(each.gradients) == 1 else {}
+            for part, share in apart.items():
+                updates.append(
+                    each.in_parts({**parts, **dict.fromkeys(each.gradients, (part,))}, share)
+                )
+            if not apart:
+                updates.append(each.in_parts(parts))
+        return replace(self, chain=chain, updates=tuple(updates))
 
     @cached_property
     def yielded_at(self) -> dict[str, int]:
@@ -180,6 +223,7 @@ class Gradient:
         dtype: of the parameter.
         is_sparse: whether only some rows of it are there.
         stays: why it cannot be deferred; None if it can.
+        rows: of how many rows each server may have some; 0 if it stays whole.
     """
 
     parameter: str
@@ -187,6 +231,13 @@ class Gradient:
     dtype: str
     is_sparse: bool = False
     stays: str | None = None
+    rows: int = 0
+
+    @property
+    def spec(self) -> TensorSpec:
+        """dtype and shape of the parameter, flat but for its rows."""
+        shape = (self.rows, self.elements // self.rows) if self.rows else (self.elements,)
+        return TensorSpec(self.dtype, shape)
 
 
 @dataclass(frozen=True, slots=True)

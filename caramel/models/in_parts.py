@@ -27,16 +27,16 @@ def in_parts(context: Context, steps: Mapping[StepName, StepFacts], cluster: Clu
         The same context if nothing is to be split.
     """
     servers = len(cluster.servers)
-    parameters = [variable for variable in context.job.variables if variable.trainable]
+    parameters = {v.name: v.spec for v in context.job.variables if v.trainable}
     large = larger_than_a_share(parameters, servers) if servers > 1 else []
     if not large:
         return context
     first, *_ = steps.values()
     cuts = {name: step.get(GradientFrontier).cuts for name, step in steps.items()}
     known = [(step.job, cuts[name]) for name, step in steps.items()]
-    reasons = {v.name: _TOO_FEW for v in large if not is_divisible(v)}
+    reasons = {name: _TOO_FEW for name in large if not is_divisible(parameters[name])}
     while True:
-        left = [v.name for v in large if v.name not in reasons]
+        left = [name for name in large if name not in reasons]
         rows = rows_of_parts(parameters, servers, left)
         splits = row_splits(context.op_graph, known, first.get(StateAccess), rows)
         whole = {**dict.fromkeys(set(left) - rows.keys(), _TOO_FEW), **splits.reasons}

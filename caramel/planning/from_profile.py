@@ -5,11 +5,13 @@ It is enough to search plans for any number of workers, but no graph can be rewr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from caramel.analyzers import ANALYZERS
+from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.ordered_state import ordered_analysis
+from caramel.analyzers.rows import row_splits
 from caramel.analyzers.workload import workload_of
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.decision import Decided
@@ -30,6 +32,7 @@ from caramel.core.workload import Gradient, JobOutline
 from caramel.planning.candidate import Outlook
 from caramel.planning.choose import edges_of
 from caramel.planning.plain import aggregated, plain_groups
+from caramel.planning.serving.rows import is_divisible, larger_than_a_share
 from caramel.simulation.hardware import Hardware, network_of
 
 _FACTORS = Factors((), (), ())  # made up: what they take is known, not what they are
@@ -54,16 +57,45 @@ def outline_of(graph: OpGraph, job: TrainingJob, timing: TimingTable) -> JobOutl
         workload_of(graph, job, frames, access, timing, gradients, deferrals, edges)
         for edges in ((), edges_of(analysis))
     )
-    outlined = tuple(_gradient(each, deferrals) for each in gradients)
+    rows = _divisible_rows(analysis, gradients)
+    outlined = tuple(_gradient(each, deferrals, rows) for each in gradients)
     return JobOutline(free, ordered, outlined, timing.on_processor)
 
 
-def _gradient(gradient: AggregatedGradient, deferrals: Deferrals) -> Gradient:
+MOST_SERVERS = 64
+"""What is smaller than a share of so many parameter servers is not split, and not looked at."""
+
+
+def _divisible_rows(analysis: Analysis, gradients: Sequence[AggregatedGradient]) -> dict[str, int]:
+    """The number of rows of each large parameter that servers may split."""
+    job, own = analysis.get(TrainingJob), {gradient.parameter for gradient in gradients}
+    specs = {v.name: v.spec for v in job.variables if v.name in own}
+    large = [n for n in larger_than_a_share(specs, MOST_SERVERS) if is_divisible(specs[n])]
+    rows = {name: (specs[name].shape or (0,))[0] or 0 for name in large}
+    steps = [(job, analysis.get(GradientFrontier).cuts)]
+    found = dict[str, int]()
+    for name, count in rows.items():  # each by itself: two may share an op
+        parts = {name: (1, count - 1)}
+        if row_splits(analysis.get(OpGraph), steps, analysis.get(StateAccess), parts).splits:
+            found[name] = count
+    return found
+
+
+def _gradient(
+    gradient: AggregatedGradient, deferrals: Deferrals, rows: Mapping[str, int]
+) -> Gradient:
     is_sparse = gradient.indices is not None
     stays = deferrals.reason_against(frozenset([gradient.parameter]))
     if is_sparse:
         stays = f"rows of '{gradient.parameter}' are gathered"
-    return Gradient(gradient.parameter, gradient.elements, gradient.spec.dtype, is_sparse, stays)
+    return Gradient(
+        gradient.parameter,
+        gradient.elements,
+        gradient.spec.dtype,
+        is_sparse,
+        stays,
+        rows.get(gradient.parameter, 0),
+    )
 
 
 def plan_of(outline: JobOutline, workers: int, pattern: str) -> Plan:

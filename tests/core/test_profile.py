@@ -127,7 +127,7 @@ def test_a_profile_of_the_second_format_knows_one_tensor_at_a_time():
         ("{", "not JSON"),
         ("[1]", "'caramel profile' writes one"),
         ('{"format": 1}', "'caramel profile' writes one"),
-        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 4"),
+        ('{"kind": "caramel profile", "format": 99}', "of format 99.*reads formats 1 to 5"),
         ('{"kind": "caramel profile", "format": 1}', r"keys \['machine', 'tensorflow'\]"),
     ],
 )

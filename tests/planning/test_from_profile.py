@@ -85,3 +85,12 @@ def test_after_a_global_norm_every_update_waits_for_all_gradients():
     found, _ = outline(network("momentum", clip_by_global_norm).context())
     everything = frozenset(each.parameter for each in found.gradients)
     assert {u.gradients for u in found.free.updates if u.writes} == {everything}
+
+
+def test_it_says_of_which_parameters_servers_may_have_rows():
+    """All rows of what is updated element by element, none of what is clipped by its norm."""
+    found, _ = outline(network("adam", model=wide).context())
+    rows = {each.parameter: each.rows for each in found.gradients}
+    assert rows == {"w1": 6, "b1": 700, "w2": 700, "b2": 0}  # the last one is too small
+    found, _ = outline(network("adam", clip_by_global_norm, model=wide).context())
+    assert {each.rows for each in found.gradients} == {0}

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from caramel.core.errors import PlanError
+from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
 from caramel.planning.what_if.served import Served, fastest, serve, spread
 from caramel.simulation.hardware import Hardware, Host
 from tests.support.outlines import ELEMENTS, NAMES, OUTLINE
@@ -61,7 +62,47 @@ def test_rows_of_embeddings_count_nothing():
     assert serve(sparse, hardware(2), [HOST]).ordered_s == pytest.approx(0.1801)
 
 
+def outline_of(sizes: dict[str, int], **rows: int) -> JobOutline:
+    gradients = tuple(
+        Gradient(n, size, "float32", rows=rows.get(n, 0)) for n, size in sizes.items()
+    )
+    chain = (
+        Piece("forward", 1.0, needs=frozenset(sizes)),
+        Piece("backward", 1.0, yields=tuple(sizes)),
+    )
+    updates = tuple(
+        Update(f"update_{n}", 1.0, frozenset([n]), writes=frozenset([n, f"{n}/slot"]))
+        for n in sizes
+    )
+    work = Workload(chain, updates)
+    return JobOutline(work, work, gradients)
+
+
 def test_the_longest_first_each_to_the_server_with_the_fewest_bytes():
-    assert spread({"a": 3, "b": 5, "c": 2, "d": 2}, 2) == {"b": 0, "a": 1, "c": 1, "d": 0}
+    _, sizes, server_of = spread(outline_of({"a": 3, "b": 5, "c": 2, "d": 2}), 2)
+    assert sizes == {"a": 12, "b": 20, "c": 8, "d": 8}
+    assert server_of == {"b": 0, "a": 1, "c": 1, "d": 0}
     with pytest.raises(PlanError, match="7 parameter servers are too many: the job has 6 param"):
         serve(OUTLINE, hardware(2), [HOST] * (len(NAMES) + 1))
+
+
+def test_what_is_larger_than_a_share_is_split_by_rows():
+    """Of 200 elements each of two servers gets 100: b's 40, and so 60 of a's, and 100 of them."""
+    sizes = {"a": 160, "b": 40}
+    work, travels, server_of = spread(outline_of(sizes, a=10), 2)
+    assert travels == {"a/part_0": 4 * 96, "a/part_1": 4 * 64, "b": 160}
+    assert server_of == {"a/part_0": 0, "a/part_1": 1, "b": 1}
+    assert work.chain[0].needs == {"a/part_0", "a/part_1", "b"}
+    assert work.chain[1].yields == ("a/part_0", "a/part_1", "b")
+    told = [(each.seconds, each.gradients, each.writes) for each in work.updates]
+    assert told == [
+        (0.6, {"a/part_0"}, {"a/part_0", "a/slot"}),
+        (0.4, {"a/part_1"}, {"a/part_1", "a/slot"}),
+        (1.0, {"b"}, {"b", "b/slot"}),
+    ]
+    whole, _, _ = spread(outline_of(sizes), 2)
+    assert whole == outline_of(sizes).free
+    slow = Host(64.0, 64.0)
+    links = dataclasses.replace(hardware(2), hosts=(slow, slow))
+    parts, apart = (serve(outline_of(sizes, a=rows), links, [slow, slow]) for rows in (10, 0))
+    assert parts.step_s < 0.7 * apart.step_s

@@ -7,6 +7,7 @@ of a job find the same, since they work on the same variables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from caramel.core.decision import Owner
 from caramel.core.errors import PlanError
@@ -28,14 +29,11 @@ def owners(
     served = [variable for variable in job.variables if variable.name in job.served]
     together = _together(served, [*_touched(access).values(), *joined])
     sizes = {names: _parameter_bytes(job, names) for names in together}
-    loads = [0] * len(job.servers)
-    found: dict[str, int] = {}
-    for names in sorted(together, key=lambda names: (-sizes[names], names)):
-        server = loads.index(min(loads))
-        # What travels nowhere (a counter) makes no load, but is somewhere.
-        loads[server] += sizes[names]
-        found.update(dict.fromkeys(names, server))
-    idle = [job.servers[server] for server, load in enumerate(loads) if not load]
+    homes = balanced(sizes, len(job.servers))
+    found = {name: server for names, server in homes.items() for name in names}
+    # What travels nowhere (a counter) is somewhere, but makes no load.
+    busy = {server for names, server in homes.items() if sizes[names]}
+    idle = [device for server, device in enumerate(job.servers) if server not in busy]
     if idle and served:
         raise PlanError(
             f"{len(job.servers)} parameter servers are too many: {', '.join(idle)} would have no "
@@ -43,6 +41,16 @@ def owners(
             "can be apart; leave them out"
         )
     return tuple(Owner(variable.name, found[variable.name]) for variable in served)
+
+
+def balanced(sizes: Mapping[Any, int], servers: int) -> dict[Any, int]:
+    """A server for each of what has some size: the longest first, each to the server that has the
+    fewest bytes. Ties go by name, and to the first server."""
+    loads, found = [0] * servers, dict[Any, int]()
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        found[name] = loads.index(min(loads))
+        loads[found[name]] += sizes[name]
+    return found
 
 
 def _parameter_bytes(job: PlannedJob, names: Iterable[str]) -> int:

@@ -8,10 +8,12 @@ from statistics import fmean
 
 from caramel.core.decision import Pull
 from caramel.core.errors import PlanError
-from caramel.core.graph import dtype_bytes
+from caramel.core.names import part_of
 from caramel.core.workload import JobOutline, Workload
 from caramel.planning.serving.ahead import shortest
+from caramel.planning.serving.ownership import balanced
 from caramel.planning.serving.planner import in_flight_bytes_at, ordered_pulls
+from caramel.planning.serving.rows import larger_than_a_share, rows_of_parts
 from caramel.planning.serving.unordered import random_orders
 from caramel.simulation.hardware import Hardware, Host
 from caramel.simulation.serving import ServedJob, served_step_s
@@ -68,12 +70,7 @@ def serve(outline: JobOutline, hardware: Hardware, servers: Sequence[Host]) -> S
     Raises:
         PlanError: there are more servers than parameters.
     """
-    workload = outline.free
-    sizes = {
-        each.parameter: 0 if each.is_sparse else each.elements * (dtype_bytes(each.dtype) or 0)
-        for each in outline.gradients
-    }
-    server_of = spread(sizes, len(servers))
+    workload, sizes, server_of = spread(outline, len(servers))
     job = ServedJob(workload, sizes, server_of, hardware, tuple(servers))
     order = _in_order_of_need(workload, sizes)
     limit = in_flight_bytes_at(hardware.bytes_per_s)
@@ -97,21 +94,36 @@ def serve(outline: JobOutline, hardware: Hardware, servers: Sequence[Host]) -> S
     )
 
 
-def spread(sizes: dict[str, int], servers: int) -> dict[str, int]:
-    """A server for each parameter, as `serving.ownership` does it where each can be apart.
+def spread(outline: JobOutline, servers: int) -> tuple[Workload, dict[str, int], dict[str, int]]:
+    """What parameters are on which servers, each where `PSModel` has it if it can be apart.
+
+    Returns:
+        The workload in which what is larger than a server's share is in parts; the bytes that
+        travel of each parameter or part; and its server.
 
     Raises:
         PlanError: there are more servers than parameters.
     """
-    if servers > len(sizes):
+    if servers > len(outline.gradients):
         raise PlanError(
-            f"{servers} parameter servers are too many: the job has {len(sizes)} parameters"
+            f"{servers} parameter servers are too many: the job has {len(outline.gradients)} "
+            "parameters"
         )
-    loads, found = [0] * servers, dict[str, int]()
-    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
-        found[name] = loads.index(min(loads))
-        loads[found[name]] += sizes[name]
-    return found
+    specs = {each.parameter: each.spec for each in outline.gradients}
+    large = larger_than_a_share(specs, servers)
+    divisible = [e.parameter for e in outline.gradients if e.rows and e.parameter in set(large)]
+    split = rows_of_parts(specs, servers, divisible)
+    shares, loads, travels = dict[str, dict[str, float]](), dict[str, int](), dict[str, int]()
+    for each in outline.gradients:
+        name, size = each.parameter, each.spec.bytes or 0
+        parts = {name: 1.0}
+        if name in split:
+            parts = {part_of(name, n): rows / each.rows for n, rows in enumerate(split[name])}
+            shares[name] = parts
+        for part, share in parts.items():
+            loads[part] = round(share * size)
+            travels[part] = 0 if each.is_sparse else loads[part]
+    return outline.free.in_parts(shares), travels, balanced(loads, servers)
 
 
 def _in_order_of_need(workload: Workload, sizes: dict[str, int]) -> list[str]:
