@@ -8,7 +8,7 @@ import pytest
 
 import caramel
 from caramel.core.errors import InstallationError
-from caramel.core.names import group_of
+from caramel.core.names import group_of, server_place
 from caramel.runtime.execution.runner import _compared_clocks
 from caramel.runtime.traces.step_timeline import timeline_of
 from tests.support.networks import network, tf, wide
@@ -59,6 +59,18 @@ def test_ops_and_transfers_become_spans_of_their_workers():
     assert (first.begin_s, first.end_s) == (pytest.approx(1.000001), pytest.approx(1.000011))
     assert timeline.step_s == pytest.approx(24e-6)
     assert timeline.communication_s == pytest.approx(8e-6)
+
+
+def test_what_is_done_once_is_done_by_the_server_that_has_it():
+    traced = stats(("once/update", 1_000_000, 0, 10, ""))
+    traced.dev_stats[0].device = "/job:ps/replica:0/task:0/device:CPU:0"
+    traces = [traced, stats(("once/counter", 1_000_000, 0, 5, ""))]
+    timeline = timeline_of(traces, DEVICES, [0.0, 0.0, 1.0], servers=["/job:ps/task:0"])
+    told = [(span.name, span.worker, span.begin_s) for span in timeline.spans]
+    assert told == [
+        ("once/update", server_place(0), pytest.approx(0.0)),  # by the clock of worker 0
+        ("once/counter", 0, pytest.approx(1.0)),
+    ]
 
 
 def test_a_transfer_with_a_label_of_another_form_is_not_left_out():

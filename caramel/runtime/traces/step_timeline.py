@@ -8,6 +8,7 @@ from typing import Any
 from caramel.core.devices import Device
 from caramel.core.names import (
     is_added,
+    is_done_once,
     is_mark,
     is_token,
     server_place,
@@ -48,13 +49,18 @@ def timeline_of(
         InstallationError: TensorFlow labels a transfer in another form than Caramel reads.
     """
     replicas = _Replicas(devices, servers, clock_offsets_s or [0.0] * len(devices))
-    records = [r for step_stats in traces for d in step_stats.dev_stats for r in d.node_stats]
+    records = [
+        (d.device, record)
+        for step_stats in traces
+        for d in step_stats.dev_stats
+        for record in d.node_stats
+    ]
     ready_s = _ready_s(records, replicas)
     spans: list[Span] = []
-    for record in records:
+    for device, record in records:
         transfer = labels.transfer(record)
         if transfer is None:
-            spans += _op(record, replicas)
+            spans += _op(record, replicas.place_of(record.node_name, device), replicas)
         else:
             spans += _ends(record, transfer, replicas, ready_s)
     return Timeline(tuple(sorted(spans, key=lambda span: (span.begin_s, span.end_s, span.name))))
@@ -82,6 +88,12 @@ class _Replicas:
                 return found[0]
         return None
 
+    def place_of(self, op: str, device: str) -> int | None:
+        """The worker or server that an op belongs to; what is done once, to that of its device."""
+        name = without_variant(op)
+        place = self.worker_on(device) if is_done_once(name) else None
+        return worker_of(name) if place is None else place
+
     def common_s(self, shown_s: float, worker: int) -> float:
         """The time by worker 0's clock at which this worker's shows `shown_s`."""
         return shown_s - self._offsets_s.get(worker, 0.0)
@@ -98,11 +110,11 @@ class _Replicas:
                 yield worker, own
 
 
-def _ready_s(records: Iterable[Any], replicas: _Replicas) -> dict[str, float]:
+def _ready_s(records: Iterable[tuple[str, Any]], replicas: _Replicas) -> dict[str, float]:
     """When each op first had put out something."""
     found: dict[str, float] = {}
-    for record in records:
-        worker = worker_of(without_variant(record.node_name))
+    for device, record in records:
+        worker = replicas.place_of(record.node_name, device)
         if worker is not None:
             shown_s = (record.all_start_micros + record.op_end_rel_micros) * 1e-6
             end_s = replicas.common_s(shown_s, worker)
@@ -134,9 +146,8 @@ def _ends(
             yield Span(resource, name, begin_s, end_s, worker, size_bytes)
 
 
-def _op(record: Any, replicas: _Replicas) -> Iterator[Span]:
+def _op(record: Any, worker: int | None, replicas: _Replicas) -> Iterator[Span]:
     name = without_variant(record.node_name)
-    worker = worker_of(name)
     if worker is None or is_token(name) or is_mark(name):
         return
     if record.op_end_rel_micros <= record.op_start_rel_micros:
