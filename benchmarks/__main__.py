@@ -140,10 +140,14 @@ def search(
 def ps(
     quick: Quick = False,
     network: Networks = None,
+    part: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this part of the cells; the result file keeps the others."),
+    ] = None,
     results: Results = RESULTS,
 ) -> None:
     """What orders of parameters from servers are worth, and how many there are without a plan."""
-    _run_one("ps", ps_benchmark, quick, results, only=network or ())
+    _run_one("ps", ps_benchmark, quick, results, only=network or (), parts=part or ())
 
 
 @app.command()

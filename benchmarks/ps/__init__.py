@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from rich.console import Console
@@ -40,6 +40,7 @@ from benchmarks.ps.cells import (
     STRATEGY,
     WARM_UP,
     Cell,
+    Part,
     Settings,
 )
 from benchmarks.ps.show import draw, tables
@@ -55,21 +56,39 @@ _BITS = {"gbit": 1e9, "mbit": 1e6}
 
 
 def run(
-    settings: Settings, name: str, directory: Path, console: Console, *, only: Sequence[str] = ()
+    settings: Settings,
+    name: str,
+    directory: Path,
+    console: Console,
+    *,
+    only: Sequence[str] = (),
+    parts: Sequence[str] = (),
 ) -> Path:
     """Measure everything, print tables, write a result file and a figure; returns the file.
 
     Args:
         only: networks to measure; the file keeps what it has of the others.
+        parts: of these networks; the file keeps what it has of other parts.
 
     Raises:
         ValueError: one of them is not in the settings.
     """
     path = directory / f"{name}.json"
+    if unknown := set(parts) - set(get_args(Part)):
+        raise ValueError(f"there is no part '{min(unknown)}'; there are {get_args(Part)}")
+    cells = [cell for cell in settings.cells if not parts or cell.part in parts]
     networks = list(dict.fromkeys(cell.network for cell in settings.cells))
-    part = piece(networks, only, path, console)
+    if parts and not only:
+        only = list(dict.fromkeys(cell.network for cell in cells))
+    part = piece(
+        networks,
+        only,
+        path,
+        console,
+        stays=lambda row: bool(parts) and row.what["part"] not in parts,
+    )
     rows: list[Row] = []
-    cells = [cell for cell in settings.cells if cell.network in part.networks]
+    cells = [cell for cell in cells if cell.network in part.networks]
 
     def save() -> list[Row]:
         described = {"command": part.command, **asdict(settings), "runs": part.all_runs()}

@@ -144,10 +144,10 @@ def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] 
     return Cell("orderings", network, orders, rounds, 2, mode="training", workers=workers)
 
 
-def beside(network: str, batch: int, servers: int) -> Cell:
+def beside(network: str, servers: int, rounds: int = 4) -> Cell:
     """Two workers that train beside Caramel's all-reduce."""
     return Cell(
-        *("systems", network, (NONE, SEARCH, AHEAD), 5, 0, 0, "training", 2, servers, batch),
+        *("systems", network, (NONE, SEARCH, AHEAD), rounds, 0, 0, "training", 2, servers),
         systems=(ALL_REDUCE,) if servers == 2 else (),
     )
 
@@ -172,7 +172,12 @@ FULL = Settings(
         by_hosts("inception_v3", 2, 1, 6),
         training("inception_v3", 1, 6, (*TRAINED, TAC, TIC)),
         training("inception_v3", 2, 5),
-        *(beside("inception_v3", 32, servers) for servers in (2, 1)),
+        *(beside(name, servers) for name in ("inception_v3", "resnet_v1_50") for servers in (2, 1)),
+        *(
+            beside(name, servers, 2)
+            for name in ("alexnet_v2", "resnet_v2_152", "vgg_16")
+            for servers in (2, 1)
+        ),
         Cell("orderings", "vgg_16", (NONE, SEARCH, TIC, ONE_AT_A_TIME), 3, 1, counted=4),
         Cell("efficiency", "inception_v2", mixed(12), 4, 2),
         *(by_hosts(name, 1, 1, 6) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
