@@ -131,6 +131,8 @@ def of_kind(at: At) -> Sequence[Course]:
         # Gradients of scale and offset are sums over the examples.
         total = replace(inputs[0], kind=Kind.SUM, axis=None, trained=True)
         return [inputs[0], total, total, *[SHARED] * max(0, number - 3)]
+    if kind == "DenseBincount" and inputs[0].kind is Kind.ROWS and at.rank(0) == 2:
+        return [not_linear([Operand(at.op.inputs[0], inputs[0], False)], at.where)]
     if kind == "SparseFillEmptyRows":
         return [Course(Kind.ROWS, axis=0)] * number
     if kind.startswith("SparseSegment") and any(c.kind is Kind.ROWS for c in inputs):
