@@ -7,6 +7,7 @@ here works on plain graphs and numbers.
 ================= ==================================================================================
 `bounds`          how long must a step take at least, wherever it is placed?
 `filling`         what stands on which device while groups are placed, and where may the next go?
+`lists`           one vertex after the other gets the device on which it ends first
 `memory`          how much memory does each device need at most, and does it have it? Equation 2
 `partitioners/`   from a problem to the device of each vertex: one file for each way. Section 3
 `place`           places a problem so that it fits: a partitioner, a scheduler, the memory

@@ -9,6 +9,7 @@ simulating it (`memory`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -60,11 +61,14 @@ class Filling:
         fitting = allowed[room >= self.needs[group]]
         return fitting if len(fitting) else allowed[[int(room.argmax())]]
 
-    def fits(self, group: int, device: int) -> bool:
-        """Whether a group may be on a device, and has room there."""
-        return device in self.problem.allowed[group] and bool(
-            self.capacities[device] - self.used[device] >= self.needs[group]
-        )
+    def fastest_for(self, groups: Sequence[int]) -> int | None:
+        """The fastest device on which all of some groups may be, and fit; None if there is none."""
+        need = math.fsum(self.needs[group] for group in groups)
+        for device in np.argsort(-self.speeds, kind="stable").tolist():
+            fits = need <= self.capacities[device] - self.used[device]
+            if fits and all(device in self.problem.allowed[group] for group in groups):
+                return int(device)
+        return None
 
     def ends(self, group: int) -> Floats:
         """Seconds for which each device is busy if it gets a group, too (equation 7)."""

@@ -6,7 +6,10 @@
 `critical_path`   the longest path to the fastest device (section 3.2.2)
 `mite`            by memory, importance, traffic and execution time (section 3.3.1)
 `dfs`             depth first, by traffic and execution time (section 3.3.2)
-`scores`          what the last two count of each device for a group
+`heft`            by upward rank to where it ends first (section 5.1; Topcuoglu and others 2002)
+`cpop`            the critical path on one device, the rest where it ends first (the same authors)
+`peft`            where it ends first if what follows counts (Arabnejad and Barbosa 2014)
+`scores`          what `mite` and `dfs` count of each device for a group
 ================= ==================================================================================
 
 Sections are those of the paper of `placement`.
@@ -20,9 +23,12 @@ from typing import Protocol
 from caramel.core.errors import PlanError
 from caramel.planning.placement.partitioners.batch_split import batch_split
 from caramel.planning.placement.partitioners.critical_path import critical_path
+from caramel.planning.placement.partitioners.cpop import cpop
 from caramel.planning.placement.partitioners.dfs import dfs
 from caramel.planning.placement.partitioners.hashing import hashed
+from caramel.planning.placement.partitioners.heft import heft
 from caramel.planning.placement.partitioners.mite import mite
+from caramel.planning.placement.partitioners.peft import peft
 from caramel.planning.placement.problem import Problem
 
 
@@ -44,6 +50,9 @@ PARTITIONERS: Mapping[str, Partitioner] = {
     "critical_path": critical_path,
     "mite": mite,
     "dfs": dfs,
+    "heft": heft,
+    "peft": peft,
+    "cpop": cpop,
 }
 
 

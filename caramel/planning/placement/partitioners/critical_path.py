@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from caramel.planning.placement.filling import Filling, fastest, least
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.ranks import critical_path as path_of
@@ -26,20 +24,10 @@ def critical_path(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tup
     """
     filling = Filling(problem, share)
     path = list(dict.fromkeys(problem.group_of[vertex] for vertex in path_of(problem)))
-    whole = _with_room(filling, path)
+    whole = filling.fastest_for(path)
     for group in path:
         device = fastest(filling.feasible(group), filling.speeds) if whole is None else whole
         filling.put(group, device)
     for group in sorted(set(range(len(problem.groups))) - set(path)):
         filling.put(group, least(filling.feasible(group), filling.ends(group)))
     return tuple(filling.placement)
-
-
-def _with_room(filling: Filling, groups: list[int]) -> int | None:
-    """The fastest device on which all of some groups may be, and fit."""
-    need = math.fsum(filling.needs[group] for group in groups)
-    allowed = filling.problem.allowed
-    for device in sorted(range(len(filling.speeds)), key=lambda number: -filling.speeds[number]):
-        if need <= filling.capacities[device] and all(device in allowed[g] for g in groups):
-            return device
-    return None
