@@ -96,3 +96,10 @@ def fastest(devices: Numbers, speeds: Floats) -> int:
 def least(devices: Numbers, values: Floats) -> int:
     """The device of some with the least value; ties: the lower one."""
     return int(devices[int(values[devices].argmin())])
+
+
+def seconds_per_byte(problem: Problem) -> Floats:
+    """From each device to each other; 0 on the diagonal."""
+    rates = np.array(problem.rates, dtype=float)
+    np.fill_diagonal(rates, np.inf)
+    return 1 / rates

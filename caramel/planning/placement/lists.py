@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from caramel.planning.placement.filling import Filling, Floats, Numbers
-from caramel.planning.placement.partitioners.scores import seconds_per_byte
+from caramel.planning.placement.filling import Filling, Floats, Numbers, seconds_per_byte
 from caramel.planning.placement.problem import Problem
 
 Prefer = Callable[[int, Numbers], int | None]
@@ -48,7 +47,7 @@ def mean_rate(problem: Problem) -> float:
 
 
 def mean_up_ranks(problem: Problem) -> list[float]:
-    """rank_u: seconds from each vertex's begin to the end of the step, in the mean (their eq. 7)."""
+    """rank_u: mean seconds from each vertex's begin to the end of the step (their eq. 7)."""
     costs = MeanCosts(problem)
     ranks = list(costs.execution)
     for vertex in reversed(problem.order):
@@ -60,7 +59,7 @@ def mean_up_ranks(problem: Problem) -> list[float]:
 
 
 def mean_down_ranks(problem: Problem) -> list[float]:
-    """rank_d: seconds from the begin of the step to each vertex's begin, in the mean (eq. 8)."""
+    """rank_d: mean seconds from the begin of the step to each vertex's begin (their eq. 8)."""
     costs = MeanCosts(problem)
     ranks = [0.0] * len(problem.vertices)
     for vertex in problem.order:

@@ -120,6 +120,15 @@ class Problem:
         return tuple(map(tuple, found))
 
     @cached_property
+    def sends(self) -> tuple[tuple[tuple[int, float, tuple[int, ...]], ...], ...]:
+        """The same with their bytes and their readers, each reader once: for going through fast."""
+        numbered = [
+            (number, tensor.bytes, tuple(dict.fromkeys(tensor.readers)))
+            for number, tensor in enumerate(self.tensors)
+        ]
+        return tuple(tuple(numbered[number] for number in numbers) for numbers in self.outputs)
+
+    @cached_property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
         """Numbers of the tensors that each vertex waits for."""
         found: list[list[int]] = [[] for _ in self.vertices]

@@ -107,7 +107,10 @@ class MaximumSuccessorRank:
         self._placement = placement
         self._successors = problem.successors
         self._negative_pct = negative_path_times(problem, placement)
-        self._executable: list[list[int]] = [[] for _ in problem.devices]
+        # By the score that each would have if all devices were idle; an entry is out of date if
+        # that is another one now.
+        self._queues: list[list[tuple[int, float, int]]] = [[] for _ in problem.devices]
+        self._is_executable = [False] * len(placement)
         # For each vertex: how many others it waits for, and the exclusive or of their numbers, by
         # which the last of them is known.
         self._left = [len(others) for others in problem.predecessors]
@@ -124,7 +127,8 @@ class MaximumSuccessorRank:
                 self._waits_for_one(vertex)
 
     def executable(self, vertex: int, moment_s: float) -> None:
-        self._executable[self._placement[vertex]].append(vertex)
+        self._is_executable[vertex] = True
+        heapq.heappush(self._queues[self._placement[vertex]], self._key(vertex))
 
     def ended(self, vertex: int) -> None:
         for successor in self._successors[vertex]:
@@ -134,25 +138,38 @@ class MaximumSuccessorRank:
                 self._waits_for_one(successor)
 
     def choose(self, device: int, idle: Sequence[bool]) -> int | None:
-        vertices = self._executable[device]
-        if not vertices:
+        queue = self._queues[device]
+        others: list[tuple[int, float, int]] = []
+        best: tuple[int, float, int] | None = None
+        # No score is higher than that by which the queue is sorted.
+        while queue and (best is None or queue[0] < best):
+            entry = heapq.heappop(queue)
+            vertex = entry[2]
+            if self._is_executable[vertex] and entry == self._key(vertex):
+                others.append(entry)
+                busy = sum(not idle[other] for other in self._activates[vertex])
+                own = (entry[0] + self.ONLY_AND_IDLE * busy, *entry[1:])
+                best = own if best is None else min(best, own)
+        if best is None:
             return None
+        self._is_executable[best[2]] = False
+        for entry in others:
+            if entry[2] != best[2]:
+                heapq.heappush(queue, entry)
+        return best[2]
 
-        def key(place: int) -> tuple[int, float, int]:
-            vertex = vertices[place]
-            score = self._scores[vertex]
-            for other in self._activates[vertex]:
-                if idle[other]:
-                    score += self.ONLY_AND_IDLE
-            return -score, self._negative_pct[vertex], vertex
-
-        return vertices.pop(min(range(len(vertices)), key=key) if len(vertices) > 1 else 0)
+    def _key(self, vertex: int) -> tuple[int, float, int]:
+        """The negative score if all devices are idle, and what breaks ties; the least is first."""
+        score = self._scores[vertex] + self.ONLY_AND_IDLE * len(self._activates[vertex])
+        return -score, self._negative_pct[vertex], vertex
 
     def _waits_for_one(self, vertex: int) -> None:
         last = self._which[vertex]
         self._scores[last] += 1
         if self._placement[last] != self._placement[vertex]:
             self._activates[last].append(self._placement[vertex])
+        if self._is_executable[last]:
+            heapq.heappush(self._queues[self._placement[last]], self._key(last))
 
 
 class Held:

@@ -90,8 +90,7 @@ def _run(
     that end, and counted on from the last of them those that get executable.
     """
     count, devices = len(placement), len(problem.devices)
-    rates, latency_s, tensors = problem.rates, problem.latency_s, problem.tensors
-    outputs = problem.outputs
+    rates, latency_s, sends = problem.rates, problem.latency_s, problem.sends
     durations = [
         vertex.operations / problem.devices[device].speed
         for vertex, device in zip(problem.vertices, placement, strict=True)
@@ -119,20 +118,22 @@ def _run(
             idle[device] = True
             choosing.add(device)
             ended(vertex)
-            for number in outputs[vertex]:
-                tensor = tensors[number]
-                arrivals = {device: now}
-                for reader in dict.fromkeys(tensor.readers):
+            row = rates[device]
+            for number, size, readers in sends[vertex]:
+                arrivals: dict[int, float] = {}
+                for reader in readers:
                     target = placement[reader]
-                    arrival = arrivals.get(target)
-                    if arrival is None:
+                    if target == device:
+                        arrival = now
+                    elif target in arrivals:
+                        arrival = arrivals[target]
+                    else:
                         begin = now
-                        arrival = begin + latency_s + tensor.bytes / rates[device][target]
                         if one_at_a_time:
                             begin = max(now, free.get((device, target), now))
-                            arrival = begin + latency_s + tensor.bytes / rates[device][target]
+                        arrival = arrivals[target] = begin + (latency_s + size / row[target])
+                        if one_at_a_time:
                             free[device, target] = arrival
-                        arrivals[target] = arrival
                         transfers.append((number, target, begin, arrival))
                     if arrival > moments[reader]:
                         moments[reader] = arrival

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from caramel.planning.placement.bounds import least_makespan_s, path_bound_s, work_bound_s
 from caramel.planning.placement.partitioners import PARTITIONERS
-from caramel.planning.placement.schedulers import SCHEDULERS
+from caramel.planning.placement.schedulers import SCHEDULERS, path_times
 from caramel.planning.placement.simulate import simulate
 from tests.support.optimal_placement import optimum
 from tests.support.placement import diamond, digits, random_problem
@@ -126,3 +126,43 @@ def test_nothing_is_better_than_the_optimum(seed, small, constraints):
     for name, scheduler in PAIRS:
         makespan_s = simulate(graph, PARTITIONERS[name](graph), scheduler).makespan_s
         assert makespan_s >= least_s * (1 - NEARLY)
+
+
+@given(seed=st.integers(0, 10**6), devices=st.integers(1, 4), constraints=st.booleans())
+def test_each_choice_of_msr_has_the_highest_score_of_equation_13(seed, devices, constraints):
+    graph = random_problem(seed, vertices=14, devices=devices, constraints=constraints)
+    placement = PARTITIONERS["hash"](graph)
+    schedule = simulate(graph, placement, "msr")
+    begins, ends, paths = schedule.begins, schedule.ends, path_times(graph, placement)
+    arrivals = {(number, device): end for number, device, _, end in schedule.transfers}
+
+    def is_idle(device, now, choosing):
+        # Devices choose in the order of their numbers.
+        return not any(
+            on == device and ends[n] > now and (begins[n], device) < (now, choosing)
+            for n, on in enumerate(placement)
+        )
+
+    def score(vertex, now):
+        own, found = placement[vertex], 0
+        for other in graph.successors[vertex]:
+            elsewhere = placement[other] != own
+            only = all(ends[o] <= now for o in graph.predecessors[other] if o != vertex)
+            idle = is_idle(placement[other], now, own)
+            found += 1 + elsewhere + only + 5 * (elsewhere and only and idle)
+        return found
+
+    def there(number, device):
+        source = graph.tensors[number].source
+        return ends[source] if placement[source] == device else arrivals[number, device]
+
+    for vertex in schedule.order:
+        now, device = begins[vertex], placement[vertex]
+        executable = [
+            n
+            for n, on in enumerate(placement)
+            if on == device
+            and begins[n] >= now
+            and all(there(number, device) <= now for number in graph.inputs[n])
+        ]
+        assert vertex == max(executable, key=lambda n: (score(n, now), paths[n], -n))

@@ -22,8 +22,8 @@ from typing import Protocol
 
 from caramel.core.errors import PlanError
 from caramel.planning.placement.partitioners.batch_split import batch_split
-from caramel.planning.placement.partitioners.critical_path import critical_path
 from caramel.planning.placement.partitioners.cpop import cpop
+from caramel.planning.placement.partitioners.critical_path import critical_path
 from caramel.planning.placement.partitioners.dfs import dfs
 from caramel.planning.placement.partitioners.hashing import hashed
 from caramel.planning.placement.partitioners.heft import heft

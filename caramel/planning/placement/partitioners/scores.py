@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caramel.planning.placement.filling import Filling, Floats, Numbers
-from caramel.planning.placement.problem import Problem
+from caramel.planning.placement.filling import Filling, Floats, Numbers, seconds_per_byte
 
 
 class Traffic:
@@ -28,13 +27,6 @@ class Traffic:
             if source >= 0:
                 found += tensor.bytes * self._seconds_per_byte[source]
         return found
-
-
-def seconds_per_byte(problem: Problem) -> Floats:
-    """From each device to each other; 0 on the diagonal."""
-    rates = np.array(problem.rates, dtype=float)
-    np.fill_diagonal(rates, np.inf)
-    return 1 / rates
 
 
 def execution_times(filling: Filling) -> Floats:
