@@ -5,6 +5,7 @@ job captured by name and frozen. Analyzers take it from there.
 
 ====================== =============================================================================
 `context`              one single-device training job, captured by name and frozen
+`counted_names`        names that do not depend on what else a process has built
 `functions`            lowers a training step that is a function to a single-device graph
 `graph_names`          names of a graph's tensors, operations and variables, from what users pass
                        for them

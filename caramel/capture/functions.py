@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from caramel.capture.counted_names import CountedNames, rename_in_function, rename_ops
 from caramel.capture.graph_names import describe
 from caramel.capture.grouped_convolutions import make_depthwise
 from caramel.core import op_types
@@ -192,6 +193,8 @@ class _Lowering:
         split_tuples(self._graph_def)
         make_depthwise(self._graph_def)
         self._nodes = {node.name: node for node in self._graph_def.node}
+        self._counted = CountedNames()
+        self._names: dict[str, str] = {}  # those of ops in the graph that is made
 
     def lowered(self, reported: Sequence[tf.Variable]) -> LoweredStep:
         graph, stand = tf.Graph(), _Stand()
@@ -226,12 +229,12 @@ class _Lowering:
             if variable is None:
                 stand.tensors[name] = _constant(outer)
             elif self._is_number(variable, name):
-                placeholder = tf1.placeholder(variable.dtype, [], name=_name_of(variable))
+                placeholder = tf1.placeholder(variable.dtype, [], name=self._name_of(variable))
                 self._read_as_value(name)
                 stand.tensors[name] = placeholder
                 stand.scalars[placeholder.op.name] = variable
             else:
-                own = _variable_like(variable)
+                own = _variable_like(variable, self._name_of(variable))
                 stand.tensors[name], stand.own[id(variable)] = own.handle, own
                 stand.variables[own.op.name] = variable
 
@@ -250,12 +253,22 @@ class _Lowering:
         used = {text for node in kept.node for text in node.input}
         used |= {f"{text}:0" for text in used}
         mapped = {name: tensor for name, tensor in mapped.items() if name in used}
+        self._names = {node.name: self._counted.of_op(node.name) for node in kept.node}
+        rename_ops(kept.node, self._names)
+        for function in kept.library.function:
+            rename_in_function(function)
         tf.graph_util.import_graph_def(kept, input_map=mapped, name="")
 
     def _written_ops(self) -> Iterator[str]:
         """What the function does besides computing what it returns."""
         for op in self._traced.graph.control_outputs:
-            yield op.name
+            yield self._names[op.name]
+
+    def _name_of(self, variable: Any) -> str:
+        """What stands for a variable is called."""
+        path = variable.name.partition(":")[0]
+        allowed = re.sub(r"[^A-Za-z0-9_.\\/-]", "_", path).lstrip("_/\\-.")
+        return self._counted.of_variable(allowed or "variable")
 
     def _is_number(self, variable: Any, name: str) -> bool:
         """Whether a captured variable is a number that the step only reads."""
@@ -284,7 +297,7 @@ class _Lowering:
         name, _, index = text.partition(":")
         if name in stand.tensors:
             return stand.tensors[name]
-        return graph.get_tensor_by_name(f"{name}:{index or 0}")
+        return graph.get_tensor_by_name(f"{self._names[name]}:{index or 0}")
 
 
 def _reports(
@@ -364,16 +377,10 @@ def _constant(outer: Any) -> tf.Tensor:
     return tf.constant(outer.numpy(), outer.dtype, name="captured")
 
 
-def _name_of(variable: Any) -> str:
-    """What stands for a variable is called."""
-    path = variable.name.partition(":")[0]
-    return re.sub(r"[^A-Za-z0-9_.\\/-]", "_", path).lstrip("_/\\-.") or "variable"
-
-
-def _variable_like(variable: Any) -> Any:
+def _variable_like(variable: Any, name: str) -> Any:
     return tf1.Variable(
         tf.zeros(variable.shape, variable.dtype),
         trainable=variable.trainable,
         use_resource=True,
-        name=_name_of(variable),
+        name=name,
     )

@@ -96,6 +96,9 @@ def _is_counted(name: str) -> bool:
     return any(character.isdigit() for character in name)
 
 
+_TYPES = ("PartitionedCall-", "CustomGradient-")
+
+
 class _CountedNames:
     """Puts another number into the names of functions: that of their first mention.
 
@@ -110,9 +113,9 @@ class _CountedNames:
         longest_first = sorted(filter(_is_counted, functions), key=len, reverse=True)
         counted = [re.escape(name) for name in longest_first]
         # By a type such as "PartitionedCall-12" the gradient of a call is found.
-        types = r"(?:Stateful)?PartitionedCall-\d+"
+        types = r"(?:(?:Stateful)?PartitionedCall|CustomGradient)-\d+"
         self._name = re.compile(rf"(?:{'|'.join([*counted, types])})(?!\d)")
-        self._in_bytes = [name.encode() for name in [*longest_first, "PartitionedCall-"]]
+        self._in_bytes = [name.encode() for name in [*longest_first, *_TYPES]]
 
     def part(self, message: Any, name: str = "") -> bytes:
         """A message as bytes, with other names but its own."""
@@ -125,6 +128,6 @@ class _CountedNames:
     def _other(self, found: re.Match[str]) -> str:
         name = found[0]
         if name not in self._instead:
-            self._instead[name] = f"{re.sub(r'[0-9]+', '', name)}({len(self.mentioned)})"
+            self._instead[name] = f"{re.sub(r'_?[0-9]+', '', name)}({len(self.mentioned)})"
             self.mentioned.append(name)
         return self._instead[name]
