@@ -336,6 +336,25 @@ def test_models_that_cannot_be_are_refused():
         Trainer(classifier(inner=lambda: [layers.BatchNormalization(synchronized=True)]), 2)
 
 
+def test_layers_within_layers_are_looked_at():
+    class Own(layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.inner = [layers.BatchNormalization(synchronized=True, name="hidden")]
+
+        def call(self, x):
+            return self.inner[0](x)
+
+    with pytest.raises(UnsupportedOpError, match="layer 'hidden' is a synchronized"):
+        Trainer(classifier(inner=lambda: [Own()]), 2)
+    model = keras.Sequential(
+        [keras.Input((3, 2), batch_size=6), layers.Bidirectional(layers.LSTM(4, stateful=True))]
+    )
+    model.compile("sgd", "mse")
+    with pytest.raises(UnsupportedOpError, match="layer '.*lstm.*' is stateful"):
+        Trainer(model, 2)
+
+
 def test_lists_of_callbacks_are_wanted():
     model = classifier()
     callbacks = keras.callbacks.CallbackList(model=model)

@@ -50,9 +50,13 @@ def check(model: Any) -> None:
 
 
 def _layers(layer: Any) -> Iterator[Any]:
-    """A layer and all within it."""
-    yield layer
-    wrapped = getattr(layer, "layer", None)
-    within = [*getattr(layer, "layers", ()), *([] if wrapped is None else [wrapped])]
-    for each in within:
-        yield from _layers(each)
+    """A layer and all within it, whatever attributes they are."""
+    waiting, seen = [layer], {id(layer)}
+    while waiting:
+        found = waiting.pop()
+        yield found
+        for value in vars(found).values():
+            for each in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(each, keras.layers.Layer) and id(each) not in seen:
+                    seen.add(id(each))
+                    waiting.append(each)
