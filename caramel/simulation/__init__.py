@@ -12,6 +12,7 @@ client waits for both parts of a step, so nothing else is left over from one to 
 `engine`        when does each task of a step begin and end?
 `hardware`      what can the workers and their links do, as far as it matters for the time of a
                 step?
+`lead`          by how much is one worker ahead of another that sends to the same server?
 `loads`         what does each group of a plan bring to a step: how much, from when on, and until
                 when?
 `network_model` a model of the network: fitted to measurements, or assumed from the rate of its

@@ -15,6 +15,7 @@ from caramel.core.patterns import SERVER
 from caramel.core.workload import Update, Workload
 from caramel.simulation.engine import Kind, TaskGraph, run, speed_beside
 from caramel.simulation.hardware import Hardware, Host
+from caramel.simulation.lead import LastSender
 from caramel.simulation.transfers import URGENT
 
 _MANY_TO_ONE = "shuffle"
@@ -141,16 +142,32 @@ class _Writer:
         """Each raw gradient goes to its server, which adds up those of all workers."""
         hardware, workers = self._job.hardware, self._job.hardware.workers
         message_s = hardware.processor_s_per_message
+        last = [
+            LastSender(self._bytes_on(number), self._sharing(host))
+            for number, host in enumerate(self._job.servers)
+        ]
         for name, piece in self._workload.yielded_at.items():
             server, arrived = self._host(self._job.server_of[name]), []
+            times = last[self._job.server_of[name]].times(self._job.sizes[name])
             for worker in self._workers:
                 ready = [self._chain[worker][piece]]
                 if message_s:
                     self.tasks.add(Kind.COMPUTE, worker, message_s, ready, urgency=URGENT)
-                arrived.append(self._send(name, worker, server, ready))
+                arrived.append(self._send(name, worker, server, ready, times=times))
             added = (workers - 1) * self._job.sizes[name]
             seconds = hardware.reduce_s_per_byte * added + message_s * workers
             self._summed[name] = self.tasks.add(Kind.COMPUTE, server, seconds, arrived)
+
+    def _sharing(self, server: Host) -> int:
+        """How many workers have to share the link of a server."""
+        hosts, workers = self._job.hardware.hosts, self._job.hardware.workers
+        fastest = max(host.send_bytes_per_s for host in hosts)
+        return workers if workers * fastest > server.receive_bytes_per_s else 1
+
+    def _bytes_on(self, server: int) -> int:
+        """Of all gradients that a server gets from a worker."""
+        own = (name for name in self._workload.yielded_at if self._job.server_of[name] == server)
+        return sum(self._job.sizes[name] for name in own)
 
     def update(self) -> None:
         """What is computed from sums, once for all workers."""
@@ -172,12 +189,19 @@ class _Writer:
         return len(self._workers) + server
 
     def _send(
-        self, name: str, source: int, target: int, after: Sequence[int], *, urgency: int = 0
+        self,
+        name: str,
+        source: int,
+        target: int,
+        after: Sequence[int],
+        *,
+        urgency: int = 0,
+        times: float = 1.0,
     ) -> int:
         hardware, size = self._job.hardware, self._job.sizes[name]
-        worth = 1.0
+        worth = times
         if source in self._workers and self._job.hardware.workers > 2:
-            worth = hardware.excess.get(_MANY_TO_ONE, 1.0)
+            worth *= hardware.excess.get(_MANY_TO_ONE, 1.0)
         if size:
             # What a message costs does not depend on its size: it is told as bytes.
             ends = self.hardware.hosts[source], self.hardware.hosts[target]

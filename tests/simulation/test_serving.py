@@ -89,9 +89,21 @@ def test_the_processor_of_a_server_computes_more_slowly_while_it_transfers():
     # Until 18 at half the speed: 2 s of it are done then.
     beside = dataclasses.replace(FREE, cores=1, processor_s_per_byte=0.5e-3)
     assert step_s(work=work, hardware=beside) == pytest.approx(20.0)
-    # With two workers gradients arrive at 26 and 34. The last layer is updated until 32. The first
-    # one takes 1.5 s: what the server transfers with the other worker counts all the time.
-    assert step_s(work=work, hardware=beside, workers=2) == pytest.approx(35.5)
+    # With two workers gradients arrive at 30 and 34 (`lead`). 2 s of the last layer's update are
+    # done until then, and the other second takes 1.5 s, as the first layer's: what the server
+    # transfers with the other worker counts all the time.
+    assert step_s(work=work, hardware=beside, workers=2) == pytest.approx(37.0)
+
+
+def test_what_comes_back_waits_for_the_last_worker():
+    ahead = tuple(Pull(name, ahead=True) for name in LAYERS)
+    # Gradients are ready at 3 and 4. With equal shares they would arrive at 11 and 19, and all
+    # would be back at 27. The last worker's first half takes 12 s, and the other one 4: both are
+    # there at 15 and 19, and back at 23 and 31.
+    assert step_s(ahead, workers=2) == pytest.approx(31.0)
+    # Where the server's link is as fast as those of both workers, they share nothing.
+    fast = dataclasses.replace(HOST, send_bytes_per_s=2000.0, receive_bytes_per_s=2000.0)
+    assert step_s(ahead, workers=2, servers=(fast,)) == pytest.approx(15.0)
 
 
 def test_sums_latency_and_messages_count():

@@ -1,7 +1,8 @@
 """What is predicted of a worker's step with parameter servers: what it computes, and what travels.
 
 A worker has a channel to each server and one from it, which carry one transfer at a time. A
-gradient takes as long as its parameter. Updates take no time.
+gradient takes as long as its parameter, but for what workers have of the link that they share
+(`simulation.lead`): a step is that of the last one. Updates take no time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from caramel.core.plan import Plan
 from caramel.core.timeline import Span
 from caramel.planning.ordering.executor import execute
 from caramel.planning.serving.received import WorkerStep, transfer_of, without
+from caramel.simulation.lead import LastSender
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,13 @@ class Begin:
         computed: its ops.
         received: what it receives for them.
         pushes: the gradients, those first that are ready first.
+        sharing: how many workers that do the same share the link of each server.
     """
 
     computed: tuple[Span, ...]
     received: tuple[Sent, ...]
     pushes: tuple[Push, ...]
+    sharing: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,8 @@ class Course:
         free_s: dict[int, float] = {}
         for each in begin.received:
             free_s[each.server] = max(free_s.get(each.server, 0.0), each.end_s)
-        return cls(begin.computed, (*begin.received, *sent(begin.pushes, gates, free_s)))
+        carried = sent(begin.pushes, gates, free_s, sharing=begin.sharing)
+        return cls(begin.computed, (*begin.received, *carried))
 
     @property
     def step_s(self) -> float:
@@ -148,7 +153,9 @@ def begin_of(plan: Plan, worker: WorkerStep, order: Sequence[str], ahead: frozen
     computed = tuple(span for span in timeline.spans if span.resource == "compute")
     numbers = {gradient.parameter: n for n, gradient in enumerate(plan.job.gradients)}
     pushes.sort(key=lambda push: (push.ready_s, numbers[push.members[0][0]]))
-    return Begin(computed, tuple(received), tuple(pushes))
+    # With as many servers it is the worker's own link that limits it.
+    sharing = plan.workers if plan.workers > len(plan.job.servers) else 1
+    return Begin(computed, tuple(received), tuple(pushes), sharing)
 
 
 class Begins:
@@ -170,7 +177,13 @@ class Begins:
         return self._found[ahead]
 
 
-def sent(pushes: Sequence[Push], gates: Sequence[Gate], free_s: Mapping[int, float]) -> list[Sent]:
+def sent(
+    pushes: Sequence[Push],
+    gates: Sequence[Gate],
+    free_s: Mapping[int, float],
+    *,
+    sharing: int = 1,
+) -> list[Sent]:
     """What channels carry of gradients, and of what comes back at once.
 
     What a channel is given at a time goes in the order of the gradients.
@@ -178,9 +191,14 @@ def sent(pushes: Sequence[Push], gates: Sequence[Gate], free_s: Mapping[int, flo
     Args:
         gates: a gradient is given to its channel when what it waits for has arrived.
         free_s: from when on each server's channel to the worker is free.
+        sharing: how many workers send the same over a server's link.
     """
     found: list[Sent] = []
     free_up, free_down = dict[int, float](), dict(free_s)
+    last = {
+        server: LastSender(sum(p.seconds for p in pushes if p.server == server), sharing)
+        for server in {push.server for push in pushes}
+    }
     opens: dict[str, list[int]] = {}
     numbers = {push.group: number for number, push in enumerate(pushes)}
     waits = [0] * len(pushes)
@@ -194,7 +212,7 @@ def sent(pushes: Sequence[Push], gates: Sequence[Gate], free_s: Mapping[int, flo
         push = pushes[number]
         end_s = max(given_s, free_up.get(push.server, 0.0))
         for name, seconds in push.members:
-            begin_s, end_s = end_s, end_s + seconds
+            begin_s, end_s = end_s, end_s + last[push.server].times(seconds) * seconds
             found.append(Sent(name, push.server, True, begin_s, end_s))
         free_up[push.server] = end_s
         for name, seconds in push.members:
