@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -132,6 +133,35 @@ def test_arguments_by_name_and_values_that_make_another_graph():
     w.assign(np.ones(2))
     assert_close(got, run(step))
     assert_close([after], [w.numpy()])
+
+
+def test_metrics_that_a_step_updates_are_those_of_all_examples():
+    """They are reset in each pass; parts have different numbers of examples."""
+    kinds = keras.metrics.MeanSquaredError, keras.metrics.Mean
+    job, alone = ((Job(), *(kind(dtype="float64") for kind in kinds)) for _ in range(2))
+
+    def step_of(job, errors, means):
+        def step(x, y):
+            told = job.step(x, y)
+            errors.update_state(tf.one_hot(y, CLASSES), told["logits"])
+            means.update_state(told["loss"], sample_weight=tf.shape(y)[0])
+            return told["loss"]
+
+        return step
+
+    def passes(step, errors, means, pull=lambda: None):
+        for _ in range(2):
+            errors.reset_state()
+            means.reset_state()
+            for batch in batches((7, 3)):
+                step(*batch)
+            pull()
+            yield float(errors.result()), float(means.result())
+
+    with caramel.distribute(step_of(*job), workers=2) as step:
+        got = list(passes(step, *job[1:], step.pull))
+    assert_close(got, list(passes(step_of(*alone), *alone[1:])))
+    assert_close(job[0].values, alone[0].values)
 
 
 def test_a_context_is_made_of_a_function():

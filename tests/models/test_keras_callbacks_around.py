@@ -59,7 +59,7 @@ def epoch(given):
         None,
         keras.callbacks.EarlyStopping(),
         [Checkpoint("{epoch}.keras")],
-        [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None)],
+        [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None)],
     ],
 )
 def test_variables_stay_with_the_workers_while_an_epoch_lasts(given):
@@ -68,7 +68,14 @@ def test_variables_stay_with_the_workers_while_an_epoch_lasts(given):
     assert everything == ["push", "pull", "push"]
 
 
-@pytest.mark.parametrize("given", [Looking(), [Checkpoint("{epoch}.keras", save_freq=2)]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        Looking(),
+        [Checkpoint("{epoch}.keras", save_freq=2)],
+        keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: None),
+    ],
+)
 def test_they_come_here_after_each_batch_that_is_looked_at(given):
     in_batches, _ = epoch(given)
     assert in_batches == ["push", "pull", "push"] * 2

@@ -118,10 +118,9 @@ def around(remote: Remote, callbacks: Any) -> list[Any]:
 
 def _looks_at_batches(callback: Any) -> bool:
     """Whether a callback may look at the model after each batch."""
-    kind = type(callback)
+    kind, base = type(callback), keras.callbacks.Callback
+    if isinstance(callback, keras.callbacks.LambdaCallback):
+        return any(hook in vars(callback) for hook in _BATCH_HOOKS)
     if kind.__module__.startswith("keras."):
         return isinstance(getattr(callback, "save_freq", None), int)
-    base = keras.callbacks.Callback
-    if isinstance(callback, keras.callbacks.LambdaCallback):
-        return False
     return any(getattr(kind, hook, None) is not getattr(base, hook) for hook in _BATCH_HOOKS)
