@@ -15,6 +15,7 @@ from caramel.models.variants import OWN, Variants
 from caramel.planning.choose import Decision
 from caramel.planning.serving.explain import explain_order
 from caramel.planning.serving.explain_step import explain_step
+from caramel.planning.serving.ownership import taken_together
 from caramel.planning.what_if.explain import explain
 from caramel.report.shown import ShownExplanation
 from caramel.report.shown_order import ShownOrder
@@ -123,7 +124,8 @@ class StepModel:
         plan = self.variants.completed(self.plan_of(measured))
         worker, step = self.decision.worker, None
         splits = self.job.context.row_splits
-        order = explain_order(plan, self.decision.source, worker, measured, splits)
+        together = taken_together(plan.job, self._step.known.get(StateAccess))
+        order = explain_order(plan, self.decision.source, worker, measured, splits, together)
         if worker is not None:
             step = explain_step(
                 plan,

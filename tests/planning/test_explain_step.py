@@ -11,6 +11,7 @@ from caramel.planning.serving.explain import explain_order
 from caramel.planning.serving.explain_step import explain_step
 from caramel.planning.serving.planner import ordered
 from tests.planning.test_ahead import ORDER, WORKER, plan_of
+from tests.planning.test_pushes import plan_of as plan_of_three
 
 SERVER = server_place(0)
 
@@ -86,3 +87,12 @@ def test_measured_transfers_have_the_names_of_what_they_carry():
     assert found.measured.begin_s == 0.0
     assert found.orders.unique == 1
     assert Explanation.from_json(found.to_json()) == found
+
+
+def test_what_is_together_for_an_op_is_said():
+    plan = plan_of_three(servers=2)
+    order = explain_order(plan, "by TIC", None, together={("a", "c"): "while"})
+    (note,) = order.notes
+    assert note.startswith("'while' takes 2 parameters ('a', ...), which are all on /job:ps/task:0")
+    alone = explain_order(plan_of(), "by TIC", None, together={("first", "last"): "while"})
+    assert alone.notes == ()

@@ -12,7 +12,7 @@ from caramel.core.facts import StateAccess, Variable
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
-from caramel.planning.serving.ownership import owners
+from caramel.planning.serving.ownership import owners, taken_together
 
 
 def job_of(servers, parameters, others=(), *, trained=None, **options) -> PlannedJob:
@@ -85,6 +85,13 @@ def test_what_one_op_touches_stays_together_also_by_way_of_others():
     job = job_of(2, {"a": 2, "b": 3, "c": 4, "d": 8})
     # a, b and c together are 9 and longer than d.
     assert homes(job, one="a b", two="b c") == {"a": 0, "b": 0, "c": 0, "d": 1}
+
+
+def test_parameters_are_together_for_an_op_that_takes_several():
+    job = job_of(2, {"a": 2, "b": 3, "c": 4}, ["a/slot"])
+    reads = {"call": frozenset({"a", "b"}), "other": frozenset({"b", "a"}), "read": frozenset("c")}
+    access = StateAccess(reads, {"update": frozenset({"a", "a/slot"})})
+    assert taken_together(job, access) == {("a", "b"): "call"}
 
 
 def test_what_an_op_reads_and_what_it_writes_are_together():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from caramel.core.devices import task_of
 from caramel.core.orders import Orders
@@ -117,6 +118,7 @@ def explain_order(
     worker: WorkerStep | None,
     measured: Sequence[Timeline] = (),
     splits: RowSplits | None = None,
+    together: Mapping[tuple[str, ...], str] = MappingProxyType({}),
 ) -> ExplainedOrder:
     """Explain the order of a plan.
 
@@ -126,6 +128,7 @@ def explain_order(
         worker: a worker's step, with times; None if nothing is known of these.
         measured: traced steps of the plan, if there are any.
         splits: which parameters are split by rows, and why others are not.
+        together: the op that takes several parameters, by these.
 
     Raises:
         ProfileError: no parameter was seen on its way in these.
@@ -153,7 +156,7 @@ def explain_order(
         upper_s,
         lower_s,
         efficiency,
-        tuple(_notes(plan, splits or RowSplits())),
+        (*_notes(plan, splits or RowSplits()), *_joined(plan, together)),
         observed_orders(plan, measured) if measured else None,
         tuple(_gradients(plan, worker)),
     )
@@ -227,6 +230,17 @@ def _times(
             if name in ends:
                 needed[name] = min(begins[op.name], needed.get(name, begins[op.name]))
     return ends, needed
+
+
+def _joined(plan: Plan, together: Mapping[tuple[str, ...], str]) -> Iterator[str]:
+    """What is on one server for the sake of an op."""
+    tasks = [task_of(d) or d for d in plan.job.servers]
+    for names, op in together.items() if len(tasks) > 1 else ():
+        yield (
+            f"'{op}' takes {len(names)} parameters ('{names[0]}', ...), which are all on "
+            f"{tasks[plan.decision.server_of[names[0]]]} for that: an op runs on one device, and "
+            "what it takes has to be there, also when it is evaluated"
+        )
 
 
 def _notes(plan: Plan, splits: RowSplits) -> Iterator[str]:

@@ -43,6 +43,17 @@ def owners(
     return tuple(Owner(variable.name, found[variable.name]) for variable in served)
 
 
+def taken_together(job: PlannedJob, access: StateAccess) -> dict[tuple[str, ...], str]:
+    """Parameters that are together since an op takes them all, as a function or a loop does; by
+    these the first such op."""
+    parameters = {v.name for v in job.variables if v.trainable and v.name in job.served}
+    found: dict[tuple[str, ...], str] = {}
+    for op, names in _touched(access).items():
+        if len(own := tuple(sorted(names & parameters))) > 1:
+            found.setdefault(own, op)
+    return found
+
+
 def balanced(sizes: Mapping[Any, int], servers: int) -> dict[Any, int]:
     """A server for each of what has some size: the longest first, each to the server that has the
     fewest bytes. Ties go by name, and to the first server."""
