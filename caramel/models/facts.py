@@ -187,5 +187,6 @@ def _refuse_remote_python(graph: OpGraph, cluster: Cluster) -> None:
         if op.kind in PYTHON_CALLS:
             raise UnsupportedOpError(
                 f"'{op.name}' ({op.kind}) calls a Python function, which exists in this process "
-                "only; workers in other processes cannot run it"
+                "only; workers in other processes cannot run it: write it with TensorFlow's ops, "
+                "or call it in the dataset"
             )

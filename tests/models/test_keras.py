@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.core.errors import GraphError, NotTensorFlowError, UnsupportedOpError
+from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
 from caramel.models.keras import Trainer
 from tests.support.keras_jobs import (
     CLASSES,
@@ -334,6 +334,16 @@ def test_models_that_cannot_be_are_refused():
         Trainer(mirrored, 2)
     with pytest.raises(UnsupportedOpError, match="synchronized BatchNormalization"):
         Trainer(classifier(inner=lambda: [layers.BatchNormalization(synchronized=True)]), 2)
+
+
+def test_losses_of_different_reductions_are_refused():
+    inputs = keras.Input((FEATURES,))
+    outputs = {name: layers.Dense(1, name=name)(inputs) for name in "ab"}
+    model = keras.Model(inputs, outputs)
+    losses = {"a": keras.losses.MeanSquaredError(reduction="sum"), "b": "mse"}
+    model.compile("sgd", losses)
+    with Trainer(model, 2) as trainer, pytest.raises(LossScaleError, match="do not scale alike"):
+        trainer.fit(X, {"a": X[:, :1], "b": X[:, 1:2]}, verbose=0)
 
 
 def test_layers_within_layers_are_looked_at():
