@@ -57,7 +57,8 @@ class DistributedStep(StepOnWorkers):
         outputs = self._remote.lowered.outputs
         flat = tf.nest.flatten(outputs)
         wanted = [value for value in flat if isinstance(value, tf.Tensor)]
-        got = iter(self._remote.run(given, wanted))
+        with self._remote.without_repeated(given):
+            got = iter(self._remote.run(given, wanted))
         done = [_tensor(next(got)) if isinstance(each, tf.Tensor) else each for each in flat]
         return tf.nest.pack_sequence_as(outputs, done) if flat else outputs
 

@@ -7,7 +7,8 @@ before the next step (`push`), and what steps have changed there is brought back
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
@@ -134,6 +135,24 @@ class RemoteStep:
         fed |= {f"{name}:0": variable.numpy() for name, variable in lowered.scalars.items()}
         self._is_ahead = self._is_ahead or not lowered.written <= set(self._apart())
         return self.session.step(fed, fetches, repeat=True)
+
+    @contextmanager
+    def without_repeated(self, arguments: Sequence[Any]) -> Iterator[None]:
+        """While the step is done: totals leave out the examples that workers only repeat.
+
+        Args:
+            arguments: of the step. It is prepared, and what was changed here is pushed.
+        """
+        plan, sizes = self.model.plan, [np.shape(each) for each in tf.nest.flatten(list(arguments))]
+        examples = min((size[0] for size in sizes if len(size)), default=plan.workers)
+        if examples >= plan.workers or not plan.job.summed:
+            yield
+            return
+        session = self.session
+        counted = [session.variables(worker=w) for w in range(examples, plan.workers)]
+        yield
+        counted += [session.variables(worker=w) for w in range(examples)]
+        session.assign({name: sum(each[name] for each in counted) for name in plan.job.summed})
 
     # Variables
 

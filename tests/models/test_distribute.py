@@ -122,7 +122,7 @@ def test_arguments_by_name_and_values_that_make_another_graph():
 
     def run(function):
         x = np.arange(8.0).reshape(4, 2)
-        scales = np.array([0.1, 0.2, 0.1])
+        scales = tf.constant([0.1, 0.2, 0.1], tf.float64)
         options = [{}, {}, {"doubled": True, "kind": "max"}]
         calls = zip(scales, options, strict=True)
         return [float(function(x, scale=scale, **named)) for scale, named in calls]
@@ -136,7 +136,7 @@ def test_arguments_by_name_and_values_that_make_another_graph():
 
 
 def test_metrics_that_a_step_updates_are_those_of_all_examples():
-    """They are reset in each pass; parts have different numbers of examples."""
+    """They are reset in each pass; parts differ by an example, or have none."""
     kinds = keras.metrics.MeanSquaredError, keras.metrics.Mean
     job, alone = ((Job(), *(kind(dtype="float64") for kind in kinds)) for _ in range(2))
 
@@ -153,7 +153,7 @@ def test_metrics_that_a_step_updates_are_those_of_all_examples():
         for _ in range(2):
             errors.reset_state()
             means.reset_state()
-            for batch in batches((7, 3)):
+            for batch in batches((7, 3, 1)):
                 step(*batch)
             pull()
             yield float(errors.result()), float(means.result())
