@@ -531,11 +531,14 @@ def test_no_order_changes_a_bit(ordering, in_flight_bytes, unordered):
     assert_same_run(run_model(model, job), unordered)
 
 
-@pytest.mark.parametrize("workers", [3, 1])
-def test_no_order_of_gradients_changes_a_bit(workers, unordered):
+@pytest.mark.parametrize(("workers", "ahead"), [(3, True), (1, False)])
+def test_no_order_of_gradients_changes_a_bit(workers, ahead, unordered):
+    """Also if variables are sent ahead."""
     job = network("adam", "clip_by_global_norm", model=wide)
     plain = served(job, workers, 2)
-    model = served(job, workers, 2, plan=gradients_in_order(plain.plan))
+    plan = gradients_in_order(plain.plan)
+    pulls = tuple(dataclasses.replace(pull, ahead=ahead) for pull in plan.decision.pulls)
+    model = served(job, workers, 2, plan=plan.deciding(pulls=pulls))
     assert len(model.plan.decision.gates) == len(model.plan.decision.groups) - 2
     assert_same_run(run_model(model, job), unordered if workers == 3 else run_model(plain, job))
 
