@@ -30,10 +30,11 @@ class CountedNames:
     def of_variable(self, name: str) -> str:
         """The name of a variable."""
         scope, _, last = name.rpartition("/")
-        for other in sorted(self._joined, key=len, reverse=True):
-            if last.startswith(f"{other}_"):
-                last = self._joined[other] + last[len(other) :]
-                break
+        other = last
+        while other and other not in self._joined:
+            other = other.rpartition("_")[0]
+        if other:
+            last = self._joined[other] + last[len(other) :]
         renamed = self._of("variable", f"{scope}/{last}" if scope else last)
         self._joined[name.replace("/", "_")] = renamed.replace("/", "_")
         return renamed
