@@ -16,10 +16,12 @@ from benchmarks import document as document_of_tables
 from benchmarks import keras as keras_benchmark
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
+from benchmarks import place as place_benchmark
 from benchmarks import ps as ps_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
 from benchmarks import when as when_measured
+from benchmarks.place import limits as place_limits
 from benchmarks.results import RESULTS, Row
 from benchmarks.step import cells as step_cells
 from benchmarks.step import grids as grids_step
@@ -134,6 +136,22 @@ def search(
 ) -> None:
     """How near to the bound the search predicts its plans, for the grids, and what it takes."""
     _run_one("search", search_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def place(
+    quick: Quick = False,
+    limits: Annotated[
+        bool, typer.Option("--limits", help="How long placing a large graph takes, instead.")
+    ] = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """How long steps take with each partitioner and scheduler, as the paper simulates them."""
+    if limits:
+        _run_one("place-limits", place_limits, quick, results)
+    else:
+        _run_one("place", place_benchmark, quick, results, only=network or ())
 
 
 @app.command()

@@ -1,0 +1,104 @@
+"""Where is each op executed? The experiment of the partitioning and scheduling paper (section 5).
+
+How long steps take with each partitioner and each scheduler on 50 devices, in simulation, beside
+one device alone and the bounds. No bed is needed, and the same code finds the same numbers on every
+machine. Numbers are in the paper's unit of time, and called seconds.
+
+============ =======================================================================================
+`dags`       random graphs of the sizes of the paper's networks, and random devices
+`limits`     how many seconds of a processor does placing a large graph take?
+`show`       a table, and bars as in the paper's Figure 3
+============ =======================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import track
+
+from benchmarks.pieces import piece, warn
+from benchmarks.place.dags import PAPER, Setting, Shape, random_dag
+from benchmarks.place.show import ALONE, PATH_BOUND, WORK_BOUND, draw, markdown
+from benchmarks.results import Row, write
+from caramel.planning.placement.bounds import path_bound_s, work_bound_s
+from caramel.planning.placement.partitioners import PARTITIONERS
+from caramel.planning.placement.problem import Problem
+from caramel.planning.placement.ranks import critical_path
+from caramel.planning.placement.schedulers import SCHEDULERS
+from caramel.planning.placement.simulate import simulate
+
+__all__ = ["FULL", "QUICK", "Settings", "run"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which graphs, on which devices, and how often each is drawn."""
+
+    shapes: Mapping[str, Shape] = field(default_factory=lambda: PAPER)
+    devices: Setting = field(default_factory=Setting)
+    draws: int = 10
+
+
+FULL = Settings()
+QUICK = Settings({"small": Shape(60, 90, 18, 0.24)}, Setting(devices=8), draws=2)
+
+
+def run(
+    settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
+) -> Path:
+    """Simulate, print a table, write a result file and a figure; returns the file.
+
+    Args:
+        only: networks; the result file keeps the others.
+
+    Raises:
+        ValueError: a network that is not in the settings.
+    """
+    path = directory / f"{name}.json"
+    own = piece(list(settings.shapes), only, path, console)
+    rows = [
+        row
+        for network in track(own.networks, "simulating", console=console, transient=True)
+        for row in _rows(network, settings)
+    ]
+    rows = own.all_rows(rows, list(settings.shapes))
+    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
+    write(name, described, rows, load=own.load, directory=directory)
+    draw(rows, path.with_suffix(".png"))
+    console.print(Markdown(markdown(rows)))
+    warn(own.all_runs(), console)
+    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
+    return path
+
+
+def _rows(network: str, settings: Settings) -> Iterator[Row]:
+    """A row for each partitioner and scheduler, one device alone, and the bounds."""
+    samples: dict[tuple[str, str], list[float]] = {}
+    for seed in range(settings.draws):
+        problem = random_dag(settings.shapes[network], settings.devices, seed)
+        for what, sample in _makespans(problem, seed):
+            samples.setdefault(what, []).append(sample)
+    on_path = samples.pop(("on_path", ""))
+    for (partitioner, scheduler), own in samples.items():
+        what = {"network": network, "partitioner": partitioner, "scheduler": scheduler}
+        facts = {"on_path": sum(on_path) / len(on_path)} if partitioner == PATH_BOUND else {}
+        yield Row(what, tuple(own), facts)
+
+
+def _makespans(problem: Problem, seed: int) -> Iterator[tuple[tuple[str, str], float]]:
+    yield ("on_path", ""), len(critical_path(problem)) / len(problem.vertices)
+    yield (PATH_BOUND, ""), path_bound_s(problem)
+    yield (WORK_BOUND, ""), work_bound_s(problem)
+    fastest = max(range(len(problem.devices)), key=lambda n: (problem.devices[n].speed, -n))
+    alone = simulate(problem, (fastest,) * len(problem.vertices))
+    yield (ALONE, ""), alone.makespan_s
+    for partitioner, partition in PARTITIONERS.items():
+        placement = partition(problem, seed=seed)
+        for scheduler in SCHEDULERS:
+            schedule = simulate(problem, placement, scheduler, seed=seed)
+            yield (partitioner, scheduler), schedule.makespan_s

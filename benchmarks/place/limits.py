@@ -1,0 +1,74 @@
+"""How many seconds of a processor does placing a large graph take?
+
+20,000 vertices and 36,000 edges on 50 devices, in one draw.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.pieces import piece
+from benchmarks.place.dags import LARGE, Setting, Shape, random_dag
+from benchmarks.results import Row, write
+from caramel.planning.placement.partitioners import PARTITIONERS
+from caramel.planning.placement.problem import Problem
+from caramel.planning.placement.schedulers import SCHEDULERS
+from caramel.planning.placement.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which graph, and on which devices."""
+
+    shape: Shape = LARGE
+    devices: Setting = field(default_factory=Setting)
+
+
+FULL = Settings()
+QUICK = Settings(Shape(60, 90, 18, 0.24), Setting(devices=8))
+
+
+def run(settings: Settings, name: str, directory: Path, console: Console) -> Path:
+    """Measure, print a table and write a result file; returns the file."""
+    own = piece(["large"], (), directory / f"{name}.json", console)
+    rows = list(_rows(random_dag(settings.shape, settings.devices, 0)))
+    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
+    path = write(name, described, rows, load=own.load, directory=directory)
+    table = Table("what", "seconds of a processor", "makespan", title=name)
+    for row in rows:
+        table.add_row(
+            str(row.what["what"]), f"{row.best_s:.2f}", f"{row.facts.get('makespan_s', 0):.1f}"
+        )
+    console.print(table)
+    console.print(f"results: {path}")
+    return path
+
+
+def _rows(problem: Problem) -> Iterator[Row]:
+    """A row for each partitioner, and each scheduler with the placement of HEFT."""
+    simulate(problem, (0,) * len(problem.vertices))  # for what a problem finds out only once
+    for name, partition in PARTITIONERS.items():
+        placement, seconds = _timed(lambda partition=partition: partition(problem))
+        makespan_s = simulate(problem, placement).makespan_s
+        yield _row(name, seconds, makespan_s=makespan_s)
+    placement = PARTITIONERS["heft"](problem)
+    for scheduler in SCHEDULERS:
+        schedule, seconds = _timed(lambda name=scheduler: simulate(problem, placement, name))
+        yield _row(f"simulation, {scheduler}", seconds, makespan_s=schedule.makespan_s)
+
+
+def _row(what: str, seconds: float, **facts: Any) -> Row:
+    return Row({"network": "large", "what": what}, (seconds,), facts)
+
+
+def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    begin = time.process_time()
+    result = call()
+    return result, time.process_time() - begin
