@@ -81,8 +81,8 @@ def _rows(network: str, settings: Settings) -> Iterator[Row]:
     samples: dict[tuple[str, str], list[float]] = {}
     for seed in range(settings.draws):
         problem = random_dag(settings.shapes[network], settings.devices, seed)
-        for what, sample in _makespans(problem, seed):
-            samples.setdefault(what, []).append(sample)
+        for pair, sample in _makespans(problem, seed):
+            samples.setdefault(pair, []).append(sample)
     on_path = samples.pop(("on_path", ""))
     for (partitioner, scheduler), own in samples.items():
         what = {"network": network, "partitioner": partitioner, "scheduler": scheduler}

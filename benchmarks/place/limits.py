@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,12 @@ def _rows(problem: Problem) -> Iterator[Row]:
     """A row for each partitioner, and each scheduler with the placement of HEFT."""
     simulate(problem, (0,) * len(problem.vertices))  # for what a problem finds out only once
     for name, partition in PARTITIONERS.items():
-        placement, seconds = _timed(lambda partition=partition: partition(problem))
+        placement, seconds = _timed(partial(partition, problem))
         makespan_s = simulate(problem, placement).makespan_s
         yield _row(name, seconds, makespan_s=makespan_s)
     placement = PARTITIONERS["heft"](problem)
     for scheduler in SCHEDULERS:
-        schedule, seconds = _timed(lambda name=scheduler: simulate(problem, placement, name))
+        schedule, seconds = _timed(partial(simulate, problem, placement, scheduler))
         yield _row(f"simulation, {scheduler}", seconds, makespan_s=schedule.makespan_s)
 
 

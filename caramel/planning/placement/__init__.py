@@ -6,6 +6,8 @@ here works on plain graphs and numbers.
 
 ================= ==================================================================================
 `bounds`          how long must a step take at least, wherever it is placed?
+`chain`           what does a simulated step wait for?
+`clusters`        groups that exchange many bytes, joined
 `filling`         what stands on which device while groups are placed, and where may the next go?
 `lists`           one vertex after the other gets the device on which it ends first
 `memory`          how much memory does each device need at most, and does it have it? Equation 2
@@ -14,6 +16,7 @@ here works on plain graphs and numbers.
 `problem`         vertices, tensors, devices, and what must be together. Section 2
 `ranks`           how long are the paths through each vertex? Equations 5 and 6
 `schedulers`      which of the executable vertices is next? Section 4
+`search`          the placement whose step is predicted to be the shortest
 `simulate`        when is what executed? A simulation of events. Section 5
 ================= ==================================================================================
 """

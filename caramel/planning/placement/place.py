@@ -15,7 +15,9 @@ from caramel.planning.placement.partitioners import Partitioner, partitioner_of
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.simulate import Links, Schedule, simulate
 
-_GROWTH = 1.25  # of the share of tensors that counts
+GROWTH = 1.25
+"""By how much the share of tensors that counts grows."""
+
 _ATTEMPTS = 8  # with a larger share
 _NAMED = 3  # tensors in an error
 
@@ -69,7 +71,7 @@ def place(
     closest: tuple[float, int, Placed] | None = None
     for attempt in range(_ATTEMPTS + 1):
         placed = _placed(
-            problem, partition, scheduler, share=share * _GROWTH**attempt, links=links, seed=seed
+            problem, partition, scheduler, share=share * GROWTH**attempt, links=links, seed=seed
         )
         lack = max(overruns(problem, placed.peaks), default=None)
         if lack is None:
@@ -78,7 +80,7 @@ def place(
             closest = (*lack, placed)
     assert closest is not None, "there was an attempt"
     raise PlanError(
-        f"no placement by '{partitioner}' fits: {_needed(problem, closest[2], closest[1])}"
+        f"no placement by '{partitioner}' fits: {needed(problem, closest[2], closest[1])}"
     )
 
 
@@ -96,8 +98,8 @@ def _placed(
     return Placed(placement, schedule, tuple(peaks(problem, placement, schedule)))
 
 
-def _needed(problem: Problem, placed: Placed, number: int) -> str:
-    """What a device needs, and by which tensors."""
+def needed(problem: Problem, placed: Placed, number: int) -> str:
+    """What a device needs, and by which tensors, in words."""
     device = problem.devices[number]
     kept = [
         (size, -tensor)

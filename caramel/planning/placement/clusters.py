@@ -1,0 +1,90 @@
+"""Groups that exchange many bytes, joined: a coarser problem, for a search.
+
+The two groups that exchange most bytes are joined, again and again, until as few are left as there
+shall be. What is joined must fit on one device, and has a bounded part of the work, since else all
+would end up in one.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import replace
+
+from caramel.planning.placement.filling import Filling
+from caramel.planning.placement.problem import Problem
+
+_WORK = 2.0  # times the mean work of a cluster, that one may have
+
+
+def clustered(problem: Problem, count: int, *, share: float = 1.0) -> Problem:
+    """The problem in which groups are joined until there are `count`, or no two may be joined.
+
+    Ties: the pair of the lowest groups.
+
+    Args:
+        problem: what is to be placed.
+        count: how many groups shall be left.
+        share: of the bytes that a group puts out, how many count as memory that it needs.
+    """
+    joining = _Joining(problem, count, share)
+    return replace(problem, together=(*problem.together, *joining.joined()))
+
+
+class _Joining:
+    def __init__(self, problem: Problem, count: int, share: float) -> None:
+        self._problem, self._count = problem, count
+        self._members = [list(members) for members in problem.groups]
+        self._needs = list(Filling(problem, share).needs)
+        self._work = list(problem.group_operations)
+        self._most_work = _WORK * math.fsum(self._work) / count
+        self._allowed = [frozenset(allowed) for allowed in problem.allowed]
+        # Bytes between groups, both ways.
+        self._near: list[dict[int, float]] = [{} for _ in problem.groups]
+        for group, numbers in enumerate(problem.group_inputs):
+            for number in numbers:
+                other = problem.group_of[problem.tensors[number].source]
+                size = self._near[group].get(other, 0.0) + problem.tensors[number].bytes
+                self._near[group][other] = self._near[other][group] = size
+
+    def joined(self) -> list[tuple[int, ...]]:
+        """Members of each cluster of several groups."""
+        heap = [
+            (-size, group, other)
+            for group, near in enumerate(self._near)
+            for other, size in near.items()
+            if group < other
+        ]
+        heapq.heapify(heap)
+        left = len(self._members)
+        while heap and left > self._count:
+            size, group, other = heapq.heappop(heap)
+            # Entries of what has been joined since are out of date.
+            if self._near[group].get(other) != -size or not self._may_join(group, other):
+                continue
+            self._join(group, other)
+            left -= 1
+            for third, exchanged in self._near[group].items():
+                heapq.heappush(heap, (-exchanged, min(group, third), max(group, third)))
+        return [tuple(members) for members in self._members if members]
+
+    def _may_join(self, group: int, other: int) -> bool:
+        if self._work[group] + self._work[other] > self._most_work:
+            return False
+        need = self._needs[group] + self._needs[other]
+        allowed = self._allowed[group] & self._allowed[other]
+        return any(self._problem.devices[device].memory_bytes >= need for device in allowed)
+
+    def _join(self, group: int, other: int) -> None:
+        """Put the second group into the first."""
+        self._members[group] += self._members[other]
+        self._members[other] = []
+        self._needs[group] += self._needs[other]
+        self._work[group] += self._work[other]
+        self._allowed[group] &= self._allowed[other]
+        near = self._near[group]
+        for third, size in self._near[other].items():
+            del self._near[third][other]
+            if third != group:
+                near[third] = self._near[third][group] = near.get(third, 0.0) + size
+        self._near[other] = {}

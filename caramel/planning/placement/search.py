@@ -1,0 +1,293 @@
+"""The placement whose step is predicted to be the shortest: a search by simulation.
+
+It begins with all partitioners and schedulers, one device alone, and clusters. Then HEFT is run
+again with the ranks that the best placement has, and what bounds the step is changed: groups on its
+critical chain are moved to other devices, and vertices that wait for their device go earlier.
+Placements that need more memory than there is count as worse than all that fit. The budget is a
+number of simulated vertices, so the result is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from caramel.core.errors import PlanError
+from caramel.planning.placement.bounds import least_makespan_s
+from caramel.planning.placement.chain import Link, critical_chain
+from caramel.planning.placement.clusters import clustered
+from caramel.planning.placement.lists import list_placement
+from caramel.planning.placement.memory import check_each_fits, overruns, peaks
+from caramel.planning.placement.partitioners import PARTITIONERS
+from caramel.planning.placement.place import GROWTH, Placed, needed
+from caramel.planning.placement.problem import Problem
+from caramel.planning.placement.schedulers import SCHEDULERS, path_times
+from caramel.planning.placement.simulate import Links, simulate
+
+BUDGET = 3_000_000
+"""Vertices that are simulated, by default."""
+
+_CLUSTERS = (24, 60, 150)
+_PLACING = 8  # how many simulated vertices placing one counts as
+_SHARES = 8  # larger shares of memory that are tried
+_AGAIN = 6  # how often HEFT is run again
+_FEW = 512  # placements that are all tried
+_KEPT = 6  # placements that are made better one by one
+_FASTEST = 3  # devices that a group may be moved to besides those of its neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A placement with its schedule. `key` is less for what is better."""
+
+    key: tuple[float, float]
+    placed: Placed
+
+    @property
+    def placement(self) -> tuple[int, ...]:
+        return self.placed.placement
+
+
+def search(
+    problem: Problem,
+    *,
+    share: float = 1.0,
+    links: Links = "free",
+    seed: int = 0,
+    budget: int = BUDGET,
+) -> Placed:
+    """Search the placement with the shortest step that fits.
+
+    It is never longer than with any partitioner and scheduler, or on one device that it fits on:
+    these are simulated whatever the budget is. Its schedule's order can be held.
+
+    Args:
+        problem: what is to be placed.
+        share: of the bytes that vertices put out, how many partitioners count at first.
+        links: whether transfers between two devices share the link.
+        seed: of random choices of partitioners.
+        budget: how many vertices may be simulated for making it better.
+
+    Raises:
+        PlanError: a vertex fits on no device, or no placement was found that fits.
+    """
+    check_each_fits(problem)
+    searching = _Search(problem, links, budget)
+    searching.begin(share, seed)
+    searching.improve(share)
+    best = searching.best
+    lack = max(overruns(problem, best.peaks), default=None)
+    if lack:
+        raise PlanError(f"no placement was found that fits: {needed(problem, best, lack[1])}")
+    return best
+
+
+class _Search:
+    def __init__(self, problem: Problem, links: Links, budget: int) -> None:
+        self._problem, self._links = problem, links
+        self._left = budget
+        self._limited = any(device.memory_bytes < float("inf") for device in problem.devices)
+        self._least_s = least_makespan_s(problem)
+        self._best: dict[tuple[int, ...], _Candidate] = {}
+
+    @property
+    def best(self) -> Placed:
+        """The best that was found, with the memory that it needs."""
+        placed = self._ranked()[0].placed
+        needs = peaks(self._problem, placed.placement, placed.schedule)
+        return replace(placed, peaks=tuple(needs))
+
+    # Starts -------------------------------------------------------------------------------------
+
+    def begin(self, share: float, seed: int) -> None:
+        """Try what needs no other placement."""
+        count = len(self._problem.vertices)
+        self._alone()
+        for name in PARTITIONERS:
+            self._partition(self._problem, name, share, seed, tuple(SCHEDULERS))
+        groups, devices = len(self._problem.groups), len(self._problem.devices)
+        if devices**groups <= _FEW:
+            for chosen in itertools.product(*self._problem.allowed):
+                of_group = self._problem.group_of
+                self._try(tuple(chosen[of_group[vertex]] for vertex in range(count)))
+        for size in _CLUSTERS:
+            if self._left > 0 and size < groups:
+                coarse = clustered(self._problem, size, share=share)
+                for name in ("heft", "critical_path", "dfs"):
+                    self._partition(coarse, name, share, seed, ("pct",))
+
+    def _alone(self) -> None:
+        """The fastest device on which everything may be and fits."""
+        problem = self._problem
+        everywhere = set(range(len(problem.devices))).intersection(*problem.allowed)
+        for device in sorted(everywhere, key=lambda n: (-problem.devices[n].speed, n)):
+            found = self._try((device,) * len(problem.vertices))
+            if not found.key[0]:
+                return
+
+    def _partition(
+        self, problem: Problem, name: str, share: float, seed: int, schedulers: Sequence[str]
+    ) -> None:
+        """What a partitioner finds, with as large a share of memory as it takes."""
+        for attempt in range(1 + _SHARES * self._limited):
+            self._left -= _PLACING * len(problem.vertices)
+            placement = PARTITIONERS[name](problem, share=share * GROWTH**attempt, seed=seed)
+            # All of them, since each has another peak.
+            found = [self._try(placement, scheduler) for scheduler in schedulers]
+            if not min(found, key=lambda each: each.key).key[0]:
+                return
+
+    # Making it better ---------------------------------------------------------------------------
+
+    def improve(self, share: float) -> None:
+        """Make the best placements better, while there is a budget."""
+        self._heft_again(share)
+        for size in (*_CLUSTERS[::-1], None):
+            coarse = self._problem
+            if size is not None:
+                if size >= len(self._problem.groups):
+                    continue
+                coarse = clustered(self._problem, size, share=share)
+            for candidate in self._ranked()[:_KEPT]:
+                self._descend(candidate, coarse.groups, coarse.group_of)
+
+    def _heft_again(self, share: float) -> None:
+        """HEFT by the seconds that the best placement really takes, until that is no better."""
+        for _ in range(_AGAIN):
+            best = self._ranked()[0]
+            if self._is_over(best):
+                return
+            self._left -= _PLACING * len(self._problem.vertices)
+            ranks = path_times(self._problem, best.placement)
+            if self._try(list_placement(self._problem, ranks, share=share)).key >= best.key:
+                return
+
+    def _descend(
+        self,
+        candidate: _Candidate,
+        groups: Sequence[Sequence[int]],
+        group_of: Sequence[int],
+    ) -> None:
+        """Change what bounds the step of a candidate, while that makes it shorter.
+
+        What was tried in vain is not tried again before everything else was.
+        """
+        tried: set[tuple[int, int]] = set()
+        while True:
+            was_tried = len(tried)
+            better = self._first_better(candidate, groups, group_of, tried)
+            if better is not None:
+                candidate = better
+            elif self._is_over(candidate) or not was_tried:
+                return
+            else:
+                tried.clear()
+
+    def _first_better(
+        self,
+        candidate: _Candidate,
+        groups: Sequence[Sequence[int]],
+        group_of: Sequence[int],
+        tried: set[tuple[int, int]],
+    ) -> _Candidate | None:
+        for change in self._changes(candidate, groups, group_of, tried):
+            if change.key < candidate.key:
+                return change
+            if self._is_over(candidate):
+                return None
+        return None
+
+    def _changes(
+        self,
+        candidate: _Candidate,
+        groups: Sequence[Sequence[int]],
+        group_of: Sequence[int],
+        tried: set[tuple[int, int]],
+    ) -> Iterator[_Candidate]:
+        """Candidates that differ in one link of the critical chain.
+
+        `tried` has groups and the devices to which they were moved, and gets more.
+        """
+        placed = candidate.placed
+        chain = critical_chain(self._problem, placed.placement, placed.schedule)
+        for link in chain:
+            if link.is_busy:
+                order = self._earlier(placed, link)
+                if order is not None:
+                    yield self._try(placed.placement, order=order)
+            for vertex in (link.vertex, link.after):
+                if vertex is None:
+                    continue
+                group = group_of[vertex]
+                for device in self._targets(placed.placement, groups[group]):
+                    if (group, device) not in tried:
+                        tried.add((group, device))
+                        yield from self._moved(placed, groups[group], device)
+
+    def _moved(self, placed: Placed, members: Sequence[int], device: int) -> Iterator[_Candidate]:
+        """With some vertices on another device: in the order that there was, and in a new one."""
+        placement = list(placed.placement)
+        for vertex in members:
+            placement[vertex] = device
+        yield self._try(tuple(placement))
+        yield self._try(tuple(placement), order=placed.schedule.order)
+
+    def _targets(self, placement: Sequence[int], members: Sequence[int]) -> list[int]:
+        """Other devices to which some vertices may be moved with any hope."""
+        problem = self._problem
+        devices = dict.fromkeys(
+            placement[other]
+            for vertex in members
+            for other in (*problem.predecessors[vertex], *problem.successors[vertex])
+        )
+        by_speed = sorted(range(len(problem.devices)), key=lambda n: -problem.devices[n].speed)
+        devices.update(dict.fromkeys(by_speed[:_FASTEST]))
+        own = {placement[vertex] for vertex in members}
+        allowed = set(problem.allowed[problem.group_of[members[0]]]).intersection(
+            *(problem.allowed[problem.group_of[vertex]] for vertex in members)
+        )
+        return [device for device in devices if device in allowed and own != {device}]
+
+    def _earlier(self, placed: Placed, link: Link) -> list[int] | None:
+        """The order with a vertex before the one that its device executes first; None if it waits.
+
+        Vertices that it waits for must stand before both.
+        """
+        order = list(placed.schedule.order)
+        assert link.after is not None, "a busy device executed something"
+        place = order.index(link.after)
+        before = set(order[:place])
+        if not before.issuperset(self._problem.predecessors[link.vertex]):
+            return None
+        order.remove(link.vertex)
+        order.insert(place, link.vertex)
+        return order
+
+    # Candidates ---------------------------------------------------------------------------------
+
+    def _try(
+        self,
+        placement: tuple[int, ...],
+        scheduler: str = "pct",
+        order: Sequence[int] | None = None,
+    ) -> _Candidate:
+        """Simulate a placement; it is remembered if it is the best of its kind."""
+        self._left -= len(placement)
+        schedule = simulate(self._problem, placement, scheduler, links=self._links, order=order)
+        needs = peaks(self._problem, placement, schedule) if self._limited else ()
+        lack = sum(lack for lack, _ in overruns(self._problem, needs)) if needs else 0.0
+        placed = Placed(placement, schedule, tuple(needs))
+        found = _Candidate((lack, schedule.makespan_s), placed)
+        known = self._best.get(placement)
+        if known is None or found.key < known.key:
+            self._best[placement] = found
+        return found
+
+    def _ranked(self) -> list[_Candidate]:
+        """The best of each placement, the best first; ties: the one that was found first."""
+        return sorted(self._best.values(), key=lambda each: each.key)
+
+    def _is_over(self, candidate: _Candidate) -> bool:
+        """Whether there is no budget left, or nothing better than a candidate."""
+        return self._left <= 0 or candidate.key <= (0.0, self._least_s)
