@@ -114,12 +114,14 @@ def test_a_layer_for_each_optimizer():
     """Those that no other test has; all in one model, which `MultiOptimizer` can."""
 
     def make():
-        inner = [layers.Dense(4, "tanh", name=name) for name in OPTIMIZERS]
         by_layer = {f"(.*/)?{name}/.*": optimizer() for name, optimizer in OPTIMIZERS.items()}
         chosen = optimizers.OptimizerMap(optimizers.SGD(0.1), by_layer)
-        return classifier(
-            lambda: optimizers.MultiOptimizer(chosen), lambda: [*inner, layers.Dense(CLASSES)]
-        )
+
+        def inner():
+            named = (layers.Dense(4, "tanh", name=name) for name in OPTIMIZERS)
+            return [*named, layers.Dense(CLASSES)]
+
+        return classifier(lambda: optimizers.MultiOptimizer(chosen), inner)
 
     model = assert_fits_alike(make)
     assert all(optimizer.built for optimizer in model.optimizer.optimizers)
