@@ -23,13 +23,14 @@ from rich.progress import track
 
 from benchmarks.pieces import piece, warn
 from benchmarks.place.dags import PAPER, Setting, Shape, random_dag
-from benchmarks.place.show import ALONE, PATH_BOUND, WORK_BOUND, draw, markdown
+from benchmarks.place.show import ALONE, PATH_BOUND, SEARCH, WORK_BOUND, draw, markdown
 from benchmarks.results import Row, write
 from caramel.planning.placement.bounds import path_bound_s, work_bound_s
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.ranks import critical_path
 from caramel.planning.placement.schedulers import SCHEDULERS
+from caramel.planning.placement.search import search
 from caramel.planning.placement.simulate import simulate
 
 __all__ = ["FULL", "QUICK", "Settings", "run"]
@@ -37,15 +38,16 @@ __all__ = ["FULL", "QUICK", "Settings", "run"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Which graphs, on which devices, and how often each is drawn."""
+    """Which graphs, on which devices, how often each is drawn, and what a search may simulate."""
 
     shapes: Mapping[str, Shape] = field(default_factory=lambda: PAPER)
     devices: Setting = field(default_factory=Setting)
     draws: int = 10
+    budget: int = 1_000_000
 
 
 FULL = Settings()
-QUICK = Settings({"small": Shape(60, 90, 18, 0.24)}, Setting(devices=8), draws=2)
+QUICK = Settings({"small": Shape(60, 90, 18, 0.24)}, Setting(devices=8), draws=2, budget=3_000)
 
 
 def run(
@@ -81,7 +83,7 @@ def _rows(network: str, settings: Settings) -> Iterator[Row]:
     samples: dict[tuple[str, str], list[float]] = {}
     for seed in range(settings.draws):
         problem = random_dag(settings.shapes[network], settings.devices, seed)
-        for pair, sample in _makespans(problem, seed):
+        for pair, sample in _makespans(problem, seed, settings.budget):
             samples.setdefault(pair, []).append(sample)
     on_path = samples.pop(("on_path", ""))
     for (partitioner, scheduler), own in samples.items():
@@ -90,7 +92,7 @@ def _rows(network: str, settings: Settings) -> Iterator[Row]:
         yield Row(what, tuple(own), facts)
 
 
-def _makespans(problem: Problem, seed: int) -> Iterator[tuple[tuple[str, str], float]]:
+def _makespans(problem: Problem, seed: int, budget: int) -> Iterator[tuple[tuple[str, str], float]]:
     yield ("on_path", ""), len(critical_path(problem)) / len(problem.vertices)
     yield (PATH_BOUND, ""), path_bound_s(problem)
     yield (WORK_BOUND, ""), work_bound_s(problem)
@@ -102,3 +104,4 @@ def _makespans(problem: Problem, seed: int) -> Iterator[tuple[tuple[str, str], f
         for scheduler in SCHEDULERS:
             schedule = simulate(problem, placement, scheduler, seed=seed)
             yield (partitioner, scheduler), schedule.makespan_s
+    yield (SEARCH, ""), search(problem, seed=seed, budget=budget).makespan_s

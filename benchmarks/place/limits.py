@@ -21,6 +21,7 @@ from benchmarks.results import Row, write
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.schedulers import SCHEDULERS
+from caramel.planning.placement.search import search
 from caramel.planning.placement.simulate import simulate
 
 
@@ -59,6 +60,8 @@ def _rows(problem: Problem) -> Iterator[Row]:
         placement, seconds = _timed(partial(partition, problem))
         makespan_s = simulate(problem, placement).makespan_s
         yield _row(name, seconds, makespan_s=makespan_s)
+    found, seconds = _timed(partial(search, problem))
+    yield _row("search", seconds, makespan_s=found.makespan_s)
     placement = PARTITIONERS["heft"](problem)
     for scheduler in SCHEDULERS:
         schedule, seconds = _timed(partial(simulate, problem, placement, scheduler))

@@ -9,10 +9,11 @@ import numpy as np
 
 from benchmarks.results import Row
 
+SEARCH = "search"
 ALONE = "fastest device alone"
 PATH_BOUND = "bound: critical path on the fastest device"
 WORK_BOUND = "bound: all work on all devices"
-_OTHERS = (ALONE, PATH_BOUND, WORK_BOUND)
+_OTHERS = (SEARCH, ALONE, PATH_BOUND, WORK_BOUND)
 
 
 def markdown(rows: Sequence[Row]) -> str:
@@ -58,7 +59,7 @@ def _cell(row: Row, base: Row) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Bars of makespans by partitioner and scheduler; lines are one device, and the bounds."""
+    """Bars by partitioner and scheduler; lines are the search, one device, and the bounds."""
     from matplotlib.figure import Figure
 
     networks = list(dict.fromkeys(str(row.what["network"]) for row in rows))
@@ -86,7 +87,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
             )
         for row, style in zip(
             [row for name in _OTHERS for row in own if row.what["partitioner"] == name],
-            ("--", ":", "-."),
+            ("-", "--", ":", "-."),
             strict=True,
         ):
             height, label = float(np.mean(row.samples_s)), str(row.what["partitioner"])

@@ -10,7 +10,7 @@ from rich.console import Console
 from benchmarks import place
 from benchmarks.place import limits
 from benchmarks.place.dags import PAPER, Setting, random_dag
-from benchmarks.place.show import ALONE, PATH_BOUND, WORK_BOUND, markdown
+from benchmarks.place.show import ALONE, PATH_BOUND, SEARCH, WORK_BOUND, markdown
 from benchmarks.results import Row
 from caramel.planning.placement.ranks import critical_path
 
@@ -19,12 +19,14 @@ def test_the_quick_experiment_has_a_row_for_each_partitioner_and_scheduler(tmp_p
     file = place.run(place.QUICK, "place-quick", tmp_path, Console(quiet=True))
     rows = [Row(**row) for row in json.loads(file.read_text())["rows"]]
     found = {(row.what["partitioner"], row.what["scheduler"]): row for row in rows}
-    assert len(rows) == len(found) == 8 * 3 + 3
+    assert len(rows) == len(found) == 8 * 3 + 4
     for (_, scheduler), row in found.items():
         if scheduler:
             for bound in (PATH_BOUND, WORK_BOUND):
                 pairs = zip(row.samples_s, found[bound, ""].samples_s, strict=True)
                 assert all(sample >= least for sample, least in pairs)
+    longest = zip(found[SEARCH, ""].samples_s, found["heft", "pct"].samples_s, strict=True)
+    assert all(sample <= other for sample, other in longest)
     assert len(set(found["hash", "fifo"].samples_s)) == place.QUICK.draws
     assert (tmp_path / "place-quick.png").exists()
     assert f"| {ALONE} |" in markdown(rows)
@@ -32,7 +34,7 @@ def test_the_quick_experiment_has_a_row_for_each_partitioner_and_scheduler(tmp_p
 
 def test_the_quick_limits_have_a_row_for_each_partitioner_and_scheduler(tmp_path):
     file = limits.run(limits.QUICK, "limits-quick", tmp_path, Console(quiet=True))
-    assert len(json.loads(file.read_text())["rows"]) == 8 + 3
+    assert len(json.loads(file.read_text())["rows"]) == 8 + 1 + 3
 
 
 @pytest.mark.parametrize("network", ["convolutional_network", "recurrent_network"])

@@ -46,13 +46,21 @@ def mean_rate(problem: Problem) -> float:
     return float(rates.sum() / (count * (count - 1)))
 
 
-def mean_up_ranks(problem: Problem) -> list[float]:
-    """rank_u: mean seconds from each vertex's begin to the end of the step (their eq. 7)."""
+def mean_up_ranks(problem: Problem, *, transfers: float = 1.0) -> list[float]:
+    """rank_u: mean seconds from each vertex's begin to the end of the step (their eq. 7).
+
+    Args:
+        problem: what is to be placed.
+        transfers: how many times the mean seconds of a transfer count; HEFT's are 1.
+    """
     costs = MeanCosts(problem)
     ranks = list(costs.execution)
     for vertex in reversed(problem.order):
         ranks[vertex] += max(
-            (costs.transfer(size) + ranks[o] for o, size in problem.successors[vertex].items()),
+            (
+                transfers * costs.transfer(size) + ranks[other]
+                for other, size in problem.successors[vertex].items()
+            ),
             default=0.0,
         )
     return ranks

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from caramel.core.errors import PlanError
 from caramel.planning.placement.problem import Problem
-from caramel.planning.placement.simulate import Schedule
+from caramel.planning.placement.simulate import Schedule, simulate
 
 Kept = tuple[float, float, float]
 """Begin and end in seconds, and bytes."""
@@ -79,6 +79,19 @@ def _peak(kept: Sequence[Kept]) -> float:
         now += size
         most = max(most, now)
     return most
+
+
+def tensor_share(problem: Problem) -> float:
+    """The most bytes of tensors that are there at once, by all of them, of a step on one device.
+
+    What partitioners are to count of the bytes that a group puts out. 1 if there are no tensors.
+    """
+    alone = (0,) * len(problem.vertices)
+    most = peaks(problem, alone, simulate(problem, alone))[0]
+    most -= math.fsum(vertex.resident_bytes for vertex in problem.vertices)
+    own = (tensor.bytes for tensor in problem.tensors if tensor.hands_on is None)
+    everything = math.fsum(own)
+    return most / everything if everything else 1.0
 
 
 # Whether it fits --------------------------------------------------------------------------------

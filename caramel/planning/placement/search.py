@@ -1,10 +1,10 @@
 """The placement whose step is predicted to be the shortest: a search by simulation.
 
-It begins with all partitioners and schedulers, one device alone, and clusters. Then HEFT is run
-again with the ranks that the best placement has, and what bounds the step is changed: groups on its
-critical chain are moved to other devices, and vertices that wait for their device go earlier.
-Placements that need more memory than there is count as worse than all that fit. The budget is a
-number of simulated vertices, so the result is the same on every machine.
+It begins with all partitioners and schedulers, one device alone, and clusters. Then HEFT is varied,
+and run again with the ranks that the best placement has. At last what bounds the step is changed:
+groups on its critical chain are moved to other devices, and vertices that wait for their device go
+earlier. Placements that need more memory than there is count as worse than all that fit. The budget
+is a number of simulated vertices, so the result is the same on every machine.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from caramel.core.errors import PlanError
 from caramel.planning.placement.bounds import least_makespan_s
 from caramel.planning.placement.chain import Link, critical_chain
 from caramel.planning.placement.clusters import clustered
-from caramel.planning.placement.lists import list_placement
+from caramel.planning.placement.lists import list_placement, mean_up_ranks
 from caramel.planning.placement.memory import check_each_fits, overruns, peaks
 from caramel.planning.placement.partitioners import PARTITIONERS
+from caramel.planning.placement.partitioners.peft import optimistic_costs
 from caramel.planning.placement.place import GROWTH, Placed, needed
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.schedulers import SCHEDULERS, path_times
@@ -31,6 +32,8 @@ BUDGET = 3_000_000
 _CLUSTERS = (24, 60, 150)
 _PLACING = 8  # how many simulated vertices placing one counts as
 _SHARES = 8  # larger shares of memory that are tried
+_TRANSFERS = (0.0, 0.5, 1.0)  # how many times their mean seconds count in ranks of HEFT
+_BEHIND = (0.0, 0.5, 1.0)  # how many times the seconds that follow a vertex count
 _AGAIN = 6  # how often HEFT is run again
 _FEW = 512  # placements that are all tried
 _KEPT = 6  # placements that are made better one by one
@@ -142,6 +145,7 @@ class _Search:
 
     def improve(self, share: float) -> None:
         """Make the best placements better, while there is a budget."""
+        self._heft_varied(share)
         self._heft_again(share)
         for size in (*_CLUSTERS[::-1], None):
             coarse = self._problem
@@ -151,6 +155,17 @@ class _Search:
                 coarse = clustered(self._problem, size, share=share)
             for candidate in self._ranked()[:_KEPT]:
                 self._descend(candidate, coarse.groups, coarse.group_of)
+
+    def _heft_varied(self, share: float) -> None:
+        """HEFT with transfers that count less in ranks, and with what follows, as in PEFT."""
+        following = optimistic_costs(self._problem)
+        for transfers, behind in itertools.product(_TRANSFERS, _BEHIND):
+            if self._is_over(self._ranked()[0]):
+                return
+            self._left -= _PLACING * len(self._problem.vertices)
+            ranks = mean_up_ranks(self._problem, transfers=transfers)
+            more = behind * following
+            self._try(list_placement(self._problem, ranks, share=share, behind=more))
 
     def _heft_again(self, share: float) -> None:
         """HEFT by the seconds that the best placement really takes, until that is no better."""

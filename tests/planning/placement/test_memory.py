@@ -7,7 +7,7 @@ import math
 import pytest
 
 from caramel.core.errors import PlanError
-from caramel.planning.placement.memory import peaks
+from caramel.planning.placement.memory import peaks, tensor_share
 from caramel.planning.placement.place import place
 from caramel.planning.placement.problem import Device, Problem, Tensor, Vertex, equal_rates
 from caramel.planning.placement.simulate import simulate
@@ -94,3 +94,10 @@ def test_what_takes_no_time_needs_memory_nevertheless():
 
 def test_without_limits_everything_fits():
     assert place(chain(math.inf), "critical_path").placement == digits("000")
+
+
+def test_the_share_of_tensors_that_are_there_at_once():
+    # Of three tensors of 2 bytes, two.
+    graph = problem((1,) * 4, [(n, 2, (n + 1,)) for n in range(3)], (1, 2), 1, resident=5)
+    assert tensor_share(graph) == pytest.approx(2 / 3)
+    assert tensor_share(problem((1,), [], (1,), 1)) == 1
