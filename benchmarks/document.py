@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import search, tables, when
+from benchmarks.place import show as place
 from benchmarks.ps import show as ps
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
@@ -33,6 +34,7 @@ _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "keras": tables.keras,
     "order": tables.order,
     "overhead": tables.overhead,
+    "place": place.tables,
     "ps": ps.tables,
     "scale": tables.scale,
     "ranking": lambda rows: list(predicted.markdown(rows)),

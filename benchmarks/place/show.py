@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,31 +16,33 @@ WORK_BOUND = "bound: all work on all devices"
 _OTHERS = (SEARCH, ALONE, PATH_BOUND, WORK_BOUND)
 
 
+NOTE = (
+    "Mean makespan, its standard deviation, and in brackets how many times as fast as hash + fifo."
+)
+
+
 def markdown(rows: Sequence[Row]) -> str:
     """Makespans of each network, and by how much hash with fifo is slower, as a table."""
-    return "\n".join(_lines(rows))
+    return "\n".join([*tables(rows), "", NOTE])
 
 
-def _lines(rows: Sequence[Row]) -> Iterator[str]:
+def tables(rows: Sequence[Row]) -> list[str]:
+    """The same table alone, in lines."""
     networks = list(dict.fromkeys(str(row.what["network"]) for row in rows))
-    yield f"| partitioner + scheduler | {' | '.join(networks)} |"
-    yield "|---" * (1 + len(networks)) + "|"
     found = {_key(row): row for row in rows}
+    lines = [
+        f"| partitioner + scheduler | {' | '.join(networks)} |",
+        "|---" * (1 + len(networks)) + "|",
+    ]
     for what in dict.fromkeys((row.what["partitioner"], row.what["scheduler"]) for row in rows):
         cells = [
             _cell(found[(network, *what)], found[network, "hash", "fifo"]) for network in networks
         ]
-        yield f"| {' + '.join(filter(None, what))} | {' | '.join(cells)} |"
-    yield ""
-    yield (
-        "Mean makespan, its standard deviation, and in brackets how many times as fast as hash + "
-        "fifo"
-    )
+        lines.append(f"| {' + '.join(filter(None, what))} | {' | '.join(cells)} |")
     shares = [
-        f"{network} {100 * found[network, PATH_BOUND, ''].facts['on_path']:.0f} %"
-        for network in networks
+        f"{100 * found[network, PATH_BOUND, ''].facts['on_path']:.0f} %" for network in networks
     ]
-    yield f"Vertices on the critical path: {', '.join(shares)}"
+    return [*lines, f"| vertices on the critical path | {' | '.join(shares)} |"]
 
 
 def _key(row: Row) -> tuple[str, str, str]:

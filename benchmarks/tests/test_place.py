@@ -58,4 +58,4 @@ def test_the_table_says_how_many_times_as_fast_as_hash_with_fifo():
     text = markdown([*rows, row("heft", "pct", 3.0, 3.0)])
     assert "| heft + pct | 3.0 ± 0.0 (2.00) |" in text
     assert "| hash + fifo | 6.0 ± 1.0 (1.00) |" in text
-    assert "n 25 %" in text
+    assert "| vertices on the critical path | 25 % |" in text

@@ -85,6 +85,11 @@ def units_of_step(graph: OpGraph, job: TrainingJob, frames: LoopFrames) -> Units
     return units
 
 
+def units_with_loops(graph: OpGraph, step: set[str], frames: LoopFrames) -> Units:
+    """The ops of a step, and its loops, of which each is one unit; nothing is fused."""
+    return _units(graph, step, loops_of(graph, frames, step), [])
+
+
 def _units(
     graph: OpGraph, step: set[str], loops: dict[str, str], groups: Sequence[tuple[str, ...]]
 ) -> Units:

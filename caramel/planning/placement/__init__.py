@@ -9,6 +9,7 @@ here works on plain graphs and numbers.
 `chain`           what does a simulated step wait for?
 `clusters`        groups that exchange many bytes, joined
 `filling`         what stands on which device while groups are placed, and where may the next go?
+`from_graph`      the problem of a training step, from its graph
 `lists`           one vertex after the other gets the device on which it ends first
 `memory`          how much memory does each device need at most, and does it have it? Equation 2
 `partitioners/`   from a problem to the device of each vertex: one file for each way. Section 3

@@ -93,6 +93,7 @@ class _Search:
         self._limited = any(device.memory_bytes < float("inf") for device in problem.devices)
         self._least_s = least_makespan_s(problem)
         self._best: dict[tuple[int, ...], _Candidate] = {}
+        self._clustered: dict[int, Problem] = {}
 
     @property
     def best(self) -> Placed:
@@ -116,7 +117,7 @@ class _Search:
                 self._try(tuple(chosen[of_group[vertex]] for vertex in range(count)))
         for size in _CLUSTERS:
             if self._left > 0 and size < groups:
-                coarse = clustered(self._problem, size, share=share)
+                coarse = self._coarse(size, share)
                 for name in ("heft", "critical_path", "dfs"):
                     self._partition(coarse, name, share, seed, ("pct",))
 
@@ -141,6 +142,12 @@ class _Search:
             if not min(found, key=lambda each: each.key).key[0]:
                 return
 
+    def _coarse(self, size: int, share: float) -> Problem:
+        """The problem with its groups joined to some number of clusters."""
+        if size not in self._clustered:
+            self._clustered[size] = clustered(self._problem, size, share=share)
+        return self._clustered[size]
+
     # Making it better ---------------------------------------------------------------------------
 
     def improve(self, share: float) -> None:
@@ -150,9 +157,9 @@ class _Search:
         for size in (*_CLUSTERS[::-1], None):
             coarse = self._problem
             if size is not None:
-                if size >= len(self._problem.groups):
+                if size >= len(self._problem.groups) or self._left <= 0:
                     continue
-                coarse = clustered(self._problem, size, share=share)
+                coarse = self._coarse(size, share)
             for candidate in self._ranked()[:_KEPT]:
                 self._descend(candidate, coarse.groups, coarse.group_of)
 
