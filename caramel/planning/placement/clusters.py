@@ -1,8 +1,8 @@
 """Groups that exchange many bytes, joined: a coarser problem, for a search.
 
 The two groups that exchange most bytes are joined, again and again, until as few are left as there
-shall be. What is joined must fit on one device, and has a bounded part of the work, since else all
-would end up in one.
+shall be. What is joined must fit on one device. It may not have much more work than the others,
+since else all would end up in one; only if too many are left, it may have more.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class _Joining:
         self._members = [list(members) for members in problem.groups]
         self._needs = list(Filling(problem, share).needs)
         self._work = list(problem.group_operations)
-        self._most_work = _WORK * math.fsum(self._work) / count
+        self._left = len(self._members)
+        self._all_work = math.fsum(self._work)
+        self._most_work = _WORK * self._all_work / count
         self._allowed = [frozenset(allowed) for allowed in problem.allowed]
         # Bytes between groups, both ways.
         self._near: list[dict[int, float]] = [{} for _ in problem.groups]
@@ -49,6 +51,15 @@ class _Joining:
 
     def joined(self) -> list[tuple[int, ...]]:
         """Members of each cluster of several groups."""
+        self._join_nearest()
+        while self._left > self._count and self._most_work < self._all_work:
+            # What is left over are small groups between clusters that are full.
+            self._most_work *= 2
+            self._join_nearest()
+        return [tuple(members) for members in self._members if members]
+
+    def _join_nearest(self) -> None:
+        """Join the pair that exchanges most bytes, until none is left that may be joined."""
         heap = [
             (-size, group, other)
             for group, near in enumerate(self._near)
@@ -56,17 +67,13 @@ class _Joining:
             if group < other
         ]
         heapq.heapify(heap)
-        left = len(self._members)
-        while heap and left > self._count:
+        while heap and self._left > self._count:
             size, group, other = heapq.heappop(heap)
             # Entries of what has been joined since are out of date.
-            if self._near[group].get(other) != -size or not self._may_join(group, other):
-                continue
-            self._join(group, other)
-            left -= 1
-            for third, exchanged in self._near[group].items():
-                heapq.heappush(heap, (-exchanged, min(group, third), max(group, third)))
-        return [tuple(members) for members in self._members if members]
+            if self._near[group].get(other) == -size and self._may_join(group, other):
+                for third in self._join(group, other):
+                    pair = min(group, third), max(group, third)
+                    heapq.heappush(heap, (-self._near[group][third], *pair))
 
     def _may_join(self, group: int, other: int) -> bool:
         if self._work[group] + self._work[other] > self._most_work:
@@ -75,16 +82,18 @@ class _Joining:
         allowed = self._allowed[group] & self._allowed[other]
         return any(self._problem.devices[device].memory_bytes >= need for device in allowed)
 
-    def _join(self, group: int, other: int) -> None:
-        """Put the second group into the first."""
+    def _join(self, group: int, other: int) -> list[int]:
+        """Put the second group into the first; returns those that now exchange more with it."""
         self._members[group] += self._members[other]
         self._members[other] = []
+        self._left -= 1
         self._needs[group] += self._needs[other]
         self._work[group] += self._work[other]
         self._allowed[group] &= self._allowed[other]
-        near = self._near[group]
-        for third, size in self._near[other].items():
+        near, joined = self._near[group], self._near[other]
+        del near[other], joined[group]
+        for third, size in joined.items():
             del self._near[third][other]
-            if third != group:
-                near[third] = self._near[third][group] = near.get(third, 0.0) + size
+            near[third] = self._near[third][group] = near.get(third, 0.0) + size
         self._near[other] = {}
+        return list(joined)
