@@ -85,9 +85,11 @@ def tensor_share(problem: Problem) -> float:
     """The most bytes of tensors that are there at once, by all of them, of a step on one device.
 
     What partitioners are to count of the bytes that a group puts out. 1 if there are no tensors.
+    The device executes what gets executable first, as TensorFlow does without an order: by the
+    longest path, updates of variables would come last, and all gradients would be kept until then.
     """
     alone = (0,) * len(problem.vertices)
-    most = peaks(problem, alone, simulate(problem, alone))[0]
+    most = peaks(problem, alone, simulate(problem, alone, "fifo"))[0]
     most -= math.fsum(vertex.resident_bytes for vertex in problem.vertices)
     own = (tensor.bytes for tensor in problem.tensors if tensor.hands_on is None)
     everything = math.fsum(own)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from caramel.core.errors import PlanError
 from caramel.planning.placement.problem import Problem
@@ -63,9 +63,11 @@ def simulate(
         order: an order of all vertices that each device is to hold, instead of a scheduler.
 
     Raises:
-        PlanError: no such scheduler; or an order does not have each vertex once, or cannot be held
-            as a vertex that it has later on the same device is waited for.
+        PlanError: no such scheduler or kind of links; or an order does not have each vertex once,
+            or cannot be held as a vertex that it has later on the same device is waited for.
     """
+    if links not in get_args(Links):
+        raise PlanError(f"links are {' or '.join(get_args(Links))}, not '{links}'")
     chooses: Scheduler
     if order is None:
         chooses = scheduler_of(scheduler, problem, placement, seed)

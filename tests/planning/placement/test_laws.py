@@ -15,7 +15,7 @@ from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.schedulers import SCHEDULERS, path_times
 from caramel.planning.placement.simulate import simulate
 from tests.support.optimal_placement import optimum
-from tests.support.placement import diamond, digits, random_problem
+from tests.support.placement import diamond, digits, problem, random_problem
 
 NEARLY = 1e-9
 PAIRS = list(itertools.product(PARTITIONERS, SCHEDULERS))
@@ -105,6 +105,13 @@ def test_the_order_of_a_schedule_can_be_held_and_gives_it_again(graph, links, sc
     schedule = simulate(graph, placement, scheduler, links=links)
     if all(vertex.operations for vertex in graph.vertices):
         assert simulate(graph, placement, order=schedule.order, links=links).ends == schedule.ends
+
+
+@pytest.mark.parametrize(("partitioner", "scheduler"), PAIRS)
+def test_a_step_of_nothing(partitioner, scheduler):
+    graph = problem([], [], (1, 2), 1)
+    assert PARTITIONERS[partitioner](graph) == ()
+    assert simulate(graph, (), scheduler).makespan_s == least_makespan_s(graph) == 0
 
 
 def test_bounds_of_the_diamond():

@@ -81,6 +81,7 @@ def test_random_ties_of_fifo_follow_the_seed():
     ("arguments", "message"),
     [
         ({"scheduler": "best"}, "no scheduler 'best'; there are fifo, pct, msr"),
+        ({"links": "two"}, "links are free or one, not 'two'"),
         ({"order": (0, 1, 1, 3)}, "each of 4 vertices once; this one has 4, 3 of them different"),
         ({"order": (3, 2, 1, 0)}, "cannot be held: 'v0' is never executed"),
     ],

@@ -33,15 +33,16 @@ from caramel.planning.placement.problem import Problem
 
 
 class Partitioner(Protocol):
-    """Places a problem.
+    """Places a problem."""
 
-    `share` is how much of the bytes that a group puts out counts as memory that it needs. The same
-    problem, share and seed give the same placement.
-    """
+    def __call__(self, problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int, ...]:
+        """The device of each vertex. The same arguments give the same placement.
 
-    def __call__(
-        self, problem: Problem, *, share: float = 1.0, seed: int = 0
-    ) -> tuple[int, ...]: ...
+        Args:
+            problem: what is to be placed.
+            share: of the bytes that a group puts out, how many count as memory that it needs.
+            seed: of random choices, for those that make any.
+        """
 
 
 PARTITIONERS: Mapping[str, Partitioner] = {

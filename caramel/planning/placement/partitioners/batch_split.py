@@ -13,14 +13,6 @@ def batch_split(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple
     The share of a device is its speed over that of all. The paper does not name any, but without
     one everything would go to a single device. If all feasible devices have theirs, the one that
     would be done first gets the group.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
     """
     filling = Filling(problem, share)
     quotas = sum(problem.group_operations) * filling.speeds / filling.speeds.sum()

@@ -15,14 +15,6 @@ def cpop(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int, .
     The path begins at the source whose ranks add up to most, and goes on with the successor for
     which they do. Ties: the lower vertex. Only devices on which the whole path may be and fits
     count; if there is none, its groups are placed as the others.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
     """
     ups, downs = mean_up_ranks(problem), mean_down_ranks(problem)
     ranks = [up + down for up, down in zip(ups, downs, strict=True)]

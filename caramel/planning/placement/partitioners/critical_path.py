@@ -13,14 +13,6 @@ def critical_path(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tup
     If no device has room for all groups of the path, each of them goes to its fastest feasible
     device. The others follow in the order of definition, each to the device with the least
     (load + c) / s (equation 7).
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
     """
     filling = Filling(problem, share)
     path = list(dict.fromkeys(problem.group_of[vertex] for vertex in path_of(problem)))

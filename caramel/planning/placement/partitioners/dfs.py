@@ -16,14 +16,6 @@ def dfs(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int, ..
     The search begins at the source with the highest total rank, and goes on with the successor with
     the highest. A group is placed when the search comes to its first member. Ties of the score: as
     in MITE.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
     """
     filling = Filling(problem, share)
     traffic_of, times = Traffic(filling), execution_times(filling)

@@ -15,14 +15,6 @@ def hashed(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int,
 
     The first 8 bytes of the SHA-256 of "seed/name" are a number in [0, 1) that picks one of the
     feasible devices, which are as likely as they are fast.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: another one gives another placement.
-
-    Returns:
-        The device of each vertex.
     """
     filling = Filling(problem, share)
     for group, members in enumerate(problem.groups):

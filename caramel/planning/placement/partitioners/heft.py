@@ -11,13 +11,5 @@ def heft(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int, .
 
     Ranks are seconds, with transfers, in the mean of all devices. Of what HEFT finds only the
     devices are taken (paper, section 5.1); a scheduler makes the order.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
     """
     return list_placement(problem, mean_up_ranks(problem), share=share)

@@ -19,14 +19,6 @@ def mite(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int, .
     the group is there; 1 less the product of the group's importance and the device's speed, each by
     the largest (equation 9); the traffic (equation 10); the time to execute it. The memory of a
     device without a limit is what all groups need.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
     """
     filling = Filling(problem, share)
     ranks = total_ranks(problem)

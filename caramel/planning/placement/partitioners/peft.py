@@ -14,16 +14,7 @@ from caramel.planning.placement.problem import Problem
 
 
 def peft(problem: Problem, *, share: float = 1.0, seed: int = 0) -> tuple[int, ...]:
-    """Place vertices where they end first if what follows them is counted, too, optimistically.
-
-    Args:
-        problem: what is to be placed.
-        share: of the bytes that a group puts out, how many count.
-        seed: has no effect.
-
-    Returns:
-        The device of each vertex.
-    """
+    """Place vertices where they end first if what follows them is counted, too, optimistically."""
     table = optimistic_costs(problem)
     # Their equations 7 and 8: the rank is the mean of a row, and ends count with what is behind.
     return list_placement(problem, table.mean(axis=1).tolist(), share=share, behind=table)
