@@ -294,7 +294,7 @@ class _Search:
         scheduler: str = "pct",
         order: Sequence[int] | None = None,
     ) -> _Candidate:
-        """Simulate a placement; it is remembered if it is the best of its kind."""
+        """Simulate a placement; it is remembered if it is among the best."""
         self._left -= len(placement)
         schedule = simulate(self._problem, placement, scheduler, links=self._links, order=order)
         needs = peaks(self._problem, placement, schedule) if self._limited else ()
@@ -304,10 +304,12 @@ class _Search:
         known = self._best.get(placement)
         if known is None or found.key < known.key:
             self._best[placement] = found
+            if len(self._best) > 2 * _KEPT:
+                self._best = {each.placement: each for each in self._ranked()[:_KEPT]}
         return found
 
     def _ranked(self) -> list[_Candidate]:
-        """The best of each placement, the best first; ties: the one that was found first."""
+        """The best placements, the best first; ties: the one that was found first."""
         return sorted(self._best.values(), key=lambda each: each.key)
 
     def _is_over(self, candidate: _Candidate) -> bool:
