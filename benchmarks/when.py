@@ -15,7 +15,7 @@ def markdown(directory: Path) -> str:
 def _lines(directory: Path) -> Iterator[str]:
     yield "| result file | networks | measured | processor |"
     yield "|---|---|---|---|"
-    for kind in ("step", "ablation", "ranking", "scale", "search", "ps"):
+    for kind in ("step", "ablation", "ranking", "scale", "search", "ps", "place"):
         for path in sorted(directory.glob(f"{kind}*.json")):
             if path.stem.endswith("-quick"):
                 continue

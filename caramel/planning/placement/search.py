@@ -70,7 +70,8 @@ def search(
         share: of the bytes that vertices put out, how many partitioners count at first.
         links: whether transfers between two devices share the link.
         seed: of random choices of partitioners.
-        budget: how many vertices may be simulated for making it better.
+        budget: how many vertices may be simulated, those for the starts counted. A placement
+            counts as several simulations.
 
     Raises:
         PlanError: a vertex fits on no device, or no placement was found that fits.
