@@ -100,12 +100,16 @@ OPTIMIZERS = {
     "adadelta": lambda: optimizers.Adadelta(0.5),
     "adafactor": lambda: optimizers.Adafactor(0.05),
     "adagrad": lambda: optimizers.Adagrad(0.05, weight_decay=0.1),
+    "adamw": lambda: optimizers.AdamW(0.05, global_clipnorm=0.1),
     "adamax": lambda: optimizers.Adamax(0.05),
     "amsgrad": lambda: optimizers.Adam(0.05, amsgrad=True),
     "ftrl": lambda: optimizers.Ftrl(0.05, l1_regularization_strength=0.01),
     "lamb": lambda: optimizers.Lamb(0.05),
+    "lion": lambda: optimizers.Lion(0.05, clipvalue=0.01),
     "muon": lambda: optimizers.Muon(0.05),
     "nadam": lambda: optimizers.Nadam(0.05),
+    "nesterov": lambda: optimizers.SGD(0.05, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "rmsprop": lambda: optimizers.RMSprop(0.05, centered=True, clipnorm=0.1),
     "schedule_free": lambda: optimizers.ScheduleFreeAdamW(0.05),
 }
 

@@ -53,7 +53,13 @@ def assert_same_history(history, expected, tolerance=1e-12):
 
 
 def assert_fits_alike(
-    make, workers=2, callbacks=lambda: None, tolerance=1e-12, trainer=None, **options
+    make,
+    workers=2,
+    callbacks=lambda: None,
+    tolerance=1e-12,
+    trainer=None,
+    look=lambda by_workers: None,
+    **options,
 ):
     """The same history and variables, those of the optimizer and the metrics too.
 
@@ -63,6 +69,7 @@ def assert_fits_alike(
         callbacks: makes those of one `fit`.
         tolerance: of the largest value of each.
         trainer: options of the `Trainer`.
+        look: is given the `Trainer` before it is closed.
         options: of `fit`; a function makes the value for one `fit`.
     """
     options = {
@@ -83,6 +90,7 @@ def assert_fits_alike(
     expected = alone.fit(**given()).history
     with Trainer(model, workers, session_options=ONE_PLAN, **(trainer or {})) as by_workers:
         history = by_workers.fit(**given()).history
+        look(by_workers)
     assert_same_history(history, expected, tolerance)
     assert_close(values(model), values(alone), tolerance)
     return model
