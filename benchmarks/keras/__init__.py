@@ -50,7 +50,7 @@ class Settings:
     cases: tuple[Case, ...] = (Case("resnet_50", 16), Case("transformer", 32))
     rounds: int = 5
     steps: int = 6
-    warm_up: int = 60
+    warm_up: int = 40
 
 
 FULL = Settings()

@@ -26,10 +26,6 @@ tf1 = tf.compat.v1
 
 _LOSS = "caramel_loss"
 _STEP = "caramel_step"
-_OF_VARIABLES = (
-    *("initial_value", "trainable", "validate_shape", "caching_device", "name", "dtype"),
-    *("constraint", "synchronization", "aggregation", "shape"),
-)
 _tracing = threading.local()  # `losses`: those marked in the function that is traced
 
 
@@ -140,13 +136,10 @@ def _traced(
         GraphError: Python needs a value that is known only when the step runs.
     """
 
-    kind = type(tf.Variable(0))
-
     def step(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        for found in losses:  # it may be traced twice: see `_made_outside`
+        for found in losses:  # it is traced twice if it makes variables when it is first called
             found.clear()
-        with _made_outside(kind):
-            return python(*arguments, **named)
+        return python(*arguments, **named)
 
     try:
         return tf.function(step).get_concrete_function(*signature)
@@ -158,28 +151,6 @@ def _traced(
             "ask for the value of a tensor (.numpy(), float(), a Python 'if' over it that "
             f"tf.function does not convert). {str(error).strip()}"
         ) from error
-
-
-@contextmanager
-def _made_outside(kind: type[Any]) -> Iterator[None]:
-    """Variables of a function that is traced are made where it is called, when they are asked for.
-
-    Else TensorFlow traces a function that makes variables twice: an optimizer makes its own in the
-    first step, and to trace that of a large model takes many seconds.
-
-    Args:
-        kind: of variables that are made there, whatever scopes the function is in.
-    """
-
-    def make(next_creator: Callable[..., Any], **options: Any) -> Any:
-        initial = options["initial_value"]
-        if tf.is_tensor(initial) and not hasattr(initial, "numpy"):
-            return next_creator(**options)  # it is known in the function only
-        with tf.init_scope():
-            return kind(**{name: options[name] for name in _OF_VARIABLES if name in options})
-
-    with tf.variable_creator_scope(make):
-        yield
 
 
 @contextmanager

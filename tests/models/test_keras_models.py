@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from caramel.models.keras import Trainer
 from tests.support.keras_jobs import (
     CLASSES,
     FEATURES,
@@ -129,3 +130,17 @@ def test_a_layer_for_each_optimizer():
 
     model = assert_fits_alike(make)
     assert all(optimizer.built for optimizer in model.optimizer.optimizers)
+
+
+def test_a_step_is_traced_once_since_its_variables_are_made_before():
+    model, calls = classifier(), []
+    step = model.train_step
+
+    def train_step(data):
+        calls.append(data)
+        return step(data)
+
+    model.train_step = train_step
+    with Trainer(model, 2, session_options={"trials": None}) as trainer:
+        trainer.fit(X, Y, batch_size=31, verbose=0)
+    assert len(calls) == 1

@@ -13,6 +13,7 @@ import tensorflow as tf
 from caramel.capture.functions import LoweredStep, lower
 from caramel.core.errors import GraphError
 from caramel.models.keras.gathered_metrics import GatheredMetrics
+from caramel.models.keras.made_before import make_variables
 from caramel.models.keras.step_results import StepResults
 from caramel.models.remote_step import RemoteStep
 
@@ -113,6 +114,7 @@ class BatchStep:
 
     def _lowered(self, signature: Sequence[Any]) -> LoweredStep:
         model, losses = self._model, list[Any]()
+        make_variables(model, self._name, signature[0])
         compute = model.compute_loss
 
         def compute_loss(*arguments: Any, **options: Any) -> Any:
