@@ -8,6 +8,12 @@ three ways, a block of steps each in turn, with real computation:
 * `Session.step` of an `ARModel` of the same layers as a graph of `tf.compat.v1`.
 
 Each has planned before, from what it has measured itself.
+
+| file     | what                                          |
+|----------|-----------------------------------------------|
+| `models` | the models, and batches for them              |
+| `as_v1`  | a model's layers, written as a graph of v1    |
+| `client` | trains a model in the three ways              |
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from caramel.models.keras import Trainer
 from tests.support.keras_jobs import (
     CLASSES,
     FEATURES,
+    X,
     Y,
     assert_fits_alike,
     classifier,
