@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.pieces import piece, warn
@@ -53,7 +54,7 @@ class Settings:
         warm_up: steps after which each way has planned, at most.
     """
 
-    cases: tuple[Case, ...] = (Case("resnet_50", 16), Case("transformer", 32))
+    cases: tuple[Case, ...] = (Case("resnet_50", 8), Case("transformer", 32))
     rounds: int = 5
     steps: int = 6
     warm_up: int = 40
@@ -70,10 +71,14 @@ def run(
     known = [case.network for case in settings.cases]
     own = piece(known, only, directory / f"{name}.json", console)
     rows: list[Row] = []
-    for case in settings.cases:
-        if case.network in own.networks:
+    cases = [case for case in settings.cases if case.network in own.networks]
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("keras", total=len(cases))
+        for case in cases:
+            progress.update(task, description=f"keras: {case.network}")
             rows += _measured(case, settings)
             console.print(_table(rows[-3:], case))
+            progress.advance(task)
     everything = own.all_rows(rows, known)
     described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
     path = write(name, described, everything, load=own.load, directory=directory)

@@ -9,6 +9,7 @@ import numpy as np
 
 layers = keras.layers
 
+IMAGE = 112
 WORDS, LENGTH, WIDTH, HEADS, BLOCKS = 8000, 64, 128, 4, 2
 
 
@@ -19,7 +20,10 @@ def model_of(network: str) -> Any:
         ValueError: there is no such network.
     """
     if network == "resnet_50":
-        return keras.applications.ResNet50(weights=None, classifier_activation=None)
+        shape = (IMAGE, IMAGE, 3)
+        return keras.applications.ResNet50(
+            weights=None, input_shape=shape, classifier_activation=None
+        )
     if network == "transformer":
         return _transformer()
     if network == "dense":
@@ -35,7 +39,7 @@ def examples(network: str, count: int) -> tuple[np.ndarray, np.ndarray]:
         return random.integers(0, WORDS, (count, LENGTH)), random.integers(0, 2, count)
     if network == "dense":
         return random.standard_normal((count, 16), np.float32), random.integers(0, 4, count)
-    pixels = random.standard_normal((count, 224, 224, 3), np.float32)
+    pixels = random.standard_normal((count, IMAGE, IMAGE, 3), np.float32)
     return pixels, random.integers(0, 1000, count)
 
 
