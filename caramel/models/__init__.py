@@ -13,7 +13,7 @@ kind takes other options and reuses them.
                     the network
 `in_parts`          which parameters are split over parameter servers, and the job in which they are
 `joint_facts`       what is known of a step that is done together with fetches that write
-`keras`             trains a compiled Keras model on many workers
+`keras`             trains, evaluates and runs a compiled Keras model on many workers
 `model`             what all models have in common: facts, plan, graph and session, made one from
                     the other
 `options`           what the user of a model has chosen, but for the job and its workers
