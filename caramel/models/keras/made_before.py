@@ -13,6 +13,11 @@ from typing import Any, Literal
 import keras
 import tensorflow as tf
 
+# Others may assign to variables while they are built, which `fit`, where they are built by the
+# step, does not run (ScheduleFreeAdamW).
+_USUAL = frozenset(
+    getattr(keras.optimizers, name) for name in ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
+)
 _ASKED = ("compute_loss", "compute_metrics")  # make variables when they are first asked
 
 _log = logging.getLogger(__name__)
@@ -30,7 +35,7 @@ def make_variables(model: Any, name: Literal["train_step", "test_step"], data: A
         getattr(type(model), own) is not getattr(keras.Model, own) for own in (name, *_ASKED)
     ):
         return
-    if name == "train_step" and not model.optimizer.built:
+    if name == "train_step" and type(model.optimizer) in _USUAL and not model.optimizer.built:
         model.optimizer.build(model.trainable_variables)
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
 
