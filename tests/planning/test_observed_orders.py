@@ -66,6 +66,11 @@ def test_without_an_order_nothing_is_out_of_place():
     assert observed_orders(plain, [step("cba", "bac")]).out_of_place is None
 
 
+def test_what_comes_twice_in_the_first_step_ahead_counts_when_it_comes_last():
+    found = observed_orders(PLAN, [step("cbabc", "bcabc")])
+    assert (found.unique, found.out_of_place) == (1, 0.0)
+
+
 def test_gradients_that_come_late_are_counted():
     gradients = tuple(AggregatedGradient(n, TensorRef(f"g_{n}"), SPEC, (f"u_{n}",)) for n in NAMES)
     job = dataclasses.replace(JOB, gradients=gradients)

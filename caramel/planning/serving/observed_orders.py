@@ -58,7 +58,11 @@ def observed_orders(plan: Plan, timelines: Sequence[Timeline]) -> Orders:
 
 
 def arrivals(timeline: Timeline, worker: int) -> tuple[str, ...]:
-    """The variables that a worker has received from servers, in the order of their arrival."""
+    """The variables that a worker has received from servers, in the order of their arrival.
+
+    The first step of a plan that sends variables ahead gets these twice: for itself, in no order,
+    and for the next step. The last time counts, which is that of all other steps.
+    """
     spans = [
         (span.end_s, span.begin_s, pull.variable)
         for span in timeline.spans
@@ -66,7 +70,8 @@ def arrivals(timeline: Timeline, worker: int) -> tuple[str, ...]:
         and span.worker == worker
         and (pull := pull_of(span.name)) is not None
     ]
-    return tuple(variable for _, _, variable in sorted(spans))
+    latest_first = [variable for _, _, variable in sorted(spans, reverse=True)]
+    return tuple(dict.fromkeys(latest_first))[::-1]
 
 
 def sent_gradients(plan: Plan, timeline: Timeline, worker: int) -> tuple[str, ...]:
