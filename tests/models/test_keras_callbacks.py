@@ -85,6 +85,17 @@ def test_training_that_is_stopped_in_an_epoch():
     np.testing.assert_allclose(losses[:2], losses[2:], rtol=1e-12)
 
 
+def assert_trained_alike(make, train):
+    """By workers and in this process; `train` calls a `fit` several times."""
+    alone, model = make(), make()
+    expected = train(alone, alone.fit)
+    with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
+        histories = train(model, trainer.fit)
+    for history, other in zip(histories, expected, strict=True):
+        assert_same_history(history, other)
+    assert_close(values(model), values(alone))
+
+
 def test_weights_that_are_set_between_two_calls_of_fit():
     def train(model, fit):
         first = fit(X, Y, **OPTIONS).history
@@ -92,13 +103,7 @@ def test_weights_that_are_set_between_two_calls_of_fit():
         model.optimizer.learning_rate = 0.1
         return first, fit(X, Y, initial_epoch=1, epochs=2, **OPTIONS).history
 
-    alone, model = classifier(), classifier()
-    expected = train(alone, alone.fit)
-    with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
-        histories = train(model, trainer.fit)
-    for history, other in zip(histories, expected, strict=True):
-        assert_same_history(history, other)
-    assert_close(values(model), values(alone))
+    assert_trained_alike(classifier, train)
 
 
 def test_a_saved_model_goes_on_with_other_workers_and_with_none(tmp_path):
@@ -127,13 +132,7 @@ def test_layers_that_are_frozen_and_then_trained_by_another_optimizer():
         model.layers[0].trainable = False
         return compiled(model)
 
-    alone, model = frozen(), frozen()
-    expected = train(alone, alone.fit)
-    with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
-        histories = train(model, trainer.fit)
-    for history, other in zip(histories, expected, strict=True):
-        assert_same_history(history, other)
-    assert_close(values(model), values(alone))
+    assert_trained_alike(frozen, train)
 
 
 def test_all_gradients_may_be_deferred():

@@ -41,6 +41,11 @@ def assert_same_logs(logs, expected):
         np.testing.assert_allclose(logs[name], value, rtol=1e-12, err_msg=name)
 
 
+def steps_of(trainer):
+    """What evaluates and what predicts."""
+    return trainer._testing, trainer._predicting
+
+
 def test_evaluation_and_prediction_before_and_behind_training():
     """Batches of 15, 15 and 1 examples; weights change between the calls."""
     model = two_headed()
@@ -63,6 +68,8 @@ def test_evaluation_and_prediction_before_and_behind_training():
         assert_alike()
         model.set_weights([0.5 * value for value in model.get_weights()])
         assert_alike()
+        steps = [each.remote.session.metrics().steps for each in steps_of(trainer)]
+    assert steps == [3 * 2 * 3, 3 * 3]  # of three batches each
     assert model.test_function is own_function
 
 
