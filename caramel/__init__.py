@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from caramel.models.allreduce import ARModel
     from caramel.models.distribute import distribute
     from caramel.models.parameter_server import PSModel
+    from caramel.models.placed import PlacedModel
     from caramel.native.malloc import keep_memory
     from caramel.report.saved import save_timelines
     from caramel.runtime.control.drift import ReplanSettings
@@ -33,6 +34,7 @@ _HOME = {
     "Cluster": "caramel.cluster.cluster",
     "Context": "caramel.capture.context",
     "PSModel": "caramel.models.parameter_server",
+    "PlacedModel": "caramel.models.placed",
     "Plan": "caramel.core.plan",
     "ReplanSettings": "caramel.runtime.control.drift",
     "Session": "caramel.runtime.session",
@@ -51,6 +53,7 @@ __all__ = [
     "Cluster",
     "Context",
     "PSModel",
+    "PlacedModel",
     "Plan",
     "ReplanSettings",
     "Session",

@@ -184,6 +184,23 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
+class Sending:
+    """A tensor is sent to another device, where ops of a step read it.
+
+    Attributes:
+        tensor: the tensor of the single-device graph.
+        source: the number of the device on which it is computed.
+        target: the number of that to which it is sent.
+        bytes: its size; None if it is open.
+    """
+
+    tensor: TensorRef
+    source: int
+    target: int
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Consequences:
     """What follows from the job and from what was decided (`planning.complete`).
 
@@ -200,6 +217,7 @@ class Consequences:
             variables hold what those of all workers are together. It goes without what only
             training needs. With parameter servers there always is one.
         serving: with parameter servers, what a step does once, and what workers do.
+        sendings: what a step sends between the devices over which its replica is spread.
     """
 
     orders: tuple[Edge, ...] = ()
@@ -208,3 +226,4 @@ class Consequences:
     held: tuple[str, ...] = ()
     evaluation: bool = False
     serving: Serving = Serving()
+    sendings: tuple[Sending, ...] = ()

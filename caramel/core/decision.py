@@ -14,6 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 from caramel.core.errors import PlanError
 from caramel.core.names import part_name
 from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, SERVER, check_pattern
+from caramel.core.placement import Placement
 
 ALL_GATHER = "all_gather"
 FACTORS = "factors"
@@ -140,6 +141,7 @@ class Decided:
         gates: in which order transfers go, and how many at a time.
         owners: where each variable lives that is on a parameter server.
         pulls: what workers receive of them, in the planned order.
+        placement: where the ops of the replica are, if it is spread over several devices.
     """
 
     groups: tuple[Group, ...]
@@ -148,6 +150,7 @@ class Decided:
     gates: tuple[Gate, ...] = ()
     owners: tuple[Owner, ...] = ()
     pulls: tuple[Pull, ...] = ()
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         self._check_parts()

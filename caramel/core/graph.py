@@ -48,6 +48,9 @@ _NUMBERS = {name: number for number, (name, _) in _DTYPES.items()}
 _BYTES = dict(_DTYPES.values())
 _FIRST_REFERENCE_DTYPE = 100
 
+STAYS = frozenset({"resource", "variant"})
+"""Dtypes of what has no memory of its own, and cannot leave its device."""
+
 
 def dtype_name(number: int) -> str:
     """The name of a DataType number; reference types end in ``_ref``."""

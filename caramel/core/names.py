@@ -365,6 +365,47 @@ def answered(worker: int, op: str) -> str:
     return added(worker, "answered", op)
 
 
+def sent(op: str, output: int | None, device: int) -> str:
+    """Sends to another device what an op of a replica that is spread over several puts out.
+
+    Args:
+        op: of the distributed graph.
+        output: which of its outputs; None for the fact that it has run.
+        device: the number of the device to which it is sent.
+    """
+    return added(0, "sent", str(device), op, _output(output))
+
+
+def received(op: str, output: int | None, device: int) -> str:
+    """Runs on the other device when that has arrived there, and hands it on."""
+    return added(0, "received", str(device), op, _output(output))
+
+
+def _output(output: int | None) -> str:
+    return "done" if output is None else str(output)
+
+
+class SentName(NamedTuple):
+    """What the name of what `sent` or `received` names tells.
+
+    `what` is one of these two words; `op` is one of the distributed graph.
+    """
+
+    what: str
+    device: int
+    op: str
+    output: int | None
+
+
+def sent_of(op: str) -> SentName | None:
+    """What is sent to another device, told from a node's name; None if it is another node."""
+    parts = op.split("/", 4)
+    if len(parts) < 5 or parts[0] != _CARAMEL or parts[2] not in ("sent", "received"):
+        return None
+    source, _, output = parts[4].rpartition("/")
+    return SentName(parts[2], int(parts[3]), source, None if output == "done" else int(output))
+
+
 def flattened(worker: int, parameter: str) -> str:
     """The raw gradient of a parameter as a vector, to be split."""
     return added(worker, "flattened", parameter)

@@ -31,6 +31,7 @@ from caramel.core.patterns import (
     schedule,
     server_schedule,
 )
+from caramel.core.placement import Placement
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.util.json_records import from_json_value, to_json_value
 
@@ -79,6 +80,7 @@ class Plan:
         for group in self.decision.groups:
             self._check_group(group)
         self._check_servers()
+        self._check_placement()
         for gate in self.decision.gates:
             if not self._travels(self.group(gate.after)):
                 raise PlanError(f"group '{gate.after}' is empty: nothing can wait for it")
@@ -117,6 +119,20 @@ class Plan:
             homes = {self.decision.server_of.get(self.parameter(name)) for name in group.members}
             if servers and len(homes) > 1:
                 raise PlanError(f"group '{group.name}' joins gradients of several servers")
+
+    def _check_placement(self) -> None:
+        if self.placement is None:
+            return
+        if self.workers > 1 or self.job.servers:
+            raise PlanError(
+                "a replica that is spread over several devices is the only one, without parameter "
+                "servers"
+            )
+        if self.placement.devices[0] != self.job.devices[0]:
+            raise PlanError(
+                f"the first device of the placement is '{self.placement.devices[0]}', but the "
+                f"client feeds '{self.job.devices[0]}'"
+            )
 
     def _check_parts(self) -> None:
         for name, parts in self.decision.parts_of.items():
@@ -220,9 +236,20 @@ class Plan:
         return len(self.job.devices)
 
     @property
+    def placement(self) -> Placement | None:
+        """Where the ops of the replica are, if it is spread over several devices."""
+        return self.decision.placement
+
+    @property
     def is_distributed(self) -> bool:
-        """Whether anything travels: with one worker and no servers nothing does."""
+        """Whether gradients travel: with one worker and no servers none do."""
         return self.workers > 1 or bool(self.job.servers)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The devices of everything but parameter servers: those of replicas, or those over which
+        the only one is spread."""
+        return self.job.devices if self.placement is None else self.placement.devices
 
     @cached_property
     def deferred(self) -> frozenset[str]:

@@ -161,7 +161,7 @@ def _measured(
     Raises:
         ProfileError: it cannot be read, or is about another job or another number of workers.
     """
-    if profile is None or (workers == 1 and not cluster.servers):
+    if profile is None or (workers == 1 and len(cluster.tasks) == 1):
         return ()
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
     timing = known.timing_of(graph_hash(context.captured.graph_def))

@@ -39,6 +39,7 @@ from caramel.planning.compatibility import (
     check_edges,
     check_fit,
     check_fused,
+    check_placement,
     check_servers,
     kept_apart,
 )
@@ -199,6 +200,7 @@ def _fitted(given: Plan, own: Plan, step: KnownStep) -> Plan:
         PlanError: the given one does not fit the job.
     """
     check_servers(given, own)
+    check_placement(given, own, step.graph)
     plan = _completed(Plan(own.job, given.decision), step)
     check_fit(given, plan)
     check_edges(plan, step.graph, step.get(LoopFrames))

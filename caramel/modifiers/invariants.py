@@ -60,7 +60,9 @@ def _check_fusions(graph_def: Any, graph: OpGraph) -> None:
 
 def _check_devices(graph: OpGraph, plan: Plan) -> None:
     tasks = {place: task_of(device) for place, device in plan.job.places.items()}
-    servers = {task_of(device) for device in plan.job.servers}
+    # What belongs to worker 0 may be spread.
+    placed = () if plan.placement is None else plan.placement.devices
+    spread = {task_of(device) for device in (*plan.job.servers, *placed)}
     for op in graph:
         task = task_of(op.device) if op.device else None
         if task is None:
@@ -68,8 +70,9 @@ def _check_devices(graph: OpGraph, plan: Plan) -> None:
         owner = worker_of(op.name)
         if owner is None or owner not in tasks:
             raise InvariantError(f"'{op.name}' is on {task} but belongs to no worker")
-        # The evaluation copy, and what handles its variables, is spread over worker 0 and servers.
-        if task != tasks[owner] and not (owner == 0 and task in servers):
+        # The evaluation copy, and what handles its variables, is spread over worker 0 and servers;
+        # a placed replica over all devices.
+        if task != tasks[owner] and not (owner == 0 and task in spread):
             belongs = f"worker {owner} ({tasks[owner]})"
             raise InvariantError(f"'{op.name}' is on {task} but belongs to {belongs}")
 

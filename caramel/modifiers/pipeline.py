@@ -18,6 +18,7 @@ from caramel.modifiers.control_edges import serialize
 from caramel.modifiers.count_once import count_once
 from caramel.modifiers.defer import defer
 from caramel.modifiers.fixed_sum_order import order_sums
+from caramel.modifiers.place import place
 from caramel.modifiers.progress_marks import mark
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.serving.pulls import pull
@@ -45,6 +46,8 @@ MODIFIERS: tuple[Modifier, ...] = (
     read_rows,
     defer,
     mark,
+    # When all is there that is between ops of a step.
+    place,
     synchronise,
     # Last: all that has state is there.
     contain,

@@ -37,7 +37,7 @@ class _Copy:
     seed_offset: int
     shared_prefix: dict[str, str]  # handles whose state belongs to another copy
     dropped: frozenset[str]
-    elsewhere: Mapping[str, str] = field(default_factory=dict)  # devices of ops on servers
+    elsewhere: Mapping[str, str] = field(default_factory=dict)  # of ops that are not on `device`
 
     def lacks(self, text: str) -> bool:
         """Whether the copy does not have what an input string names."""
@@ -49,7 +49,7 @@ class _Original:
     """A node of the user's graph, as it is copied to every worker.
 
     Attributes:
-        node: without its inputs, and without the shapes of its outputs.
+        node: without its inputs, and mostly without the shapes of its outputs.
         own: attributes that are not the same in all copies, and "seed" if it draws from one.
     """
 
@@ -60,7 +60,7 @@ class _Original:
     own: frozenset[str]
 
     @classmethod
-    def of(cls, node: Any) -> _Original:
+    def of(cls, node: Any, *, with_shapes: bool) -> _Original:
         own = {key for key in _NAMING if key in node.attr}
         if node.op in op_types.SEEDED_RANDOM:
             own.add(_SEED)
@@ -69,7 +69,8 @@ class _Original:
         # What differs between copies is filled in for each; the rest is read once.
         del bare.input[:]
         # TensorFlow infers them anyway, and they would take room in every copy.
-        bare.attr.pop("_output_shapes", None)
+        if not with_shapes:
+            bare.attr.pop("_output_shapes", None)
         return cls(bare, node.name, node.device, tuple(node.input), frozenset(own))
 
 
@@ -87,7 +88,8 @@ def replicate(graph_def: Any, plan: Plan) -> Any:
             # Functions are shared by all copies: TensorFlow runs their nodes where their caller is.
             node.device = without_task(node.device)
     seeded = _seeded_functions(copied.library)
-    originals = [_Original.of(node) for node in graph_def.node]
+    spread = plan.placement is not None  # `place` needs to know what it sends
+    originals = [_Original.of(node, with_shapes=spread) for node in graph_def.node]
     for copy in _copies(graph_def, plan):
         renamed = _copy_functions(copied.library, seeded, copy)
         for original in originals:
@@ -108,11 +110,12 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
     initial = wiring.only_for(broadcast) - handles - kept
     serving = plan.consequences.serving
     absent = frozenset(serving.absent)
+    placed = _placed(graph_def, plan)
     for worker, device in enumerate(plan.job.devices):
         prefix = names.replica_prefix(worker)
         is_source = worker == 0 and not plan.consequences.evaluation
         dropped = (idle if is_source else idle | initial) | absent
-        yield _Copy(prefix, device, worker, {}, frozenset(dropped))
+        yield _Copy(prefix, device, worker, {}, frozenset(dropped), placed)
     # One more copy on worker 0: it reads worker 0's variables, except local ones, of which it has
     # its own, and keeps the user's seeds.
     if plan.consequences.evaluation:
@@ -130,7 +133,7 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
             0,
             shared,
             frozenset(idle | training - needed),
-            server_devices(plan, serving.touching),
+            placed or server_devices(plan, serving.touching),
         )
     # What a step does once, on the variables of the evaluation copy.
     if plan.job.servers:
@@ -143,6 +146,16 @@ def _copies(graph_def: Any, plan: Plan) -> Iterator[_Copy]:
             frozenset(once),
             server_devices(plan, serving.places),
         )
+
+
+def _placed(graph_def: Any, plan: Plan) -> Mapping[str, str]:
+    """The device of each op, where the replica is spread over several."""
+    if plan.placement is None:
+        return {}
+    return {
+        node.name: merge(node.device, plan.placement.device_of(node.name))
+        for node in graph_def.node
+    }
 
 
 def _copy_node(

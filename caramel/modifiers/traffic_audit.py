@@ -7,12 +7,15 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 
+from caramel.core.consequences import Sending
 from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.devices import task_of
 from caramel.core.errors import TrafficError
 from caramel.core.facts import SUM
 from caramel.core.graph import dtype_bytes
 from caramel.core.names import (
+    SentName,
+    TensorRef,
     all_inputs_read,
     inputs_read,
     is_added,
@@ -22,10 +25,12 @@ from caramel.core.names import (
     is_pulled,
     pull_of,
     pushed_of,
+    sent_of,
     server_place,
     worker_of,
 )
 from caramel.core.patterns import Gather, Reduce, chunk_sizes
+from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.modifiers.crossings import Crossing, Wiring
 
@@ -52,6 +57,8 @@ class Traffic:
 def planned_traffic(plan: Plan) -> Traffic:
     """What one step sends between each pair of tasks, as the plan has it."""
     traffic = Traffic()
+    if plan.placement is not None:
+        return _sendings(plan.placement, plan.consequences.sendings)
     if not plan.is_distributed:
         return traffic
     tasks = {place: task_of(device) or device for place, device in plan.job.places.items()}
@@ -61,6 +68,18 @@ def planned_traffic(plan: Plan) -> Traffic:
         if tasks[source] != tasks[target] and (value, tasks[target]) not in sent:
             sent.add((value, tasks[target]))
             traffic.add((tasks[source], tasks[target]), size)
+    return traffic
+
+
+def _sendings(placement: Placement, sendings: Iterable[Sending]) -> Traffic:
+    """What goes between the devices of one replica."""
+    traffic, sent = Traffic(), set[tuple[TensorRef, str]]()
+    tasks = [task_of(device) or device for device in placement.devices]
+    for each in sendings:
+        source, target = tasks[each.source], tasks[each.target]
+        if source != target and (each.tensor, target) not in sent:
+            sent.add((each.tensor, target))
+            traffic.add((source, target), each.bytes)
     return traffic
 
 
@@ -170,7 +189,11 @@ def _is_planned(crossing: Crossing) -> bool:
         return True
     if crossing.tensor is not None:
         return is_added(source) and is_added(consumer)
-    # Of control edges, only those that hold updates or transfers back may cross.
+    # Of control edges, only those that hold updates or transfers back may cross, and those of a
+    # replica that is spread.
+    leaving, arriving = sent_of(source), sent_of(consumer)
+    if leaving is not None and arriving is not None:
+        return _crosses_for(leaving, arriving)
     sender, receiver = worker_of(source), worker_of(consumer)
     if sender is None or receiver is None:
         return False
@@ -182,6 +205,14 @@ def _is_planned(crossing: Crossing) -> bool:
         or opens_push
         or (source == inputs_read(sender) and consumer == all_inputs_read(receiver))
     )
+
+
+def _crosses_for(leaving: SentName, arriving: SentName) -> bool:
+    """Whether a control edge tells another device that an op has run, or lets a tensor be sent when
+    an earlier one has arrived."""
+    if leaving.what == "sent":
+        return leaving.output is None and leaving == arriving._replace(what="sent")
+    return arriving.what == "sent" and leaving.device == arriving.device
 
 
 def _is_within_once(crossing: Crossing) -> bool:

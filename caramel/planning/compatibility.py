@@ -10,7 +10,8 @@ from caramel.analyzers.fusions import find_cycle, opened
 from caramel.core.decision import Decided, Edge
 from caramel.core.errors import PlanError
 from caramel.core.facts import Fusions, LoopFrames
-from caramel.core.graph import OpGraph
+from caramel.core.graph import STAYS, OpGraph
+from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.planned_job import PlannedJob
 
@@ -78,6 +79,62 @@ def check_servers(plan: Plan, expected: Plan) -> None:
         raise PlanError(f"the plan does not pull '{lacking[0]}', which workers read in a step")
     if unread := sorted(sent - read):
         raise PlanError(f"the plan pulls '{unread[0]}', which workers do not read in a step")
+
+
+def check_placement(plan: Plan, expected: Plan, graph: OpGraph) -> None:
+    """Raise unless `plan` has the ops where `expected` has them.
+
+    Where they are is the same for all plans of a job, which stand side by side.
+
+    Args:
+        plan: one for perhaps another kind of model.
+        expected: the plain plan of the job. Where its placement was given, so that nobody made it
+            from the graph, it is that of `plan`.
+        graph: the single-device graph.
+
+    Raises:
+        PlanError: says what differs, or what of the placement cannot be.
+    """
+    given, own = plan.placement, expected.placement
+    if given is None or own is None:
+        if given is not own:
+            spread, model = ("", "PlacedModel") if given else ("not ", "model of another kind")
+            raise PlanError(
+                f"the plan is {spread}for one replica over several devices; it fits a caramel."
+                f"{model} alone"
+            )
+        return
+    if given.devices != own.devices:
+        raise PlanError(
+            f"the plan is for the devices {', '.join(given.devices)}; the model has "
+            f"{', '.join(own.devices)}"
+        )
+    for what, names in (
+        ("lacks", graph.ops.keys() - given.number_of.keys()),
+        ("has an unknown", given.number_of.keys() - graph.ops.keys()),
+    ):
+        if names:
+            raise PlanError(f"the placement of the plan {what} op '{min(names)}'")
+    for name, number in given.number_of.items():
+        if own.number_of[name] != number:
+            raise PlanError(
+                f"the plan has '{name}' on device {number}, the model on device "
+                f"{own.number_of[name]}: where ops are is the same for all plans of a job"
+            )
+    _check_together(given, graph)
+
+
+def _check_together(placement: Placement, graph: OpGraph) -> None:
+    """Raise if something reads a resource or a variant on another device."""
+    for op in graph:
+        for tensor in op.inputs:
+            dtype = graph.spec(tensor).dtype
+            if dtype in STAYS and placement.number_of[op.name] != placement.number_of[tensor.op]:
+                raise PlanError(
+                    f"'{op.name}' reads the {dtype} '{tensor}', but the placement has it on "
+                    f"'{placement.device_of(op.name)}' and that on "
+                    f"'{placement.device_of(tensor.op)}': both must be on one device"
+                )
 
 
 def _told(job: PlannedJob) -> PlannedJob:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from caramel.analyzers.deferral import Deferrals
+from caramel.analyzers.sendings import sendings
 from caramel.analyzers.serving import serving
 from caramel.core.consequences import Consequences
 from caramel.core.decision import Edge
@@ -59,8 +60,11 @@ def complete(
         or bool(held)
         or differs
         or bool(deferral.moved)
-        or bool(plan.job.servers),
+        or bool(plan.job.servers)
+        # Nor should it run what only an order of the step's ops lets it wait for.
+        or (plan.placement is not None and bool(plan.decision.edges)),
         serving=serving(plan, graph, job, access, frames, state),
+        sendings=sendings(plan.placement, graph, job),
     )
     _check_ahead(plan, consequences)
     return dataclasses.replace(plan, consequences=consequences)

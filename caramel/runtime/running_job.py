@@ -75,7 +75,7 @@ def start_job(
     job = next(iter(jobs.values()))
     initial = whole_feeds_of(job, initial_feeds)
     check_initial_feeds(job.context.op_graph, job.context.job, initial)
-    devices = job.plan.job.devices
+    devices = job.plan.hosts
     if inheritance is not None:
         inheritance.check(job.plan)
     runner = Runner(

@@ -20,7 +20,7 @@ from caramel.runtime.steps.feeds import Rows, SplitFeeds, split_feeds
 from caramel.runtime.steps.step_result import Fetch, StepResult
 from caramel.runtime.steps.user_feeds import feeds_of
 from caramel.runtime.steps.user_fetches import UserFetches
-from caramel.runtime.traces.step_timeline import timeline_of
+from caramel.runtime.traces.step_timeline import traced_timeline
 
 Run = Callable[[Controller, Sequence[Fetch], SplitFeeds], StepResult]
 """How a controller does a step."""
@@ -126,6 +126,5 @@ def _traced(
 
     training_step(running, feed_dict, step=step, run=run)
     stats = [metadata.step_stats for metadata in traces]
-    job = running.job.plan.job
-    timeline = timeline_of(stats, job.devices, clock_offsets_s, servers=job.servers)
+    timeline = traced_timeline(running.job.plan, stats, clock_offsets_s)
     return dataclasses.replace(timeline, plan=plan)

@@ -18,11 +18,10 @@ from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.units import Units, units_with_loops
 from caramel.core import op_types
 from caramel.core.facts import TrainingJob
-from caramel.core.graph import OpGraph
+from caramel.core.graph import STAYS, OpGraph
 from caramel.core.names import TensorRef
 from caramel.planning.placement.problem import Device, Problem, Tensor, Vertex
 
-_WITHOUT_MEMORY = frozenset({"resource", "variant"})
 HANDS_ON = op_types.PASS_THROUGH | {
     "CheckNumerics",
     "ExpandDims",
@@ -47,6 +46,14 @@ class PlacedGraph:
     problem: Problem
     ops: tuple[tuple[str, ...], ...]
 
+    def numbers_of(self, placement: Sequence[int]) -> dict[str, int]:
+        """The number of the device of each op of the step."""
+        return {
+            name: device
+            for names, device in zip(self.ops, placement, strict=True)
+            for name in names
+        }
+
     def devices_of(self, placement: Sequence[int]) -> dict[str, str]:
         """The name of the device of each op of the step."""
         return {
@@ -67,6 +74,7 @@ def problem_of(
     traced_bytes: Mapping[str, int] | None = None,
     together: Iterable[Sequence[str]] = (),
     constraints: Mapping[str, Sequence[str]] | None = None,
+    targets: Iterable[str] = (),
 ) -> PlacedGraph:
     """The placement problem of one training step.
 
@@ -83,11 +91,12 @@ def problem_of(
             count.
         constraints: names of devices by regular expressions of ops' whole names; a loop has that
             of its first op.
+        targets: further ops that are run, as by other steps of the job.
 
     Raises:
         PlanError: as `Problem` does.
     """
-    step = graph.ancestors([job.train_op, job.loss.op])
+    step = graph.ancestors([job.train_op, job.loss.op, *targets])
     units = units_with_loops(graph, step, loop_frames(graph))
     sizes = _Sizes(graph, traced_bytes or {})
     tensors = _tensors(graph, units, sizes)
@@ -176,8 +185,11 @@ def _together(
     """Units that are placed as one."""
     for unit, names in enumerate(units.ops):
         for name in names:
+            # What a loop puts out is where the loop is.
+            if graph[name].kind == "Exit":
+                yield units.of_op[graph[name].inputs[0].op], unit
             for tensor in graph[name].inputs:
-                if graph.spec(tensor).dtype in _WITHOUT_MEMORY:
+                if graph.spec(tensor).dtype in STAYS:
                     yield units.of_op[tensor.op], unit
     yield from _conditionals(graph, units)
     for members in given:

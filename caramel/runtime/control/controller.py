@@ -49,7 +49,7 @@ from caramel.runtime.steps.factor_comparison import Unlike
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.plan_executor import PlanExecutor
 from caramel.runtime.steps.step_result import Fetch, StepResult
-from caramel.runtime.traces.step_timeline import timeline_of
+from caramel.runtime.traces.step_timeline import traced_timeline
 
 _log = logging.getLogger(__name__)
 
@@ -425,12 +425,9 @@ class Controller:
             self.try_plans([self._executor.name, *names], self._settings.trials)
 
     def _tell_orders(self, tracing: Tracing, clock_offsets_s: Sequence[float]) -> None:
-        job = self._job.plan.job
-        if job.servers:
-            found = (
-                timeline_of(stats, job.devices, clock_offsets_s, servers=job.servers)
-                for stats in tracing.traces
-            )
+        plan = self._job.plan
+        if plan.job.servers:
+            found = (traced_timeline(plan, stats, clock_offsets_s) for stats in tracing.traces)
             self.tell_traced([replace(each, plan=self._executor.name) for each in found])
 
     def _tell_drift(self, monitor: DriftMonitor) -> None:

@@ -15,6 +15,7 @@ from caramel.core.names import (
     without_variant,
     worker_of,
 )
+from caramel.core.plan import Plan
 from caramel.core.timeline import Resource, Span, Timeline
 from caramel.native import labels
 from caramel.native.labels import Transfer
@@ -26,6 +27,7 @@ def timeline_of(
     clock_offsets_s: Sequence[float] | None = None,
     *,
     servers: Sequence[str] = (),
+    is_spread: bool = False,
 ) -> Timeline:
     """The timeline of one step, by the clock of worker 0.
 
@@ -44,11 +46,13 @@ def timeline_of(
             each server's; not at all by default.
         servers: devices of the parameter servers, whose spans have their places
             (`names.server_place`) for workers.
+        is_spread: whether the devices are those over which one replica is spread. Then spans have
+            their numbers for workers.
 
     Raises:
         InstallationError: TensorFlow labels a transfer in another form than Caramel reads.
     """
-    replicas = _Replicas(devices, servers, clock_offsets_s or [0.0] * len(devices))
+    replicas = _Replicas(devices, servers, clock_offsets_s or [0.0] * len(devices), is_spread)
     records = [
         (d.device, record)
         for step_stats in traces
@@ -66,12 +70,30 @@ def timeline_of(
     return Timeline(tuple(sorted(spans, key=lambda span: (span.begin_s, span.end_s, span.name))))
 
 
+def traced_timeline(
+    plan: Plan, traces: Iterable[Any], clock_offsets_s: Sequence[float] | None = None
+) -> Timeline:
+    """The timeline of one step of a plan; see `timeline_of`."""
+    return timeline_of(
+        traces,
+        plan.hosts,
+        clock_offsets_s,
+        servers=plan.job.servers,
+        is_spread=plan.placement is not None,
+    )
+
+
 class _Replicas:
     """Which worker or server has what device, and what its clock shows."""
 
     def __init__(
-        self, devices: Sequence[str], servers: Sequence[str], clock_offsets_s: Sequence[float]
+        self,
+        devices: Sequence[str],
+        servers: Sequence[str],
+        clock_offsets_s: Sequence[float],
+        is_spread: bool,
     ) -> None:
+        self._is_spread = is_spread
         places = [*range(len(devices)), *map(server_place, range(len(servers)))]
         names = zip(places, [*devices, *servers], strict=True)
         self._devices = {place: Device.parse(name) for place, name in names}
@@ -89,10 +111,16 @@ class _Replicas:
         return None
 
     def place_of(self, op: str, device: str) -> int | None:
-        """The worker or server that an op belongs to; what is done once, to that of its device."""
+        """The worker or server that an op belongs to; what is done once or spread, to that of its
+        device."""
         name = without_variant(op)
-        place = self.worker_on(device) if is_done_once(name) else None
+        place = self.worker_on(device) if self._is_spread or is_done_once(name) else None
         return worker_of(name) if place is None else place
+
+    def sender_of(self, op: str, device: str) -> int | None:
+        """The worker or server that sends what an op puts out, from a device."""
+        named = None if self._is_spread else worker_of(op)
+        return self.worker_on(device) if named is None else named
 
     def common_s(self, shown_s: float, worker: int) -> float:
         """The time by worker 0's clock at which this worker's shows `shown_s`."""
@@ -136,9 +164,8 @@ def _ends(
         begin_s = replicas.common_on_s(shown_s, target)
     begin_s = min(max(begin_s, ready_s.get(op, begin_s)), end_s)
     name = without_variant(op)
-    sender = worker_of(name)
     ends: tuple[tuple[Resource, int | None], ...] = (
-        ("send", replicas.worker_on(source) if sender is None else sender),
+        ("send", replicas.sender_of(name, source)),
         ("receive", replicas.worker_on(target)),
     )
     for resource, worker in ends:

@@ -1,0 +1,233 @@
+"""Who plans steps of one replica that is spread over several devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Literal, TypeVar
+
+from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.units import targets_of
+from caramel.core.errors import MissingFactError, PlanError
+from caramel.core.facts import (
+    Fusions,
+    GradientFrontier,
+    NetworkModel,
+    TimingTable,
+    TrainingJob,
+)
+from caramel.core.graph import OpGraph
+from caramel.core.placement import Placement
+from caramel.core.plan import Plan
+from caramel.core.planned_job import SparseMethod
+from caramel.planning.choose import Decision
+from caramel.planning.placement.from_graph import PlacedGraph, problem_of
+from caramel.planning.placement.memory import tensor_share
+from caramel.planning.placement.order import planned_edges
+from caramel.planning.placement.place import Placed, place
+from caramel.planning.placement.problem import Device, equal_rates
+from caramel.planning.placement.search import search
+from caramel.planning.placement.whole_graph import placed_everywhere
+from caramel.planning.worth_a_trial import PLAIN
+
+Fact = TypeVar("Fact")
+SEARCH = "search"
+
+Order = Literal["auto", "none", "schedule"]
+"""Whether ops of a device are executed in the planned order: with "auto" both take turns."""
+
+_PAYLOAD_BYTES_PER_S = 117.5e6  # of 1 Gbit/s, where nothing is known of the network
+_LATENCY_S = 0.2e-3
+_MEMORY_BYTES_PER_S = 1e9  # what an op puts out in a second, where nothing is known of times
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What was decided of where ops are, and how a step is predicted to go.
+
+    Attributes:
+        graph: the problem, and the ops of its vertices.
+        placed: the placement of the vertices, and its simulated step.
+        knows_times: whether times of ops were measured.
+    """
+
+    graph: PlacedGraph
+    placed: Placed
+    knows_times: bool
+
+
+@dataclass
+class Kept:
+    """What has been decided for the first step of a job, and holds for all of them: variables are
+    in one place.
+
+    Attributes:
+        placement: of all ops that there were.
+        layout: what it is made from; None where it was given.
+    """
+
+    placement: Placement | None = None
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class PlacementPlanner:
+    """Decides on which device each op of the only replica is executed, and when.
+
+    Attributes:
+        devices: where ops may be.
+        memory_bytes: what each device has; infinite if it is not limited.
+        speeds: how fast each device is; with measured times, 1 is where they were measured.
+        partitioner: one of `PARTITIONERS`, or "search".
+        scheduler: one of `SCHEDULERS`.
+        constraints: names of devices by regular expressions of ops' whole names.
+        order: whether ops of a device are executed in the planned order.
+        seed: of random choices.
+        together: names of ops that must be on one device, in sets.
+        targets: the ops that all steps of the job run.
+        kept: what has been decided.
+    """
+
+    devices: tuple[str, ...]
+    memory_bytes: tuple[float, ...]
+    speeds: tuple[float, ...]
+    partitioner: str = SEARCH
+    scheduler: str = "pct"
+    constraints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order: Order = "auto"
+    seed: int = 0
+    together: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
+    targets: tuple[str, ...] = field(default=(), repr=False)
+    kept: Kept = field(default_factory=Kept, compare=False, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What its plans are called."""
+        return self.partitioner
+
+    @property
+    def pattern(self) -> str:
+        """No gradient is aggregated."""
+        return "shuffle"
+
+    @property
+    def plans(self) -> bool:
+        """Whether it decides anything but where ops are."""
+        return self.order != "none"
+
+    @property
+    def may_defer(self) -> bool:
+        """Nothing runs beside the next step."""
+        return False
+
+    def plain(self, plan: Plan, analysis: Analysis, sparse: SparseMethod) -> Plan:
+        """The plan in which all ops have their devices, and are executed in any order.
+
+        Raises:
+            PlanError: no placement was found that fits, or a constraint cannot hold.
+        """
+        graph, kept = analysis.get(OpGraph), self.kept
+        if kept.placement is None:
+            kept.layout = layout = self._layout(analysis)
+            known = layout.graph.numbers_of(layout.placed.placement)
+            kept.placement = placed_everywhere(graph, known, self.devices, self.together)
+        if kept.placement.devices != self.devices:
+            raise PlanError(
+                f"the plan is for the devices {', '.join(kept.placement.devices)}; the model has "
+                f"{', '.join(self.devices)}"
+            )
+        placement, number_of = kept.placement, kept.placement.number_of
+        if number_of.keys() != graph.ops.keys():  # another step of the job
+            known = {name: number for name, number in number_of.items() if name in graph}
+            placement = placed_everywhere(graph, known, self.devices, self.together)
+        return plan.deciding(placement=placement)
+
+    def choose(self, plain: Plan, analysis: Analysis, kept: Plan | None = None) -> Decision:
+        """The same, with ops in the planned order."""
+        if kept is not None and kept.placement is not None and kept.placement == plain.placement:
+            source = "what proved the fastest in an earlier run"
+            return Decision(Plan(plain.job, kept.decision), source, plain, is_kept=True)
+        source = f"placed by '{self.partitioner}'"
+        layout = self.kept.layout
+        is_wanted = self.order == "schedule" or (
+            self.order == "auto" and layout is not None and layout.knows_times
+        )
+        if layout is None or not is_wanted:
+            return Decision(plain, source, plain)
+        frontier = targets_of(analysis.get(GradientFrontier))
+        edges = planned_edges(
+            layout.graph,
+            layout.placed,
+            analysis.get(OpGraph),
+            [analysis.get(TrainingJob).loss.op, *chain.from_iterable(frontier.values())],
+            analysis.get(Fusions),
+        )
+        return Decision(plain.deciding(edges=edges), source, plain)
+
+    def wants_times(self, decision: Decision) -> bool:
+        """What is in one place cannot be moved while it trains."""
+        return False
+
+    def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
+        """Without an order, if it may be tried."""
+        return {PLAIN: decision.plain} if self.order == "auto" else {}
+
+    def unplanned(self) -> PlacementPlanner:
+        """One that orders nothing."""
+        return replace(self, order="none")
+
+    def while_training(self) -> PlacementPlanner:
+        """Nothing is planned then."""
+        return self
+
+    def without_factors(self) -> PlacementPlanner:
+        """There are none."""
+        return self
+
+    def _layout(self, analysis: Analysis) -> Layout:
+        """Place the steps of the job."""
+        timing = _known(analysis, TimingTable)
+        network = _known(analysis, NetworkModel)
+        unit = 1.0 if timing is not None else _MEMORY_BYTES_PER_S
+        devices = [
+            Device(name, speed * unit, memory)
+            for name, speed, memory in zip(
+                self.devices, self.speeds, self.memory_bytes, strict=True
+            )
+        ]
+        rate = _PAYLOAD_BYTES_PER_S if network is None else network.bytes_per_s
+        graph = problem_of(
+            analysis.get(OpGraph),
+            analysis.get(TrainingJob),
+            devices,
+            equal_rates(len(devices), rate),
+            latency_s=_LATENCY_S,
+            seconds=None if timing is None else timing.seconds,
+            traced_bytes={} if timing is None else timing.traced_bytes,
+            together=self.together,
+            constraints=self.constraints,
+            targets=self.targets,
+        )
+        problem = graph.problem
+        share = tensor_share(problem)
+        if self.partitioner == SEARCH:
+            placed = search(problem, share=share, links="one", seed=self.seed)
+        else:
+            placed = place(
+                problem,
+                self.partitioner,
+                self.scheduler,
+                share=share,
+                links="one",
+                seed=self.seed,
+            )
+        return Layout(graph, placed, timing is not None)
+
+
+def _known(analysis: Analysis, kind: type[Fact]) -> Fact | None:
+    """A fact, if it is known."""
+    try:
+        return analysis.get(kind)
+    except MissingFactError:
+        return None
