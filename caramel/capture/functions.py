@@ -147,9 +147,10 @@ def _traced(
         raise
     except Exception as error:
         raise GraphError(
-            "the step cannot be traced. It runs on other machines, as a graph: nothing in it can "
-            "ask for the value of a tensor (.numpy(), float(), a Python 'if' over it that "
-            f"tf.function does not convert). {str(error).strip()}"
+            "the step cannot be traced. It runs on other machines, as a graph, each of which has "
+            "its own part of a batch: nothing in it can ask for the value of a tensor (.numpy(), "
+            "float(), a Python 'if' over it that tf.function does not convert), or for the number "
+            f"of examples (.shape[0]; tf.shape tells it). {str(error).strip()}"
         ) from error
 
 

@@ -16,6 +16,7 @@ from tests.support.keras_jobs import (
     X,
     Y,
     assert_fits_alike,
+    classifier,
     compiled,
     layers,
     optimizers,
@@ -137,3 +138,22 @@ def test_what_is_computed_from_metrics_and_from_a_batch_is_refused():
         pytest.raises(GraphError, match=r"returns 'x', which is computed from metrics.*apart"),
     ):
         trainer.fit(X, Y, verbose=0)
+
+
+def test_xla_that_is_asked_for_is_told_of(caplog):
+    for asked, told in (("auto", 0), (True, 1)):
+        model = classifier(jit_compile=asked)
+        with Trainer(model, 2):
+            pass
+        assert sum("jit_compile=True" in each.message for each in caplog.records) == told
+
+
+def test_a_step_that_needs_the_number_of_examples_while_it_is_traced():
+    class Shifts(keras.layers.Layer):
+        def call(self, x):
+            return x + tf.ones((x.shape[0], 1), x.dtype)
+
+    model = keras.Sequential([keras.Input((4,), batch_size=12), Shifts(), layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with Trainer(model, 2) as trainer, pytest.raises(GraphError, match="the number of examples"):
+        trainer.fit(np.ones((12, 4)), np.ones(12), batch_size=12, verbose=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,8 @@ import keras
 import tensorflow as tf
 
 from caramel.core.errors import GraphError, NotTensorFlowError, UnsupportedOpError
+
+_log = logging.getLogger(__name__)
 
 _NOT_TRACED = "run_eagerly=True runs each op by itself, from Python; compile the model without it"
 
@@ -47,6 +50,16 @@ def check(model: Any) -> None:
                 f"layer '{layer.name}' is a synchronized BatchNormalization; without "
                 "synchronized=True each worker normalises its own part of the batch"
             )
+
+
+def tell_uncompiled(model: Any) -> None:
+    """Warn if the user asked for XLA, which compiles nothing in the workers.
+
+    Keras keeps "auto" as what it makes of that, so that `True` shows only where it makes no `True`
+    of "auto" itself: on machines without accelerators.
+    """
+    if model.jit_compile and not model._resolve_auto_jit_compile():
+        _log.warning("jit_compile=True: XLA compiles nothing in the workers' steps")
 
 
 def _layers(layer: Any) -> Iterator[Any]:

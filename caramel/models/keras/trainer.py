@@ -13,7 +13,7 @@ from typing import Any
 from caramel.cluster.cluster import Cluster
 from caramel.models.keras.callbacks import around
 from caramel.models.keras.model_steps import BatchStep, PredictStep
-from caramel.models.keras.refused import check
+from caramel.models.keras.refused import check, tell_uncompiled
 from caramel.models.remote_step import StepOnWorkers
 
 _FOR_ALL_STEPS = ("device_list", "marks", "verbose", "check")
@@ -50,6 +50,7 @@ class Trainer(StepOnWorkers):
         **options: Any,
     ) -> None:
         check(model)
+        tell_uncompiled(model)
         self._keras, cluster = model, Cluster.coerce(workers)
         of_session = dict(session_options or {})
         self._training = BatchStep(model, "train_step", cluster, of_session, options)
