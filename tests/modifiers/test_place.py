@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 
 import pytest
@@ -118,8 +119,7 @@ def test_tensors_are_sent_in_the_order_of_gates(job, model):
     order = job.context().op_graph.topological_order()
     own.sort(key=lambda s: order.index(s.tensor.op))
     gates = tuple(
-        SendGate(later.tensor, earlier.tensor, 1)
-        for earlier, later in zip(own, own[1:], strict=False)
+        SendGate(later.tensor, earlier.tensor, 1) for earlier, later in itertools.pairwise(own)
     )
     gated = plan.deciding(placement=dataclasses.replace(plan.placement, gates=gates))
     own_model = placed(job, 2, plan=gated)
