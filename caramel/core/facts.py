@@ -458,8 +458,9 @@ class TimingTable:
         step_s: what a whole step took while nothing was traced, in the median; it has what the
             runtime takes besides the ops. None if not measured.
         on_processor: whether a processor computed the ops, of perhaps an unknown number of cores.
-        traced_bytes: sizes of factors that the graph does not know, because a batch may have any
-            number of examples; by the name of the tensor.
+        traced_bytes: sizes of tensors that the graph does not know, because a batch may have any
+            number of examples; by the name of the tensor. (Profiles of earlier versions have those
+            of factors only.)
     """
 
     seconds: Mapping[str, float]

@@ -16,7 +16,7 @@ from caramel.core.names import is_added, pull_of, without_prefix, without_varian
 from caramel.core.planned_job import PlannedJob
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.ordering.transfer_spans import TransferSpan, transfer_times_s
-from caramel.runtime.traces.op_times import factor_bytes, op_seconds, timing_table
+from caramel.runtime.traces.op_times import op_seconds, open_bytes, timing_table
 from caramel.runtime.traces.step_timeline import timeline_of
 from caramel.simulation.network_model import assumed_network
 
@@ -47,7 +47,7 @@ def observed_timing(
     # the processor had little else to do, so what transfers cost comes on top.
     table = timing_table(
         [op_seconds(each, graph) for each in own],
-        sizes=[factor_bytes(each, graph) for each in own],
+        sizes=[open_bytes(each, graph) for each in own],
     )
     used = {device.device for each in own for device in each.dev_stats if device.node_stats}
     on_processor = all(map(_PROCESSOR.fullmatch, used))

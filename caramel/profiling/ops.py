@@ -28,14 +28,14 @@ from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_mach
 from caramel.core.variable_access import handle_of
 from caramel.native import malloc
 from caramel.native.check import check_labels
-from caramel.runtime.traces.op_times import factor_bytes, op_seconds, timing_table
+from caramel.runtime.traces.op_times import op_seconds, open_bytes, timing_table
 
 tf1 = tf.compat.v1
 
 Feed = Mapping[Any, Any] | Callable[[int], Mapping[Any, Any]]
 """Values by tensor or name; or a function from a step's number to them."""
 
-_VERSION = "5"  # of what is kept on disk
+_VERSION = "6"  # of what is kept on disk
 WARM_UP_STEPS = 2
 _ITERATORS = ("IteratorV2", "Iterator")
 
@@ -237,7 +237,7 @@ def _traced(
             stats = _run_step(session, job, step, is_traced)
             if is_traced:
                 traced.append(op_seconds(stats, job.context.op_graph))
-                sizes.append(factor_bytes(stats, job.context.op_graph) | job.fed_bytes(step))
+                sizes.append(open_bytes(stats, job.context.op_graph) | job.fed_bytes(step))
                 begin_s = time.perf_counter()
                 # Right behind each traced step, so that a slow moment does not hit one kind alone.
                 _run_step(session, job, step, False)

@@ -63,7 +63,7 @@ def test_cores_are_those_of_the_processor_that_computes(graph):
     assert observed_timing([accelerator], graph, DEVICES, cores=2).cores is None
 
 
-def test_the_largest_size_of_a_factor_counts():
+def test_the_largest_size_of_a_tensor_counts():
     with tf.Graph().as_default() as graph:
         x = tf.identity(tf.compat.v1.placeholder(tf.float32, [None, 2]), name="x")
         tf.matmul(x, tf.ones([2, 3]), name="product")

@@ -178,6 +178,19 @@ def test_times_of_a_real_network():
                 begin = time.perf_counter()
                 session.run(train, images())
                 seconds.append(time.perf_counter() - begin)
+            # What the graph does not know the size of, as it is when it is fetched.
+            known = context.op_graph
+            step = known.ancestors([context.job.train_op, context.job.loss.op])
+            tensors = [
+                f"{op.name}:{slot}"
+                for op in known
+                for slot, spec in enumerate(op.outputs)
+                if op.name in step and spec.bytes is None and spec.dtype != "resource"
+            ]
+            assert len(tensors) > 10
+            values = session.run(tensors, images())
+    sizes = {tensor: value.nbytes for tensor, value in zip(tensors, values, strict=True)}
+    assert timing.traced_bytes == sizes
     # Far apart, because the machine may be busy: that they are of the same order is all.
     assert 0.02 < sum(timing.seconds.values()) / min(seconds) < 20.0
 

@@ -16,7 +16,6 @@ from typing import Any
 from caramel.core.facts import TimingTable
 from caramel.core.graph import OpGraph, dtype_bytes, dtype_name
 from caramel.core.names import TensorRef
-from caramel.core.op_types import PRODUCTS
 from caramel.native import labels
 
 _NO_OPS = (labels.STREAM, "/memcpy")  # parts of names of pseudo-devices
@@ -56,26 +55,32 @@ def op_seconds(step_stats: Any, graph: OpGraph) -> dict[str, float]:
     return {op: seconds for op, seconds in found.items() if seconds > 0.0}
 
 
-def factor_bytes(step_stats: Any, graph: OpGraph) -> dict[str, int]:
-    """The sizes, in one step, of factors whose size the graph does not know.
+def open_bytes(step_stats: Any, graph: OpGraph) -> dict[str, int]:
+    """The bytes, in one step, of each tensor whose size the graph does not know, by its name.
+
+    Of what an op puts out several times, as in a loop, the largest counts. Tensors whose elements
+    have no fixed size (text) are left out, and those of ops that run inside of calls.
 
     Args:
         step_stats: the `StepStats` proto of a traced step.
         graph: the graph that ran.
     """
-    products = (op for op in graph if op.kind in PRODUCTS)
-    factors = {op.inputs[position] for op in products for position in PRODUCTS[op.kind]}
-    open_ops = {tensor.op for tensor in factors if graph.spec(tensor).bytes is None}
+    open_slots = {
+        op.name: slots
+        for op in graph
+        if (slots := [slot for slot, size in enumerate(op.output_bytes) if size is None])
+    }
     found: dict[str, int] = {}
     for device in step_stats.dev_stats:
         for stats in device.node_stats:
-            op = next((op for op in labels.names(stats) if op in open_ops), None)
-            for output in stats.output if op else ():
-                tensor, described = TensorRef(op or "", output.slot), output.tensor_description
-                if tensor in factors:
-                    elements = math.prod(dimension.size for dimension in described.shape.dim)
-                    element_bytes = dtype_bytes(dtype_name(described.dtype)) or 0
-                    found[str(tensor)] = elements * element_bytes
+            name = next((op for op in labels.names(stats) if op in graph), "")
+            for output in stats.output if name in open_slots else ():
+                described = output.tensor_description
+                element_bytes = dtype_bytes(dtype_name(described.dtype))
+                if element_bytes and output.slot in open_slots[name]:
+                    tensor = str(TensorRef(name, output.slot))
+                    size = element_bytes * math.prod(axis.size for axis in described.shape.dim)
+                    found[tensor] = max(size, found.get(tensor, 0))
     return found
 
 
@@ -109,7 +114,8 @@ def timing_table(
     Args:
         steps: times by op, for each traced step, at least one.
         untraced_s: whole times of steps that were not traced.
-        sizes: of factors, for each traced step; the largest count.
+        sizes: of tensors whose size the graph does not know, for each traced step; the largest
+            count.
     """
     seconds = _least(steps)
     total = sum(seconds.values())
