@@ -5,16 +5,23 @@ from __future__ import annotations
 import dataclasses
 import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import tensorflow as tf
+
+from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import ProfileError
 from caramel.core.facts import NetworkModel, TimingTable, TransferTimes
 from caramel.core.graph import OpGraph
 from caramel.core.names import is_added, pull_of, without_prefix, without_variant, worker_of
+from caramel.core.plan import Plan
 from caramel.core.planned_job import PlannedJob
+from caramel.core.profile import Profile
 from caramel.core.timeline import Span, Timeline
+from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.models.facts import KnownStep
 from caramel.planning.ordering.transfer_spans import TransferSpan, transfer_times_s
 from caramel.runtime.traces.op_times import op_seconds, open_bytes, timing_table
 from caramel.runtime.traces.step_timeline import timeline_of
@@ -32,6 +39,8 @@ def observed_timing(
     graph: OpGraph,
     devices: Sequence[str],
     cores: int | None = None,
+    *,
+    is_spread: bool = False,
 ) -> TimingTable:
     """The least time of every op over all steps and workers.
 
@@ -40,8 +49,10 @@ def observed_timing(
         graph: the single-device graph.
         devices: of the replicas.
         cores: how many each worker's processor has, if that is known.
+        is_spread: whether they are those over which one replica is spread, each of which computes
+            some of the ops.
     """
-    workers = range(len(devices))
+    workers = range(1 if is_spread else len(devices))
     own = [_of_worker(calls, worker) for calls in steps for worker in workers]
     # The ops were timed while gradients were on their way. The least time of an op is one in which
     # the processor had little else to do, so what transfers cost comes on top.
@@ -54,6 +65,8 @@ def observed_timing(
     table = dataclasses.replace(
         table, on_processor=on_processor, cores=cores if on_processor else None
     )
+    if is_spread:  # no device takes for a step what the ops take together
+        return table
     timelines = [timeline_of(calls, devices) for calls in steps]
     busy_s = statistics.median(each.computation_s for each in timelines)
     # Where a device runs several ops at a time, a step computes for less time than its ops
@@ -64,7 +77,11 @@ def observed_timing(
 
 
 def observed_network(
-    steps: Sequence[Sequence[Any]], devices: Sequence[str], clock_offsets_s: Sequence[float]
+    steps: Sequence[Sequence[Any]],
+    devices: Sequence[str],
+    clock_offsets_s: Sequence[float],
+    *,
+    is_spread: bool = False,
 ) -> NetworkModel:
     """A model of the network from what was sent in traced steps.
 
@@ -75,11 +92,14 @@ def observed_network(
         steps: for each step the `StepStats` protos of its calls.
         devices: of the replicas.
         clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+        is_spread: whether they are those over which one replica is spread.
 
     Raises:
         ProfileError: no transfer was seen.
     """
-    timelines = [timeline_of(calls, devices, clock_offsets_s) for calls in steps]
+    timelines = [
+        timeline_of(calls, devices, clock_offsets_s, is_spread=is_spread) for calls in steps
+    ]
     best: dict[int, float] = {}
     for timeline in timelines:
         for worker, rate in _rates(timeline, len(devices)):
@@ -97,6 +117,48 @@ def observed_network(
     # one has less than half of its rate, something on its way is slow, and all wait for that.
     rate = slowest if slowest * _MUCH_FASTER < fastest else fastest
     return assumed_network(len(devices), rate, min(small, default=_USUAL_LATENCY_S))
+
+
+def observed_profile(
+    steps: Sequence[Sequence[Any]],
+    clock_offsets_s: Sequence[float],
+    plan: Plan,
+    known: KnownStep,
+    *,
+    cores: int | None,
+    fed_bytes: Mapping[str, int],
+) -> Profile:
+    """The profile of a job that runs; see `caramel.runtime.session.Session.profile`.
+
+    Args:
+        steps: for each step the `StepStats` protos of its calls.
+        clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+        plan: that did them.
+        known: what they are steps of.
+        cores: how many each worker's processor has, if that is known.
+        fed_bytes: sizes of what was fed, which no trace tells, by name.
+
+    Raises:
+        ProfileError: gradients travel, but no transfer was seen.
+    """
+    devices, is_spread = plan.hosts, plan.placement is not None
+    timing = observed_timing(steps, known.graph, devices, cores, is_spread=is_spread)
+    timing = dataclasses.replace(timing, traced_bytes={**timing.traced_bytes, **fed_bytes})
+    networks: tuple[NetworkModel, ...] = ()
+    try:
+        networks = (observed_network(steps, devices, clock_offsets_s, is_spread=is_spread),)
+    except ProfileError:
+        if plan.is_distributed:
+            raise
+    calibration = next((fact for fact in known.measured if isinstance(fact, Calibration)), DEFAULT)
+    return Profile(
+        tensorflow=tf.__version__,
+        machine=this_machine("CPU" if timing.on_processor else "accelerator"),
+        graph=graph_hash(known.context.captured.graph_def),
+        timing=timing,
+        networks=networks,
+        calibration=calibration,
+    )
 
 
 def observed_transfers(steps: Sequence[Sequence[Any]], job: PlannedJob) -> TransferTimes:

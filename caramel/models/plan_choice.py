@@ -15,11 +15,13 @@ from caramel.core.facts import LossScale
 from caramel.core.names import TensorRef
 from caramel.core.orders import Orders
 from caramel.core.plan import Plan
+from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.disk_cache import drop_plan, keep_plan
 from caramel.models.facts_from_traces import (
     observed_network,
+    observed_profile,
     observed_timing,
     observed_transfers,
 )
@@ -176,6 +178,23 @@ class PlanChoice(PlanSource):
             return observed_orders(self.plan(timelines[0].plan), timelines)
         except ProfileError:
             return None
+
+    def profile(
+        self,
+        running: str,
+        traces: Sequence[Sequence[Any]],
+        clock_offsets_s: Sequence[float],
+        fed_bytes: Mapping[str, int],
+    ) -> Profile:
+        """What traced steps tell, for planning again."""
+        return observed_profile(
+            traces,
+            clock_offsets_s,
+            self.plan(running),
+            self._step.known,
+            cores=self._cores,
+            fed_bytes=fed_bytes,
+        )
 
     def undeferred(self, *, factored: bool = True) -> str:
         """A plan that defers nothing; it is added if there is none."""

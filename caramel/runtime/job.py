@@ -6,7 +6,7 @@ made, it asks for there; nothing else that it is given calls back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,7 @@ from caramel.core.facts import InputPipelines, LoopFrames, LossScale, ReplicaSta
 from caramel.core.names import TensorRef
 from caramel.core.orders import Orders
 from caramel.core.plan import Plan
+from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.modifiers.traffic_audit import Traffic
 from caramel.runtime.execution.distributed_graph import DistributedGraph
@@ -104,6 +105,25 @@ class PlanSource(Protocol):
 
         Returns:
             None without parameter servers, or if none was seen on its way.
+        """
+
+    def profile(
+        self,
+        running: str,
+        traces: Sequence[Sequence[Any]],
+        clock_offsets_s: Sequence[float],
+        fed_bytes: Mapping[str, int],
+    ) -> Profile:
+        """What traced steps tell of ops and of the network, for another model of the job.
+
+        Args:
+            running: the plan that did them.
+            traces: for each step the `StepStats` protos of its calls.
+            clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+            fed_bytes: sizes of what a worker was fed, by name.
+
+        Raises:
+            ProfileError: gradients travel, but no transfer was seen.
         """
 
     def joint(self, fetched: Sequence[str]) -> Job | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import FeedError, PlanError, SessionError
+from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.stopwatch import Stopwatch
@@ -25,7 +26,7 @@ from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.running_job import RunningJob, start_job
 from caramel.runtime.saving import assign_variables, restore_variables, save_variables
-from caramel.runtime.training import traced_steps, training_step
+from caramel.runtime.training import profiled_steps, traced_steps, training_step
 from caramel.runtime.turns import Turns, in_turn, last_turn
 
 
@@ -173,13 +174,42 @@ class Session:
             WorkerLostError, tf.errors.OpError: as `step`.
         """
         running = self._open()
-        if not isinstance(steps, Integral) or steps < 1:
-            given = steps if isinstance(steps, Real) else f"a {type(steps).__name__}"
-            raise FeedError(
-                f"session.trace takes a number of steps, at least 1, not {given}; what is fed goes "
-                "into feed_dict"
-            )
+        _check_number("trace", steps)
         return traced_steps(running, int(steps), feed_dict, step)
+
+    @in_turn
+    def profile(
+        self,
+        steps: int = 5,
+        feed_dict: Mapping[Any, Any] | None = None,
+        *,
+        step: StepName | None = None,
+    ) -> Profile:
+        """What the job tells of itself while it trains, for a new plan.
+
+        It is for jobs that `caramel profile` cannot measure, as no worker can run them alone. A new
+        model plans from it (`PlacedModel(context, workers, profile=session.profile(...))`), and
+        takes over the variables by `save` and `restore`.
+
+        It has the least time of each op on the device that computes it now. Where devices differ,
+        that is not its time on another one: `speeds` of a new model make all ops of a device faster
+        or slower alike. Sizes of tensors are those of one worker's examples. The rate of the
+        network is that of tensors of more than 64 KiB; where only smaller ones cross between the
+        devices of a replica, the profile has no network. Steps are traced as by `trace`.
+
+        Args:
+            steps: how many, at least 1.
+            feed_dict: as for `step`, for each of them.
+            step: which of the job's steps, where it has several.
+
+        Raises:
+            FeedError: as `step`, or `steps` is no such number.
+            ProfileError: gradients travel between workers, but no transfer was seen.
+            InstallationError, WorkerLostError, tf.errors.OpError: as `trace`.
+        """
+        running = self._open()
+        _check_number("profile", steps)
+        return profiled_steps(running, int(steps), feed_dict, step)
 
     # Plans
 
@@ -388,6 +418,16 @@ class Session:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _check_number(method: str, steps: Any) -> None:
+    """Raise unless a number of steps is given."""
+    if not isinstance(steps, Integral) or steps < 1:
+        given = steps if isinstance(steps, Real) else f"a {type(steps).__name__}"
+        raise FeedError(
+            f"session.{method} takes a number of steps, at least 1, not {given}; what is fed goes "
+            "into feed_dict"
+        )
 
 
 def _end(turns: Turns, parts: ExitStack) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from caramel.core.errors import FeedError
 from caramel.core.facts import MEAN
 from caramel.core.names import TensorRef
+from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.runtime.control.controller import Controller
@@ -104,27 +106,58 @@ def traced_steps(
         step: its name, where the job has several.
     """
     clock_offsets_s = running.runner.clock_offsets_s()
-    found = tuple(_traced(running, feed_dict, step, clock_offsets_s) for _ in range(steps))
+    plan = running.job.plan
+    traced = [_traced(running, feed_dict, step) for _ in range(steps)]
+    found = tuple(
+        dataclasses.replace(traced_timeline(plan, each.stats, clock_offsets_s), plan=each.plan)
+        for each in traced
+    )
     running.controllers.own(step).tell_traced(found)
     return found
 
 
+def profiled_steps(
+    running: RunningJob, steps: int, feed_dict: Mapping[Any, Any] | None, step: StepName | None
+) -> Profile:
+    """What some training steps tell; see `caramel.runtime.session.Session.profile`.
+
+    Args:
+        steps: how many.
+        feed_dict: as for `training_step`, for each of them.
+        step: its name, where the job has several.
+    """
+    clock_offsets_s = running.runner.clock_offsets_s()
+    traced = [_traced(running, feed_dict, step) for _ in range(steps)]
+    sizes = {
+        str(tensor): value.nbytes
+        for tensor, value in traced[-1].feeds.values[0].items()
+        if not value.dtype.hasobject
+    }
+    traces = [each.stats for each in traced]
+    plans = running.controllers.own(step).job.plans
+    return plans.profile(traced[-1].plan, traces, clock_offsets_s, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """The plan that did a step, the `StepStats` protos of its calls, and what it was fed."""
+
+    plan: str
+    stats: list[Any]
+    feeds: SplitFeeds
+
+
 def _traced(
-    running: RunningJob,
-    feed_dict: Mapping[Any, Any] | None,
-    step: StepName | None,
-    clock_offsets_s: Sequence[float],
-) -> Timeline:
-    traces: list[Any] = []
-    plan = ""
+    running: RunningJob, feed_dict: Mapping[Any, Any] | None, step: StepName | None
+) -> _Traced:
+    found: list[_Traced] = []
 
     def run(controller: Controller, fetches: Sequence[Fetch], feeds: SplitFeeds) -> StepResult:
-        nonlocal plan
+        traces: list[Any] = []
         result = controller.step_as_before(fetches, feeds, traces)
-        plan = controller.executor.name
+        stats = [metadata.step_stats for metadata in traces]
+        found.append(_Traced(controller.executor.name, stats, feeds))
         return result
 
     training_step(running, feed_dict, step=step, run=run)
-    stats = [metadata.step_stats for metadata in traces]
-    timeline = traced_timeline(running.job.plan, stats, clock_offsets_s)
-    return dataclasses.replace(timeline, plan=plan)
+    return found[0]
