@@ -166,7 +166,7 @@ def _orders(cell: Cell, settings: Settings) -> Iterator[Row]:
     why = None if share >= 1 else "fewer bytes crossed the wire than the steps need"
     for name, found in told["plans"].items():
         facts = {
-            **{key: found[key] for key in ("same_as", "gates", "ahead", "predicted")},
+            **{key: found[key] for key in ("same_as", "gates", "push_gates", "ahead", "predicted")},
             **traced_facts(found["traces"], found["order"], told["servers"]),
             **common,
         }

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from caramel.models.parameter_server import Mode
 from caramel.planning.serving.planner import Ordering
 
-Part = Literal["orderings", "efficiency", "real", "systems"]
+Part = Literal["orderings", "training", "efficiency", "real", "systems"]
 
 UNORDERED = "unordered"
 WARM_UP = 2  # steps of each plan; the first prepares it
@@ -25,6 +25,7 @@ class Order:
         ahead: whether variables may be sent for the next step as soon as they are updated.
         shuffled: the share of the transfers that then change their places at random.
         seed: of what is random.
+        gradients: whether gradients may be ordered, too, where that is predicted to gain enough.
     """
 
     ordering: Ordering | None
@@ -32,6 +33,7 @@ class Order:
     ahead: bool = False
     shuffled: float = 0.0
     seed: int = 0
+    gradients: bool = False
 
     @property
     def name(self) -> str:
@@ -41,6 +43,8 @@ class Order:
         words = [self.ordering.replace("_", " ")]
         if self.ahead:
             words.append("ahead")
+        if self.gradients:
+            words.append("gradients")
         if self.shuffled:
             words.append(f"shuffled {self.shuffled:g}")
         if self.seed:
@@ -120,7 +124,8 @@ ONE_AT_A_TIME = Order("search", 0)  # has one order
 ALL = (NONE, SEARCH, TAC, TIC, EXECUTION, RANDOM, ONE_AT_A_TIME)
 FEW = (NONE, SEARCH, RANDOM)
 AHEAD = Order("search", ahead=True)
-TRAINED = (NONE, SEARCH, AHEAD, RANDOM)
+GRADIENTS, BOTH = Order("search", gradients=True), Order("search", ahead=True, gradients=True)
+TRAINED = (NONE, SEARCH, GRADIENTS, AHEAD, BOTH, RANDOM)
 
 IN_FLIGHT = tuple(Order("search", size) for size in (500_000, 10**6, 2_500_000, 5 * 10**6, 10**7))
 
@@ -128,7 +133,7 @@ IN_FLIGHT = tuple(Order("search", size) for size in (500_000, 10**6, 2_500_000, 
 def mixed(count: int) -> tuple[Order, ...]:
     """Orders from TAC's to random ones, and none."""
     shares = (0.1, 0.2, 0.4, 1.0)
-    drawn = (Order("tac", None, False, shares[n % len(shares)], 1 + n) for n in range(count))
+    drawn = (Order("tac", shuffled=shares[n % len(shares)], seed=1 + n) for n in range(count))
     return (NONE, TAC, SEARCH, TIC, *drawn)
 
 
@@ -141,13 +146,13 @@ def by_hosts(
 
 def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = TRAINED) -> Cell:
     """Training with one server."""
-    return Cell("orderings", network, orders, rounds, 2, mode="training", workers=workers)
+    return Cell("training", network, orders, rounds, 2, mode="training", workers=workers)
 
 
 def beside(network: str, servers: int, rounds: int = 4) -> Cell:
     """Two workers that train beside Caramel's all-reduce."""
     return Cell(
-        *("systems", network, (NONE, SEARCH, AHEAD), rounds, 0, 0, "training", 2, servers),
+        *("systems", network, (NONE, SEARCH, BOTH), rounds, 0, 0, "training", 2, servers),
         systems=(ALL_REDUCE,) if servers == 2 else (),
     )
 
@@ -188,7 +193,7 @@ FULL = Settings(
 QUICK = Settings(
     cells=(
         Cell("orderings", "seq_32", ALL, 3, 2, counted=5),
-        training("seq_32", 2, 2, (NONE, SEARCH, AHEAD)),
+        training("seq_32", 2, 2, (NONE, SEARCH, BOTH)),
         Cell("efficiency", "seq_32", mixed(4), 2, 2),
     ),
 )

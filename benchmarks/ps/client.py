@@ -125,6 +125,7 @@ class Job:
             seed=order.seed,
             trains=self.case["mode"] == "training",
             overlap=order.ahead,
+            order_gradients=order.gradients,
         )
         plan = own.choose(self.plain, self.analysis).plan
         if not order.shuffled:
@@ -324,6 +325,7 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
             "traces": traces[name],
             "same_as": None if name == order.name else name,
             "gates": sum(len(pull.after) for pull in pulls),
+            "push_gates": len(plans[name].decision.gates),
             "ahead": sum(pull.ahead for pull in pulls),
             "order": [job.variables.index(variable) for variable in planned],
             "predicted": job.predicted(planned) if planned else None,

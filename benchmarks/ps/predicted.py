@@ -52,7 +52,7 @@ def measured_steps_s() -> dict[tuple[str, int, int], dict[str, float]]:
     found: dict[tuple[str, int, int], dict[str, float]] = {}
     for row in json.loads(RESULTS.read_text())["rows"]:
         what: dict[str, Any] = row["what"]
-        if what["part"] == "orderings" and what["mode"] == "training" and not row["invalid"]:
+        if what["part"] == "training" and not row["invalid"]:
             key = what["network"], what["workers"], what["servers"]
             found.setdefault(key, {})[what["ordering"]] = median(row["samples_s"])
     return found

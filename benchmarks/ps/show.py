@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.ps.cells import IN_FLIGHT, UNORDERED
+from benchmarks.ps.cells import IN_FLIGHT, UNORDERED, Part
 from benchmarks.results import Row, ratio_of_medians
 
 Cells = dict[tuple[Any, ...], list[Row]]
+_ORDERS: tuple[Part, ...] = ("orderings", "training")
 _KEYS = ("network", "mode", "workers", "servers", "computation")
 
 
@@ -23,7 +24,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
         ("How many times faster steps are than without an order", _speedups(rows)),
         ("Steps without an order and with one", _consistency(rows)),
         ("Does the efficiency E of an order tell how long steps take?", _regressions(rows)),
-        ("Real computation", _speedups(rows, "real")),
+        ("Real computation", _speedups(rows, ["real"])),
         ("Beside other systems: step, s", _systems(rows)),
     )
     lines: list[str] = []
@@ -37,11 +38,11 @@ def tables(rows: Sequence[Row]) -> list[str]:
     return lines[:-1]
 
 
-def _cells(rows: Iterable[Row], part: str) -> Cells:
-    """The valid rows of a part, by cell."""
+def _cells(rows: Iterable[Row], *parts: Part) -> Cells:
+    """The valid rows of some parts, by cell."""
     found: Cells = {}
     for row in rows:
-        if row.what["part"] == part and not row.invalid:
+        if row.what["part"] in parts and not row.invalid:
             found.setdefault(tuple(row.what[key] for key in _KEYS), []).append(row)
     return found
 
@@ -68,7 +69,7 @@ _HEADS = ("network", "mode", "workers + servers")
 
 def _orders(rows: Sequence[Row]) -> Iterator[str]:
     lines = []
-    for key, own in _cells(rows, "orderings").items():
+    for key, own in _cells(rows, *_ORDERS).items():
         for row in (each for each in own if "orders" in each.facts):
             facts, late = row.facts, row.facts["out_of_place"]
             count = f"{facts['unique_orders']:,} / {facts['traced_steps'] * row.what['workers']:,}"
@@ -89,7 +90,7 @@ def speedup(row: Row, base: Row) -> str:
 
 def _flow(rows: Sequence[Row]) -> Iterator[str]:
     lines = []
-    for key, own in _cells(rows, "orderings").items():
+    for key, own in _cells(rows, *_ORDERS).items():
         base = _baseline(own)
         limited = [row for row in own if row.what["ordering"].endswith(" MB")]
         if base is None or len(limited) < 2:
@@ -102,8 +103,8 @@ def _flow(rows: Sequence[Row]) -> Iterator[str]:
     return _table((*_HEADS, "order, in flight", "parameters, MB", "median, s", "faster"), lines)
 
 
-def _speedups(rows: Sequence[Row], part: str = "orderings") -> Iterator[str]:
-    cells = _cells(rows, part)
+def _speedups(rows: Sequence[Row], parts: Sequence[Part] = _ORDERS) -> Iterator[str]:
+    cells = _cells(rows, *parts)
     names = list(dict.fromkeys(row.what["ordering"] for own in cells.values() for row in own))
     names = [name for name in names if name != UNORDERED and name not in _LIMITED]
     lines = []
@@ -120,7 +121,7 @@ def _speedups(rows: Sequence[Row], part: str = "orderings") -> Iterator[str]:
 def _consistency(rows: Sequence[Row]) -> Iterator[str]:
     """How much steps vary, and how long workers wait for the slowest one."""
     lines = []
-    for key, own in _cells(rows, "orderings").items():
+    for key, own in _cells(rows, *_ORDERS).items():
         by_name = {row.what["ordering"]: row for row in own}
         pair = [by_name.get(UNORDERED), by_name.get("search")]
         if None in pair:
@@ -229,7 +230,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def _gains(rows: Sequence[Row]) -> Iterator[tuple[tuple[Any, ...], dict[str, float]]]:
-    for key, own in _cells(rows, "orderings").items():
+    for key, own in _cells(rows, *_ORDERS).items():
         base = _baseline(own)
         if base is not None:
             yield (
@@ -272,7 +273,7 @@ def _draw_hosts(axes: Any, rows: Sequence[Row]) -> None:
 
 def _draw_steps(axes: Any, rows: Sequence[Row]) -> None:
     """As TicTac 2018, figure 12 (b)."""
-    for key, own in _cells(rows, "orderings").items():
+    for key, own in _cells(rows, *_ORDERS).items():
         base = _baseline(own)
         if base is None or key[1:4] != ("inference", 1, 1):
             continue
