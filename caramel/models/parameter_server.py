@@ -52,7 +52,7 @@ class PSModel(Model):
             step, while other gradients are still on their way; as many as are predicted to make
             steps the shortest.
         order_gradients: whether workers may also send gradients in a planned order, where that is
-            predicted to make steps shorter by more than 1 %. It needs times, as the search does.
+            predicted to make steps shorter by more than 5 %. It needs times, as the search does.
         mode: "training", or "inference" for agents that receive the parameters and compute the
             loss, and what else is fetched, and update nothing.
         profile: measured facts, a `Profile` or the path of one that ``caramel profile`` wrote. If

@@ -147,7 +147,7 @@ class ServingPlanner:
                 others[IN_ORDER], plan = plan, arranged(plain, ahead=ahead.variables)
             if self.order_gradients:
                 better, found = order_pushes(begins, may, limit)
-                if found.decision.gates and AS_GOOD * better.step_s < ahead.step_s:
+                if found.decision.gates and MUCH_BETTER * better.step_s < ahead.step_s:
                     ahead, gated = better, found
                     others[AS_READY], plan = plan, arranged(gated, ahead=ahead.variables)
             source += _more(order, ahead, gated)
@@ -222,6 +222,15 @@ def _searched(graph: TransferGraph, oracle: TimeOracle) -> tuple[Sequence[str], 
 
 AS_GOOD = 1.01
 """What is simpler is taken if its step is predicted to be at most so many times as long."""
+
+
+MUCH_BETTER = 1.05
+"""Gradients are ordered only if a step without that is predicted to be so many times as long.
+
+What tells a worker that a gradient has arrived comes behind the parameters that go the same way,
+which predictions do not know. With ResNet-50, two workers and one server, steps were predicted 2 %
+shorter and took 6 % longer; with Inception v3 on a busy machine 13 %.
+"""
 
 
 def usual_in_flight_bytes(analysis: Analysis) -> int:
