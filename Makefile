@@ -1,6 +1,7 @@
 # make train   trains a network on real data, on several workers of this machine
 # make train-ps         trains it with parameter servers
 # make train-keras      trains a Keras model
+# make train-placed     trains a network that needs more memory than a worker has
 # make test    runs all tests of the library
 # make test-fast        those of them that need no TensorFlow, in about a minute
 # make test-benchmarks  the tests of the benchmarks
@@ -11,7 +12,7 @@
 # make bench-horovod   builds Horovod with Gloo and MPI (minutes; needs g++ and cmake) into
 #                      .venv-horovod, unless it is there
 #
-# Each of the first eight makes the virtual environment .venv and installs everything into it, if
+# Each of the first nine makes the virtual environment .venv and installs everything into it, if
 # that is not done yet.
 
 PYTHON ?= python3
@@ -25,7 +26,8 @@ PYTEST := $(VENV)/bin/python -m pytest -n 3 --dist worksteal
 # In this mode editors and type checkers find the package, too.
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: train train-ps train-keras test test-fast test-benchmarks lint docs bench-torch bench-horovod
+.PHONY: train train-ps train-keras train-placed test test-fast test-benchmarks lint docs \
+	bench-torch bench-horovod
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
@@ -38,6 +40,10 @@ train-ps: $(READY)
 train-keras: $(READY)
 	@echo "Training a Keras model on $(WORKERS) worker processes of this machine:"
 	@$(VENV)/bin/python examples/train_keras.py --workers $(WORKERS)
+
+train-placed: $(READY)
+	@echo "Spreading a network over $(WORKERS) worker processes of this machine:"
+	@$(VENV)/bin/python examples/train_placed.py --workers $(WORKERS)
 
 # With oneDNN, TensorFlow looks through all its kernels for every graph, a quarter of the time of a
 # small test. Float64, in which most tests compute, has no kernels of oneDNN; only tests whose results

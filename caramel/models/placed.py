@@ -60,6 +60,8 @@ class PlacedModel(Model):
             modifier that did it.
 
     Attributes:
+        memory_bytes: what each device is predicted to hold at most in a step, variables and
+            tensors; nothing where the plan was given.
         steps, plan, windows, variants, traffic: see `ARModel`.
 
     Raises:
@@ -117,6 +119,8 @@ class PlacedModel(Model):
             check=check,
         )
         super().__init__(context, cluster, options)
+        layout = planner.kept.layout
+        self.memory_bytes = () if layout is None else layout.placed.peaks
 
 
 def _check_word(what: str, given: object, known: Iterable[str]) -> None:

@@ -37,6 +37,7 @@ _BEHIND = (0.0, 0.5, 1.0)  # how many times the seconds that follow a vertex cou
 _AGAIN = 6  # how often HEFT is run again
 _FEW = 512  # placements that are all tried
 _KEPT = 6  # placements that are made better one by one
+_NEARLY = 1e-9  # by which sums of the same seconds may differ
 _FASTEST = 3  # devices that a group may be moved to besides those of its neighbours
 
 
@@ -315,4 +316,4 @@ class _Search:
 
     def _is_over(self, candidate: _Candidate) -> bool:
         """Whether there is no budget left, or nothing better than a candidate."""
-        return self._left <= 0 or candidate.key <= (0.0, self._least_s)
+        return self._left <= 0 or candidate.key <= (0.0, self._least_s * (1 + _NEARLY))
