@@ -92,7 +92,8 @@ class Job:
             TransferTimes({name: LATENCY_S + size / rate for name, size in sizes.items()}),
             assumed_network(workers, self.case["bytes_per_s"], LATENCY_S),
         )
-        return ordered_analysis(self.context.op_graph, self.context.job, facts, ANALYZERS)
+        job = self.model.context  # in which parameters may be in parts
+        return ordered_analysis(job.op_graph, job.job, facts, ANALYZERS)
 
     @cached_property
     def graph(self) -> TransferGraph:
