@@ -11,9 +11,12 @@ question. `analysis` runs what is needed, in the order of their annotations.
 `branches`      in which branches of v1 conditionals is each op?
 `deferral`      what moves into the next step when the aggregation of some gradients does?
 `dependence`    what do values that differ between workers reach?
+`examples/`     how does each tensor go with the examples of a batch? Rules for each kind of op, in
+                one place for each sort
 `factors`       from which smaller tensors can a gradient be computed again?
 `frames`        in which v1 loop frame is each op?
 `fusions`       which ops may TensorFlow compute as one?
+`gradients/`    where are the raw gradients: the tensors that are aggregated between the workers?
 `inputs`        which ops put out values that differ between workers by themselves?
 `loss`          how does what a worker computes count in the loss, and in the gradients, of the
                 whole batch?
@@ -28,6 +31,7 @@ question. `analysis` runs what is needed, in the order of their annotations.
                 do so?
 `rows`          which parameters may be split by rows, because their updates are elementwise?
 `seed_states`   which variables are seeds of stateless random ops?
+`sendings`      what does a step send between the devices over which its replica is spread?
 `serving`       with parameter servers: what of a step is done once, where, and what does each
                 worker do?
 `state_order`   in which order does a step read and write its variables where its edges leave that
@@ -39,9 +43,6 @@ question. `analysis` runs what is needed, in the order of their annotations.
                 paper, 3.3.1
 `workload`      what does a worker compute in a step, piece by piece, and what does each piece wait
                 for?
-`examples/`     how does each tensor go with the examples of a batch? Rules for each kind of op, in
-                one place for each sort
-`gradients/`    where are the raw gradients: the tensors that are aggregated between the workers?
 =============== ====================================================================================
 """
 

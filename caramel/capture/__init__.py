@@ -12,6 +12,7 @@ job captured by name and frozen. Analyzers take it from there.
 `grouped_convolutions` makes depthwise convolutions of those that have a group for each channel
 `initial_values`       what do the initial values of variables need: feeds, and other variables
                        before them?
+`open_sizes`           how large would tensors be if a batch had so many examples?
 `rows`                 sparse and ragged values as the tensors they consist of: taken apart by rows,
                        and put together
 `structures`           what users feed and fetch, as `tf.compat.v1.Session.run` takes it: structures

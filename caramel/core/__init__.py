@@ -25,6 +25,7 @@ made. Nothing here computes a plan or runs anything.
                   TicTac's figures
 `patterns`        aggregation patterns as data: who sends which chunk to whom, and who adds what in
                   which order
+`placement`       where the ops of one replica are, if it is spread over several devices
 `plan`            the plan: everything that will happen in the distributed job, as pure data
 `planned_job`     what a plan is for: a training step, its raw gradients, and the workers that do it
 `profile`         a profile: measured facts in a file, so that planning needs to run nothing
@@ -32,10 +33,10 @@ made. Nothing here computes a plan or runs anything.
 `timeline`        a timeline: what each worker did when, as a simulator predicts it or a trace shows
                   it
 `train_steps`     the training steps that a user gives for one job: one, or several by name
+`util/`           small helpers that know nothing of training jobs (`disk_cache` knows what it
+                  keeps)
 `variable_access` which variables does each op read and write?
 `version`         the versions of this package, and of the TensorFlow that it is made for
 `workload`        what a step of a job computes and aggregates, as far as its time depends on it
-`util/`           small helpers that know nothing of training jobs (`disk_cache` knows what it
-                  keeps)
 ================= ==================================================================================
 """

@@ -18,6 +18,7 @@ kind takes other options and reuses them.
                     the other
 `options`           what the user of a model has chosen, but for the job and its workers
 `parameter_server`  the front for users: a model whose variables live on parameter servers
+`placed`            the front for users: a model that is spread over several devices
 `plan_choice`       the fourth stage: which plans do sessions try, and which one proved the fastest?
 `planned`           the second stage: the plan of one step, and what of other plans can be carried
                     out

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, get_args
 
 from caramel.analyzers.analysis import Analyzer
 from caramel.capture.context import Context
+from caramel.capture.open_sizes import sizes_with
 from caramel.cluster.cluster import Cluster
 from caramel.core.devices import replica_devices
 from caramel.core.errors import PlanError
@@ -46,6 +47,8 @@ class PlacedModel(Model):
         speeds: how fast each device is, next to the others or to where the profile was measured.
         constraints: devices on which ops may be, by regular expressions of their whole names: one
             name or a list of them, as `Cluster.devices` has them, or numbers of devices.
+        batch_size: how many examples a step is taken to have where the graph takes any number and
+            there is no profile: so many bytes its tensors are counted to have.
         order: whether ops of a device are executed in the planned order: "schedule", "none", or
             "auto" for both in turns, until the faster one is known.
         profile: measured facts, a `Profile` or the path of one. Without one an op is taken to cost
@@ -81,6 +84,7 @@ class PlacedModel(Model):
         scheduler: str = "pct",
         speeds: Sequence[float] | None = None,
         constraints: Mapping[str, str | int | Sequence[str | int]] | None = None,
+        batch_size: int = 32,
         order: Order = "auto",
         profile: GivenProfile | Mapping[StepName, GivenProfile] | None = None,
         plan: Plan | Mapping[StepName, Plan] | None = None,
@@ -95,7 +99,10 @@ class PlacedModel(Model):
         _check_word("partitioner", partitioner, (SEARCH, *PARTITIONERS))
         _check_word("scheduler", scheduler, SCHEDULERS)
         _check_word("order", order, get_args(Order))
+        if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
+            raise PlanError(f"batch_size must be a whole number, at least 1, not {batch_size!r}")
         is_job = isinstance(context, Context)  # else `Model` says so
+        needs_sizes = is_job and profile is None and plan is None
         planner = PlacementPlanner(
             devices,
             _memory_of(devices, memory),
@@ -107,6 +114,7 @@ class PlacedModel(Model):
             seed,
             together=_colocated(context.graph_def) if is_job else (),
             targets=_targets(context) if is_job else (),
+            sizes=sizes_with(context, int(batch_size)) if needs_sizes else {},
             kept=Kept(_given(plan)),
         )
         options = ModelOptions(

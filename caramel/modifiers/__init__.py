@@ -4,6 +4,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `pipeline` is the list of modifiers, in their order.
 
 ================= ==================================================================================
+`aggregation/`    the aggregation of raw gradients between the workers, by ordinary ops
 `await_inputs`    holds updates back until every worker has read its inputs
 `batch_weights`   says how much each worker's part of a batch counts
 `carry_over`      keeps tensors of one step for the next one, in variables of their worker
@@ -19,8 +20,10 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `invariants`      the invariants of a distributed graph, in one place
 `other_variables` reads what variables are in another session of the same job
 `pipeline`        carries out a plan: an explicit list of modifiers and the loop that runs them
+`place`           lets what crosses between the devices of one replica pass an op on each side
 `progress_marks`  leaves marks by which the client can tell how far a running step has come
 `replicate`       puts one copy of the user's graph on every worker
+`serving/`        parameter servers: what workers and servers send to each other
 `shard`           gives each worker its own shard of every input pipeline of the step
 `share_state`     makes the graph of another plan for a job ready to stand beside the first one, on
                   the same state
@@ -31,7 +34,5 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `variable_copies` copies of variables, which are taken before a step that may be given up, and put
                   back after it
 `variable_ops`    ops beside the training step that read, broadcast, merge and restore variables
-`serving/`        parameter servers: what workers and servers send to each other
-`aggregation/`    the aggregation of raw gradients between the workers, by ordinary ops
 ================= ==================================================================================
 """

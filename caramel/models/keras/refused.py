@@ -55,10 +55,11 @@ def check(model: Any) -> None:
 def tell_uncompiled(model: Any) -> None:
     """Warn if the user asked for XLA, which compiles nothing in the workers.
 
-    Keras keeps "auto" as what it makes of that, so that `True` shows only where it makes no `True`
-    of "auto" itself: on machines without accelerators.
+    Keras keeps "auto" as what it makes of that: `False` on machines without accelerators, so that
+    `True` can be told from it there only.
     """
-    if model.jit_compile and not model._resolve_auto_jit_compile():
+    kinds = {device.device_type for device in tf.config.list_physical_devices()}
+    if model.jit_compile and kinds <= {"CPU"}:
         _log.warning("jit_compile=True: XLA compiles nothing in the workers' steps")
 
 

@@ -12,12 +12,15 @@ here works on plain graphs and numbers.
 `from_graph`      the problem of a training step, from its graph
 `lists`           one vertex after the other gets the device on which it ends first
 `memory`          how much memory does each device need at most, and does it have it? Equation 2
+`order`           the control edges by which devices execute ops in the planned order
 `partitioners/`   from a problem to the device of each vertex: one file for each way. Section 3
 `place`           places a problem so that it fits: a partitioner, a scheduler, the memory
+`planner`         who plans steps of one replica that is spread over several devices
 `problem`         vertices, tensors, devices, and what must be together. Section 2
 `ranks`           how long are the paths through each vertex? Equations 5 and 6
 `schedulers`      which of the executable vertices is next? Section 4
 `search`          the placement whose step is predicted to be the shortest
 `simulate`        when is what executed? A simulation of events. Section 5
+`whole_graph`     the device of every op of a graph, also of those that no step runs
 ================= ==================================================================================
 """

@@ -85,6 +85,7 @@ class PlacementPlanner:
         order: whether ops of a device are executed in the planned order.
         seed: of random choices.
         together: names of ops that must be on one device, in sets.
+        sizes: bytes of tensors whose size the graph does not know, by name, where none were traced.
         targets: the ops that all steps of the job run.
         kept: what has been decided.
     """
@@ -99,6 +100,7 @@ class PlacementPlanner:
     seed: int = 0
     together: tuple[tuple[str, ...], ...] = field(default=(), repr=False)
     targets: tuple[str, ...] = field(default=(), repr=False)
+    sizes: Mapping[str, int] = field(default_factory=dict, repr=False)
     kept: Kept = field(default_factory=Kept, compare=False, repr=False)
 
     @property
@@ -204,7 +206,7 @@ class PlacementPlanner:
             equal_rates(len(devices), rate),
             latency_s=_LATENCY_S,
             seconds=None if timing is None else timing.seconds,
-            traced_bytes={} if timing is None else timing.traced_bytes,
+            traced_bytes=self.sizes if timing is None else timing.traced_bytes,
             together=self.together,
             constraints=self.constraints,
             targets=self.targets,
