@@ -26,6 +26,7 @@ question. `analysis` runs what is needed, in the order of their annotations.
 `ordered_state` what is known of a job whose step reads and writes its variables in one order
 `over_steps`    facts of a job with several steps, which hold whichever step is done when
 `pipelines`     where are the input pipelines of the step split into shards?
+`preparing`     which ops prepare steps: what initialises, fills, starts and reads?
 `racing`        which fetches touch a variable that their step touches, too, in no order with it?
 `replicas`      which variables stay equal on all workers, and does everything that must stay equal
                 do so?

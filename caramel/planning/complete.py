@@ -61,8 +61,8 @@ def complete(
         or differs
         or bool(deferral.moved)
         or bool(plan.job.servers)
-        # Nor should it run what only an order of the step's ops lets it wait for.
-        or (plan.placement is not None and bool(plan.decision.edges)),
+        # Nor should it run what only an order of the step's ops and tensors lets it wait for.
+        or (plan.placement is not None and bool(plan.decision.edges or plan.placement.gates)),
         serving=serving(plan, graph, job, access, frames, state),
         sendings=sendings(plan.placement, graph, job),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
+from caramel.analyzers.preparing import preparing
 from caramel.analyzers.units import Units, targets_in_order, units_of_step
 from caramel.core import op_types
 from caramel.core.decision import Edge
@@ -74,9 +75,7 @@ def units_never_held(
     reads variables. Held back, they would draw the backward pass into programs that have nothing to
     do with it.
     """
-    programs = [job.loss.op, *job.table_initializers]
-    programs += [name for v in job.variables for name in (v.initializer, v.read)]
-    programs += [op.name for op in graph if op.kind == "MakeIterator"]
+    programs = [job.loss.op, *preparing(graph, job)]
     early = [name for name in graph.ancestors(programs) if name in units.of_op]
     names = [name for part in parts for unit in part for name in units.ops[unit]]
     early += [name for name in names if graph[name].kind in _INPUTS]

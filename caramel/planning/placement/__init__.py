@@ -20,7 +20,9 @@ here works on plain graphs and numbers.
 `ranks`           how long are the paths through each vertex? Equations 5 and 6
 `schedulers`      which of the executable vertices is next? Section 4
 `search`          the placement whose step is predicted to be the shortest
+`send_gates`      which tensor waits for which, so that devices send them in the planned order?
 `simulate`        when is what executed? A simulation of events. Section 5
+`step_ops`        which ops of a step may wait for more than they do, and which not?
 `whole_graph`     the device of every op of a graph, also of those that no step runs
 ================= ==================================================================================
 """

@@ -41,10 +41,13 @@ class PlacedGraph:
     Attributes:
         problem: with a vertex for each op or loop of the step, in the order of the graph.
         ops: names of the ops of each vertex.
+        tensors: which tensors of the graph the first ones of the problem are; the others are
+            control edges.
     """
 
     problem: Problem
     ops: tuple[tuple[str, ...], ...]
+    tensors: tuple[TensorRef, ...]
 
     def numbers_of(self, placement: Sequence[int]) -> dict[str, int]:
         """The number of the device of each op of the step."""
@@ -99,7 +102,8 @@ def problem_of(
     step = graph.ancestors([job.train_op, job.loss.op, *targets])
     units = units_with_loops(graph, step, loop_frames(graph))
     sizes = _Sizes(graph, traced_bytes or {})
-    tensors = _tensors(graph, units, sizes)
+    readers = _readers(graph, units)
+    tensors = _tensors(graph, units, sizes, readers)
     resident = {
         variable.handle: float(variable.spec.bytes or 0)
         for variable in job.variables
@@ -124,7 +128,7 @@ def problem_of(
         together=tuple(_together(graph, units, together)),
         constraints=_constraints(graph, units, devices, constraints or {}),
     )
-    return PlacedGraph(problem, units.ops)
+    return PlacedGraph(problem, units.ops, tuple(readers))
 
 
 class _Sizes:
@@ -142,24 +146,31 @@ class _Sizes:
         return math.fsum(self.of(TensorRef(name, index)) for index in range(count))
 
 
-def _tensors(graph: OpGraph, units: Units, sizes: _Sizes) -> tuple[Tensor, ...]:
-    """What units read of each other; control edges are one tensor of 0 bytes for each unit."""
-    readers: dict[TensorRef, dict[int, None]] = {}
+def _readers(graph: OpGraph, units: Units) -> dict[TensorRef, tuple[int, ...]]:
+    """What units read of each other, and which do."""
+    found: dict[TensorRef, dict[int, None]] = {}
+    for unit, names in enumerate(units.ops):
+        for tensor in (tensor for name in names for tensor in graph[name].inputs):
+            if units.of_op[tensor.op] != unit:
+                found.setdefault(tensor, {})[unit] = None
+    return {tensor: tuple(reading) for tensor, reading in found.items()}
+
+
+def _tensors(
+    graph: OpGraph, units: Units, sizes: _Sizes, readers: Mapping[TensorRef, tuple[int, ...]]
+) -> tuple[Tensor, ...]:
+    """What is read, and behind that for each unit its control edges as one tensor of 0 bytes."""
     waiting: dict[int, dict[int, None]] = {}
     for unit, names in enumerate(units.ops):
-        for name in names:
-            for tensor in graph[name].inputs:
-                if units.of_op[tensor.op] != unit:
-                    readers.setdefault(tensor, {})[unit] = None
-            for control in graph[name].control_inputs:
-                if units.of_op[control] != unit:
-                    waiting.setdefault(units.of_op[control], {})[unit] = None
+        for control in (control for name in names for control in graph[name].control_inputs):
+            if units.of_op[control] != unit:
+                waiting.setdefault(units.of_op[control], {})[unit] = None
     numbers = {tensor: number for number, tensor in enumerate(readers)}
     found = [
         Tensor(
             units.of_op[tensor.op],
             sizes.of(tensor),
-            tuple(reading),
+            reading,
             _handed_on(graph, units, numbers, tensor),
         )
         for tensor, reading in readers.items()

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal, TypeVar
 
 from caramel.analyzers.analysis import Analysis
+from caramel.analyzers.sendings import sendings
 from caramel.analyzers.units import targets_of
 from caramel.core.errors import MissingFactError, PlanError
 from caramel.core.facts import (
@@ -28,7 +29,10 @@ from caramel.planning.placement.order import planned_edges
 from caramel.planning.placement.place import Placed, place
 from caramel.planning.placement.problem import Device, equal_rates
 from caramel.planning.placement.search import search
+from caramel.planning.placement.send_gates import planned_gates
+from caramel.planning.placement.step_ops import step_ops
 from caramel.planning.placement.whole_graph import placed_everywhere
+from caramel.planning.serving.planner import usual_in_flight_bytes
 from caramel.planning.worth_a_trial import PLAIN
 
 Fact = TypeVar("Fact")
@@ -143,11 +147,11 @@ class PlacementPlanner:
         if number_of.keys() != graph.ops.keys():  # another step of the job
             known = {name: number for name, number in number_of.items() if name in graph}
             placement = placed_everywhere(graph, known, self.devices, self.together)
-        return plan.deciding(placement=placement)
+        return plan.deciding(placement=replace(placement, gates=()))
 
     def choose(self, plain: Plan, analysis: Analysis, kept: Plan | None = None) -> Decision:
-        """The same, with ops in the planned order."""
-        if kept is not None and kept.placement is not None and kept.placement == plain.placement:
+        """The same, with ops in the planned order, and tensors sent in it."""
+        if kept is not None and _are_alike(kept.placement, plain.placement):
             source = "what proved the fastest in an earlier run"
             return Decision(Plan(plain.job, kept.decision), source, plain, is_kept=True)
         source = f"placed by '{self.partitioner}'"
@@ -157,15 +161,7 @@ class PlacementPlanner:
         )
         if layout is None or not is_wanted:
             return Decision(plain, source, plain)
-        frontier = targets_of(analysis.get(GradientFrontier))
-        edges = planned_edges(
-            layout.graph,
-            layout.placed,
-            analysis.get(OpGraph),
-            [analysis.get(TrainingJob).loss.op, *chain.from_iterable(frontier.values())],
-            analysis.get(Fusions),
-        )
-        return Decision(plain.deciding(edges=edges), source, plain)
+        return Decision(self._ordered(plain, layout, analysis), source, plain)
 
     def wants_times(self, decision: Decision) -> bool:
         """What is in one place cannot be moved while it trains."""
@@ -186,6 +182,32 @@ class PlacementPlanner:
     def without_factors(self) -> PlacementPlanner:
         """There are none."""
         return self
+
+    def _ordered(self, plain: Plan, layout: Layout, analysis: Analysis) -> Plan:
+        """A plan that holds the order of the simulated step, as far as anything is ordered."""
+        graph, job, fusions = (
+            analysis.get(OpGraph),
+            analysis.get(TrainingJob),
+            analysis.get(Fusions),
+        )
+        frontier = targets_of(analysis.get(GradientFrontier))
+        ops = step_ops(layout.graph, graph, job)
+        computed = [job.loss.op, *chain.from_iterable(frontier.values())]
+        edges = planned_edges(layout.graph, layout.placed, graph, ops, computed, fusions)
+        placement = plain.placement
+        if not edges or placement is None:
+            return plain
+        gates = planned_gates(
+            layout.graph,
+            layout.placed,
+            graph,
+            ops,
+            sendings(placement, graph, job),
+            edges,
+            fusions,
+            in_flight_bytes=usual_in_flight_bytes(analysis),
+        )
+        return plain.deciding(edges=edges, placement=replace(placement, gates=gates))
 
     def _layout(self, analysis: Analysis) -> Layout:
         """Place the steps of the job."""
@@ -225,6 +247,13 @@ class PlacementPlanner:
                 seed=self.seed,
             )
         return Layout(graph, placed, timing is not None)
+
+
+def _are_alike(placement: Placement | None, other: Placement | None) -> bool:
+    """Whether two placements have ops in the same places, whatever waits for what."""
+    if placement is None or other is None:
+        return False
+    return (placement.devices, placement.ops) == (other.devices, other.ops)
 
 
 def _known(analysis: Analysis, kind: type[Fact]) -> Fact | None:
