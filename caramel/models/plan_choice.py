@@ -310,8 +310,10 @@ class PlanChoice(PlanSource):
         """A plan has proved the fastest: remember it.
 
         If it is not the one that did so in an earlier run, the next run searches again: only the
-        plain plan was tried beside that.
+        plain plan was tried beside that. Nothing is remembered where the user has said what to do.
         """
+        if self._step.is_given or not self._planner.plans:
+            return
         is_outdated = self.decision.is_kept and name != OWN
         self.first, self._is_chosen = name, True
         self.go_on(name)

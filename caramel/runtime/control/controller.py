@@ -382,8 +382,9 @@ class Controller:
         if len(state.plans) == 1:  # nothing was compared
             return
         _log.info("plan '%s' is kept: %s", state.turn, _told(state))
-        if self._drift is not None:
+        if self._settings.trials is not None:  # else the user has asked for these alone
             self._plans.keep(state.turn)
+        if self._drift is not None:
             self._drift.expect(next(p.median_s for p in state.plans if p.name == state.turn))
 
     def _trace(self, settled: Settled) -> None:

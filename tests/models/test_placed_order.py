@@ -1,0 +1,138 @@
+"""Placed models whose devices hold an order: of ops, and of what they send."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import caramel
+from caramel.core.names import in_replica, sent
+from tests.support import control_flow, convolving
+from tests.support.control_flow import plain_network
+from tests.support.networks import (
+    control_flow_version,
+    deep,
+    network,
+    run_on_one_device,
+    slow_facts,
+    tf,
+)
+from tests.support.placed import assert_placed_equals_one_device, is_spread, placed, run_placed
+
+CLOCK_S = 3e-6  # by which traced moments are rounded
+
+
+def large():
+    """Its tensors have several hundred kilobytes, more than may be in flight."""
+    return network("adam", model=deep, number=100, batch=100)
+
+
+def ordered(job, workers=2, **options):
+    """A model whose ops are known to take a millisecond each."""
+    facts = slow_facts(workers)
+    return placed(job, workers, **{"analyzers": facts, "order": "schedule", **options})
+
+
+JOBS = {
+    "clipped": lambda: network("momentum", "clip_by_global_norm"),
+    "convolutions": lambda: convolving.job(convolving.usual, dtype=tf.float64),
+    "large": large,
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_an_order_changes_no_bit(job):
+    model = ordered(JOBS[job](), seed=1)
+    assert is_spread(model)
+    assert model.plan.decision.edges
+    assert_placed_equals_one_device(model, JOBS[job]())
+
+
+@pytest.mark.onednn
+def test_steps_end_where_ops_are_computed_as_one():
+    """Which ops are, depends on the placement, and with that how results are rounded."""
+    job = convolving.job()
+    model = ordered(job, seed=1)
+    assert model.plan.decision.edges
+    run = run_placed(model, job)
+    expected = run_on_one_device(job, run.initial)
+    np.testing.assert_allclose(run.losses, expected.losses, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("model", "v2"), control_flow.CASES)
+def test_control_flow(model, v2):
+    with control_flow_version("v2" if v2 else "v1"):
+        job = plain_network(model)
+        spread = ordered(job, 3, seed=1)
+        assert is_spread(spread)
+        assert spread.plan.decision.edges
+        assert_placed_equals_one_device(spread, job)
+
+
+def test_planned_edges_and_gates_hold_in_each_step():
+    job = large()
+    model = ordered(job, seed=1)
+    edges, gates = model.plan.decision.edges, model.plan.placement.gates
+    assert len(edges) > 20
+    assert len(gates) > 2
+    with model.session() as session:
+        session.step(job.feed)
+        timelines = session.trace(100, job.feed)
+    seen = 0
+    for timeline in timelines:
+        computed = {span.name: span for span in timeline.spans if span.resource == "compute"}
+        for edge in edges:
+            before = computed.get(in_replica(0, edge.before))
+            after = computed.get(in_replica(0, edge.after))
+            if before and after:  # what takes less than a microsecond is not seen
+                seen += 1
+                assert after.begin_s > before.end_s - CLOCK_S
+        arrived = {span.name: span for span in timeline.spans if span.resource == "receive"}
+        for gate in gates:
+            first, then = (
+                arrived[sent(in_replica(0, tensor.op), tensor.index, gate.device)]
+                for tensor in (gate.after, gate.tensor)
+            )
+            assert then.begin_s > first.end_s - CLOCK_S
+    assert seen > 100 * len(edges) / 2
+
+
+def test_with_an_order_evaluation_runs_what_is_asked_for_alone():
+    job = large()
+    model = ordered(job, seed=1)
+    with model.session() as session:
+        session.step(job.feed)
+        # Labels are not fed: the loss, for which something may wait, is not run.
+        assert session.run("Tanh:0", {"x:0": job.feed["x:0"]}).shape == (100, 500)
+
+
+def test_an_order_and_none_take_turns_if_times_are_known():
+    job = network("momentum", model=deep)
+    assert not placed(job, 2, order="auto").decision.plan.decision.edges
+    model = ordered(job, order="auto", seed=1)
+    with model.session() as session:
+        session.step(job.feed)
+        assert {plan.name for plan in session.metrics().trials.plans} == {"own", "plain"}
+    settings = caramel.TrialSettings(rounds=1, steps=1, skipped=1)
+    with model.session(trials=settings) as session:
+        for _ in range(5):
+            session.step(job.feed)
+        trials = session.metrics().trials
+        own_s, plain_s = (plan.median_s for plan in trials.plans)
+        kept = "plain" if plain_s < own_s * (1 - settings.margin) else "own"
+        assert session.metrics().plan == kept
+    with model.session() as session:
+        session.step(job.feed)
+        metrics = session.metrics()
+        assert (metrics.plan, metrics.trials) == (kept, None)
+    assert model.variants["own"].plan.decision.edges
+    assert not model.variants["plain"].plan.decision.edges
+
+
+def test_without_times_the_bytes_that_ops_put_out_give_an_order():
+    job = network("momentum", model=deep, number=400, batch=400)  # 1.6 MB take 1.6 ms
+    model = placed(job, 2, order="schedule", seed=1)
+    edges = model.plan.decision.edges
+    assert edges
+    graph = job.context().op_graph
+    assert all(sum(graph[edge.after].output_bytes) > 50e3 for edge in edges)
