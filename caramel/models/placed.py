@@ -49,8 +49,9 @@ class PlacedModel(Model):
             name or a list of them, as `Cluster.devices` has them, or numbers of devices.
         batch_size: how many examples a step is taken to have where the graph takes any number and
             there is no profile: so many bytes its tensors are counted to have.
-        order: whether ops of a device are executed in the planned order: "schedule", "none", or
-            "auto" for both in turns, until the faster one is known.
+        order: whether ops of a device are executed in the planned order, and tensors sent in it:
+            "schedule", "none", or "auto" for both in turns, until the faster one is known. Without
+            a profile, "auto" orders nothing.
         profile: measured facts, a `Profile` or the path of one. Without one an op is taken to cost
             the bytes that it puts out. If the job has several steps, a mapping by step.
         plan: a plan to carry out in place of a new one, as `PlacedModel.plan` or `Plan.from_json`

@@ -101,7 +101,9 @@ def plan_step(
     if len(job.devices) > 1:
         _tell_conditions(step.get(Merging))
     plain = planner.plain(
-        _plain_plan(step, job, options, stopwatch), step.analysis(), options.sparse
+        _plain_plan(step, job, options, stopwatch),
+        step.analysis(step.measured),
+        options.sparse,
     )
     key = None
     if given is None:

@@ -20,6 +20,7 @@ from tests.support.networks import (
     CLASSES,
     FEATURES,
     cross_entropy,
+    deep,
     inputs,
     network,
     parameter,
@@ -28,6 +29,7 @@ from tests.support.networks import (
     train_steps,
     wide,
 )
+from tests.support.placed import placed
 
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
@@ -181,3 +183,23 @@ def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest()
         assert later._step.plans.tried() == (["own"] if is_plain else ["own", "plain"])
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize("chosen", ["own", "plain"])
+def test_whether_a_placed_model_is_faster_in_order_is_kept(chosen):
+    job = network("adam", model=deep, number=100, batch=100)
+    profile = slow_profile(job.context())
+
+    def model():
+        return placed(job, 2, profile=profile, seed=1)
+
+    first = model()
+    plain, ordered = first.decision.plain, first.plan
+    assert ordered.decision.edges
+    assert ordered.placement.gates
+    assert first._step.plans.tried() == ["own", "plain"]
+    first._step.plans.keep(chosen)
+    second = model()
+    assert second.decision.is_kept
+    assert decides_alike(second.plan, ordered if chosen == "own" else plain)
+    assert second._step.plans.tried() == (["own", "plain"] if chosen == "own" else ["own"])
