@@ -129,7 +129,7 @@ class PlacedModel(Model):
         )
         super().__init__(context, cluster, options)
         layout = planner.kept.layout
-        self.memory_bytes = () if layout is None else layout.placed.peaks
+        self.memory_bytes: tuple[float, ...] = () if layout is None else layout.placed.peaks
 
 
 def _check_word(what: str, given: object, known: Iterable[str]) -> None:
