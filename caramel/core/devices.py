@@ -131,4 +131,10 @@ def replica_devices(tasks: Sequence[str], wanted: Sequence[str] | None) -> tuple
     repeated = [name for name in devices if devices.count(name) > 1]
     if repeated:
         raise ClusterError(f"device_list names '{repeated[0]}' more than once")
+    for name in devices:
+        if any(other.startswith(f"{name}/device:") for other in devices):
+            raise ClusterError(
+                f"device_list names '{name}' and a device on it, which may be the same: name the "
+                "device in both"
+            )
     return tuple(devices)

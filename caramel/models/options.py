@@ -45,6 +45,12 @@ class ModelOptions:
     def __post_init__(self) -> None:
         if self.sparse not in get_args(SparseMethod):
             raise PlanError(f"sparse must be 'gather' or 'dense', not {self.sparse!r}")
+        plans = self.plan.values() if isinstance(self.plan, Mapping) else [self.plan]
+        if other := [each for each in plans if not isinstance(each, Plan | None)]:
+            raise PlanError(
+                f"plan must be a caramel.Plan, or a mapping of them by step, not {other[0]!r}; "
+                "Plan.from_json reads one"
+            )
         if self.replan not in get_args(Replan):
             raise PlanError(f"replan must be 'never' or 'auto', not {self.replan!r}")
         if self.replan == "auto" and (self.plan is not None or not self.planner.plans):

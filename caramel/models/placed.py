@@ -102,6 +102,8 @@ class PlacedModel(Model):
         _check_word("order", order, get_args(Order))
         if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
             raise PlanError(f"batch_size must be a whole number, at least 1, not {batch_size!r}")
+        if not isinstance(seed, int):
+            raise PlanError(f"seed must be an int, not {seed!r}")
         is_job = isinstance(context, Context)  # else `Model` says so
         needs_sizes = is_job and profile is None and plan is None
         planner = PlacementPlanner(
@@ -171,12 +173,22 @@ def _check_one_each(what: str, given: Any, devices: Sequence[str]) -> None:
         )
 
 
-def _constraints_of(devices: Sequence[str], given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def _constraints_of(devices: Sequence[str], given: Any) -> dict[str, tuple[str, ...]]:
     """Names of devices by regular expressions; numbers are those of devices."""
+    if not isinstance(given, Mapping) or not all(isinstance(text, str) for text in given):
+        raise PlanError(
+            "constraints must be a mapping from regular expressions of ops' names to devices, not "
+            f"{given!r}"
+        )
     found = {}
     for text, wanted in given.items():
         names = []
-        for each in [wanted] if isinstance(wanted, str | int) else wanted:
+        listed = [wanted] if isinstance(wanted, str | int) else wanted
+        if not isinstance(listed, Sequence) or not all(map(_names_a_device, listed)):
+            raise PlanError(
+                f"the constraint '{text}' must name devices by text or number, not {wanted!r}"
+            )
+        for each in listed:
             if isinstance(each, int):
                 if not 0 <= each < len(devices):
                     raise PlanError(
@@ -187,6 +199,10 @@ def _constraints_of(devices: Sequence[str], given: Mapping[str, Any]) -> dict[st
             names.append(each)
         found[text] = tuple(names)
     return found
+
+
+def _names_a_device(given: object) -> bool:
+    return isinstance(given, str | int) and not isinstance(given, bool)
 
 
 def _colocated(graph_def: Any) -> tuple[tuple[str, ...], ...]:
@@ -209,5 +225,5 @@ def _targets(context: Context) -> tuple[str, ...]:
 
 def _given(plan: Plan | Mapping[StepName, Plan] | None) -> Any:
     """The placement of plans that are given."""
-    plans = [] if plan is None else [plan] if isinstance(plan, Plan) else list(plan.values())
+    plans = list(plan.values()) if isinstance(plan, Mapping) else [plan]
     return next((each.placement for each in plans if isinstance(each, Plan)), None)

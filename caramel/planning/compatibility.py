@@ -98,23 +98,24 @@ def check_placement(plan: Plan, expected: Plan, graph: OpGraph) -> None:
     given, own = plan.placement, expected.placement
     if given is None or own is None:
         if given is not own:
-            spread, model = ("", "PlacedModel") if given else ("not ", "model of another kind")
             raise PlanError(
-                f"the plan is {spread}for one replica over several devices; it fits a caramel."
-                f"{model} alone"
+                "the plan is for one replica over several devices; it fits a caramel.PlacedModel "
+                "alone"
+                if given
+                else "the plan says nothing of where ops are, as a caramel.PlacedModel needs it: "
+                "give it one that another PlacedModel has made"
             )
         return
-    if given.devices != own.devices:
-        raise PlanError(
-            f"the plan is for the devices {', '.join(given.devices)}; the model has "
-            f"{', '.join(own.devices)}"
-        )
+    check_devices(given, own.devices)
     for what, names in (
         ("lacks", graph.ops.keys() - given.number_of.keys()),
         ("has an unknown", given.number_of.keys() - graph.ops.keys()),
     ):
         if names:
-            raise PlanError(f"the placement of the plan {what} op '{min(names)}'")
+            raise PlanError(
+                f"the plan is for another job: its placement {what} op '{min(names)}' "
+                f"({len(names)} in all); make a new plan for this one"
+            )
     for name, number in given.number_of.items():
         if own.number_of[name] != number:
             raise PlanError(
@@ -122,6 +123,19 @@ def check_placement(plan: Plan, expected: Plan, graph: OpGraph) -> None:
                 f"{own.number_of[name]}: where ops are is the same for all plans of a job"
             )
     _check_together(given, graph)
+
+
+def check_devices(placement: Placement, devices: Sequence[str]) -> None:
+    """Raise unless a placement is for the devices of a model.
+
+    Raises:
+        PlanError: says which there are.
+    """
+    if placement.devices != tuple(devices):
+        raise PlanError(
+            f"the plan is for the devices {', '.join(placement.devices)}; the model has "
+            f"{', '.join(devices)}: give it these by device_list, or make a new plan"
+        )
 
 
 def _check_together(placement: Placement, graph: OpGraph) -> None:

@@ -17,6 +17,7 @@ from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.units import Units, units_with_loops
 from caramel.core import op_types
+from caramel.core.errors import PlanError
 from caramel.core.facts import TrainingJob
 from caramel.core.graph import STAYS, OpGraph
 from caramel.core.names import TensorRef
@@ -234,9 +235,27 @@ def _constraints(
     devices: Sequence[Device],
     given: Mapping[str, Sequence[str]],
 ) -> dict[str, tuple[str, ...]]:
-    """Those that are given, and one for each placeholder."""
+    """Those that are given, and one for each placeholder.
+
+    Raises:
+        PlanError: a constraint keeps a placeholder from where values are fed.
+    """
     found = {text: tuple(names) for text, names in given.items()}
     for name in units.of_op:
         if graph[name].kind in op_types.PLACEHOLDERS and devices:
-            found.setdefault(re.escape(name), (devices[0].name,))
+            first = devices[0].name
+            for text, names in given.items():
+                if first not in names and _matches(text, name):
+                    raise PlanError(
+                        f"the constraint '{text}' keeps the placeholder '{name}' from '{first}', "
+                        "where values are fed: let it match what reads that, not the placeholder"
+                    )
+            found.setdefault(re.escape(name), (first,))
     return found
+
+
+def _matches(text: str, name: str) -> bool:
+    try:
+        return re.fullmatch(text, name) is not None
+    except re.error:  # of which `Problem` tells
+        return False

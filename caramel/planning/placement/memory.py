@@ -16,6 +16,8 @@ from caramel.core.errors import PlanError
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.simulate import Schedule, simulate
 
+_NAMED = 3  # vertices in an error
+
 Kept = tuple[float, float, float]
 """Begin and end in seconds, and bytes."""
 
@@ -116,10 +118,20 @@ def check_each_fits(problem: Problem) -> None:
         if resident + around > capacity:
             raise PlanError(
                 f"'{problem.vertices[-vertex].name}' needs {resident + around:,.0f} bytes "
-                f"({resident:,.0f} stay there, with what must be on the same device; "
-                f"{around:,.0f} are read or put out), but of the devices on which it may be the "
-                f"largest, '{problem.devices[-largest].name}', has {capacity:,.0f}"
+                f"({resident:,.0f} stay there{_held(problem, members)}; {around:,.0f} are read or "
+                "put out), but of the devices on which it may be the largest, "
+                f"'{problem.devices[-largest].name}', has {capacity:,.0f}: give a device more "
+                "memory, take fewer examples, or make variables smaller"
             )
+
+
+def _held(problem: Problem, members: Sequence[int]) -> str:
+    """Which members of a group hold memory all the time, in words."""
+    held = [problem.vertices[vertex] for vertex in members]
+    held = sorted((v for v in held if v.resident_bytes), key=lambda v: -v.resident_bytes)
+    names = ", ".join(f"'{vertex.name}'" for vertex in held[:_NAMED])
+    more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
+    return f", of {names}{more}, which must be on one device" if held else ""
 
 
 def _around(problem: Problem, vertex: int) -> float:

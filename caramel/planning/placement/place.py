@@ -118,5 +118,5 @@ def needed(problem: Problem, placed: Placed, number: int) -> str:
     return (
         f"device '{device.name}' needs {placed.peaks[number]:,.0f} bytes and has "
         f"{device.memory_bytes:,.0f}; {resident:,.0f} stay there; the largest tensors are "
-        f"{largest or 'none'}"
+        f"{largest or 'none'}; give devices more memory, take more of them, or fewer examples"
     )

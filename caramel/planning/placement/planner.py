@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.sendings import sendings
 from caramel.analyzers.units import targets_of
-from caramel.core.errors import MissingFactError, PlanError
+from caramel.core.errors import MissingFactError
 from caramel.core.facts import (
     Fusions,
     GradientFrontier,
@@ -23,6 +23,7 @@ from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.planning.choose import Decision
+from caramel.planning.compatibility import check_devices
 from caramel.planning.placement.from_graph import PlacedGraph, problem_of
 from caramel.planning.placement.memory import tensor_share
 from caramel.planning.placement.order import planned_edges
@@ -138,11 +139,7 @@ class PlacementPlanner:
             kept.layout = layout = self._layout(analysis)
             known = layout.graph.numbers_of(layout.placed.placement)
             kept.placement = placed_everywhere(graph, known, self.devices, self.together)
-        if kept.placement.devices != self.devices:
-            raise PlanError(
-                f"the plan is for the devices {', '.join(kept.placement.devices)}; the model has "
-                f"{', '.join(self.devices)}"
-            )
+        check_devices(kept.placement, self.devices)
         placement, number_of = kept.placement, kept.placement.number_of
         if number_of.keys() != graph.ops.keys():  # another step of the job
             known = {name: number for name, number in number_of.items() if name in graph}

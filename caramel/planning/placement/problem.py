@@ -280,7 +280,10 @@ class Problem:
             raise PlanError(f"the constraint '{text}' is no regular expression: {error}") from None
         found = [number for number, vertex in enumerate(self.vertices) if matches(vertex.name)]
         if not found:
-            raise PlanError(f"the constraint '{text}' matches no name")
+            raise PlanError(
+                f"the constraint '{text}' matches no name of what is placed: that is what a step "
+                "runs, and the expression must match a whole name"
+            )
         return found
 
     def _allowed_for(
@@ -298,7 +301,10 @@ class Problem:
                 for vertex in members
                 if vertex in of_vertex
             ]
-            raise PlanError(f"must be on one device, but may only be: {', '.join(said)}")
+            raise PlanError(
+                f"some ops must be on one device, but may only be: {', '.join(said)}; let their "
+                "constraints have a device in common"
+            )
         return tuple(sorted(allowed))
 
 

@@ -145,5 +145,5 @@ def test_what_the_caller_says_holds():
     assert named(found, "y loss") in found.problem.groups
     (gradient,) = named(found, "gradient")
     assert found.problem.allowed[found.problem.group_of[gradient]] == (1,)
-    with pytest.raises(PlanError, match="may be on no device"):
+    with pytest.raises(PlanError, match="keeps the placeholder .x. from .d0."):
         problem_of(STEP, job("w"), DEVICES, equal_rates(2, 1), constraints={"x.*": ("d1",)})

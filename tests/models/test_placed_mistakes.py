@@ -1,0 +1,92 @@
+"""Each mistake with a placed model gives one error: what is wrong, where, and what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import pytest
+
+import caramel
+from caramel.core.errors import ClusterError, PlanError
+from tests.support.networks import Network, network, wide
+from tests.support.placed import placed
+
+TASK = "/job:worker/task:0"
+
+
+@functools.cache
+def job() -> Network:
+    return network("momentum", model=wide)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partitioner": "metis"}, "partitioner must be one of 'search', 'hash'.*, not 'metis'"),
+        ({"scheduler": "lifo"}, "scheduler must be one of 'fifo', 'pct', 'msr', not 'lifo'"),
+        ({"order": True}, "order must be one of 'auto', 'none', 'schedule', not True"),
+        ({"seed": None}, "seed must be an int, not None"),
+        ({"speeds": [1, 0, 1]}, "speed of '/job:worker/task:1' must be a number more than 0"),
+        ({"speeds": [1, 1, math.nan]}, "speed of '/job:worker/task:2' .* not nan"),
+        ({"speeds": [1]}, "speeds has 1 entries, but there are 3 devices"),
+        ({"speeds": 2}, "speeds must be a list with one entry for each device, not 2"),
+        ({"memory": 0}, "memory must be a number of bytes, more than 0, .* not 0"),
+        ({"memory": math.nan}, "memory must be .* not nan"),
+        ({"memory": ["1GiB", "2GiB", None]}, "memory of '/job:worker/task:2' must be .* not None"),
+        ({"memory": ["1GiB"]}, "memory has 1 entries, but there are 3 devices"),
+        ({"constraints": [("w1", 0)]}, "constraints must be a mapping from regular expressions"),
+        ({"constraints": {"w1": None}}, "'w1' must name devices by text or number, not None"),
+        ({"constraints": {"w1": [True]}}, "'w1' must name devices by text or number, not"),
+        ({"constraints": {"w1": 3}}, "'w1' names device 3; they are 0 to 2"),
+        ({"constraints": {"w1": "/cpu:0"}}, r"'w1' names \['/cpu:0'\]; there are"),
+        ({"constraints": {"w": 0}}, "'w' matches no name of what is placed.* a whole name"),
+        ({"constraints": {"x": 1}}, "'x' keeps the placeholder 'x' from '/job:worker/task:0'"),
+        (
+            {"constraints": {"w1": 0, "w1/Momentum": 1}},
+            r"must be on one device, but .* 'w1' on \['.*:0'\], 'w1/Momentum' on \['.*:1'\]",
+        ),
+        ({"plan": "plan.json"}, "plan must be a caramel.Plan, .*, not 'plan.json'; Plan.from_json"),
+        ({"memory": 50_000}, "67,200 stay there, of 'w1', 'w1/Momentum', .* give a device more"),
+        (
+            {"memory": 110_000, "partitioner": "heft", "device_list": [TASK]},
+            "no placement by 'heft' fits: device .* has 110,000; .*; the largest tensors are .* "
+            "take more of them",
+        ),
+    ],
+)
+def test_an_option_that_cannot_be(options, message):
+    with pytest.raises(PlanError, match=message):
+        placed(job(), **options)
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ([], "must be a list of device names"),
+        ([TASK, TASK], "names '/job:worker/task:0' more than once"),
+        ([TASK, f"{TASK}/cpu:0"], "'/job:worker/task:0' and a device on it, which may be the same"),
+        ([TASK, "/job:worker/task:5"], "'/job:worker/task:5', which is on none of"),
+    ],
+)
+def test_devices_that_cannot_be(devices, message):
+    with pytest.raises(ClusterError, match=message):
+        placed(job(), device_list=devices)
+
+
+def test_a_plan_of_another_model_is_refused():
+    plan = placed(job()).plan
+    with pytest.raises(PlanError, match="for the devices .*; the model has .* by device_list"):
+        placed(job(), 2, plan=plan)
+    with pytest.raises(PlanError, match="for another job: its placement .* op '.*; make a new"):
+        placed(network("adam"), plan=plan)
+    with pytest.raises(PlanError, match="says nothing of where ops are"):
+        placed(job(), plan=caramel.ARModel(job().context(), 1).plan)
+    with pytest.raises(PlanError, match=r"it fits a caramel\.PlacedModel alone"):
+        caramel.ARModel(job().context(), 1, plan=plan)
+    where = plan.placement
+    moved = (where.ops[0][:-1], (*where.ops[1], where.ops[0][-1]), where.ops[2])
+    other = plan.deciding(placement=dataclasses.replace(where, ops=moved))
+    with pytest.raises(PlanError, match="on device 1, the model on device 0: where ops are"):
+        placed(job()).add_variant(other, "other")
