@@ -1,12 +1,10 @@
 """Train a model that fits on no worker: its variables and ops are spread over two of them.
 
-    python examples/train_placed.py --memory 3.5MiB
+    python examples/train_placed.py --memory 6MiB
 
 The network and the data are those of `train_resnet.py`; the workers are processes of this machine.
 Each may have less memory than the variables and tensors of a step need. Then the same batches train
 the same network on one device, by plain TensorFlow: that gives the same weights.
-
-A batch has a fixed size here, so that the graph tells how large tensors are.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ from train_resnet import Digits, Network, Reporter, build_network, load_data, tf
 
 import caramel
 
-BATCH_SIZE = 90  # test images are as many as four batches
+BATCH_SIZE = 96
 
 
 def main(
-    memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "3.5MiB",
+    memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "6MiB",
     workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
     partitioner: Annotated[
         str, typer.Option(help="How ops get their devices: search, heft, critical_path, ...")
@@ -37,14 +35,16 @@ def main(
     training, test = load_data()
     with tf.Graph().as_default() as graph:
         total_steps = epochs * (len(training) // BATCH_SIZE)
-        network = build_network(total_steps, seed, batch_size=BATCH_SIZE)
+        network = build_network(total_steps, seed)
     context = caramel.Context(graph, train_op=network.train_op, loss=network.loss)
-    whole = caramel.PlacedModel(context, 1).memory_bytes[0]
+    whole = caramel.PlacedModel(context, 1, batch_size=BATCH_SIZE).memory_bytes[0]
     print(f"on one worker a step would need {mib(whole)}; each may have {memory}")
 
     print(f"placing by '{partitioner}'", flush=True)
     with caramel.Cluster.local(workers) as cluster:
-        model = caramel.PlacedModel(context, cluster, memory=memory, partitioner=partitioner)
+        model = caramel.PlacedModel(
+            context, cluster, memory=memory, partitioner=partitioner, batch_size=BATCH_SIZE
+        )
         for line in held(model):
             print(line, flush=True)
         with model.session() as session:
@@ -99,12 +99,8 @@ def run(
 
 def accuracy(network: Network, session: Any, test: Digits) -> float:
     """The share of test images that are told rightly."""
-    found = []
-    for first in range(0, len(test), BATCH_SIZE):
-        part = slice(first, first + BATCH_SIZE)
-        feeds = {network.images: test.images[part], network.labels: test.labels[part]}
-        found.append(session.run(network.accuracy, {**feeds, network.is_training: False}))
-    return float(np.mean(found))
+    feeds = {network.images: test.images, network.labels: test.labels, network.is_training: False}
+    return float(session.run(network.accuracy, feeds))
 
 
 class OneDevice:

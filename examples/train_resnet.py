@@ -61,11 +61,11 @@ class Network:
     train_op: tf.Operation
 
 
-def build_network(total_steps: int, seed: int, *, batch_size: int | None = None) -> Network:
-    """The network and its training step, in the default graph, for batches of any or one size."""
+def build_network(total_steps: int, seed: int) -> Network:
+    """The network and its training step, in the default graph."""
     tf1.set_random_seed(seed)
-    images = tf1.placeholder(tf.float32, [batch_size, 8, 8, 1], name="images")
-    labels = tf1.placeholder(tf.int32, [batch_size], name="labels")
+    images = tf1.placeholder(tf.float32, [None, 8, 8, 1], name="images")
+    labels = tf1.placeholder(tf.int32, [None], name="labels")
     is_training = tf1.placeholder(tf.bool, [], name="is_training")
 
     values = tf.nn.relu(batch_norm(convolution(images, CHANNELS[0], "first"), is_training, "first"))

@@ -50,7 +50,7 @@ def job() -> Network:
         ({"plan": "plan.json"}, "plan must be a caramel.Plan, .*, not 'plan.json'; Plan.from_json"),
         ({"memory": 50_000}, "67,200 stay there, of 'w1', 'w1/Momentum', .* give a device more"),
         (
-            {"memory": 110_000, "partitioner": "heft", "device_list": [TASK]},
+            {"memory": 110_000, "batch_size": 1, "partitioner": "heft", "device_list": [TASK]},
             "no placement by 'heft' fits: device .* has 110,000; .*; the largest tensors are .* "
             "take more of them",
         ),
