@@ -47,8 +47,8 @@ class PlacedModel(Model):
         speeds: how fast each device is, next to the others or to where the profile was measured.
         constraints: devices on which ops may be, by regular expressions of their whole names: one
             name or a list of them, as `Cluster.devices` has them, or numbers of devices.
-        batch_size: how many examples a step is taken to have where the graph takes any number and
-            there is no profile: so many bytes its tensors are counted to have.
+        batch_size: how many examples a step is taken to have where the graph takes any number: so
+            large its tensors are counted that no profile knows.
         order: whether ops of a device are executed in the planned order, and tensors sent in it:
             "schedule", "none", or "auto" for both in turns, until the faster one is known. Without
             a profile, "auto" orders nothing.
@@ -105,7 +105,7 @@ class PlacedModel(Model):
         if not isinstance(seed, int):
             raise PlanError(f"seed must be an int, not {seed!r}")
         is_job = isinstance(context, Context)  # else `Model` says so
-        needs_sizes = is_job and profile is None and plan is None
+        needs_sizes = is_job and plan is None
         planner = PlacementPlanner(
             devices,
             _memory_of(devices, memory),

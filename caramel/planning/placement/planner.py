@@ -225,7 +225,7 @@ class PlacementPlanner:
             equal_rates(len(devices), rate),
             latency_s=_LATENCY_S,
             seconds=None if timing is None else timing.seconds,
-            traced_bytes=self.sizes if timing is None else timing.traced_bytes,
+            traced_bytes=self.sizes if timing is None else {**self.sizes, **timing.traced_bytes},
             together=self.together,
             constraints=self.constraints,
             targets=self.targets,
