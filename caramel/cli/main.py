@@ -330,7 +330,11 @@ def trace(
         typer.Option(help="What 'caramel profile' wrote; without it nothing is planned."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(help="The plan to carry out, which 'caramel plan --save' wrote.")
+        Path | None,
+        typer.Option(
+            help="The plan to carry out, which 'caramel plan --save' wrote. One of a PlacedModel "
+            "(its plan.to_json()) spreads the only replica over the workers."
+        ),
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw a picture too: a file .svg, .png or .pdf.")

@@ -29,11 +29,14 @@ from caramel.cluster.cluster import Cluster
 from caramel.core.errors import PlanError, ProfileError
 from caramel.core.names import TensorRef, is_checksum
 from caramel.core.op_types import PLACEHOLDERS
+from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.timeline import Timeline
 from caramel.models.allreduce import ARModel
+from caramel.models.placed import PlacedModel
 from caramel.profiling.ops import WARM_UP_STEPS, pipeline_starters
 from caramel.report.layout import RESOURCES
+from caramel.report.units import bytes_text
 from caramel.runtime.session import Session
 from caramel.simulation.simulate import simulate
 
@@ -77,7 +80,9 @@ def trace_job(
         cluster: the workers.
         steps: how many steps are traced, after some that are not.
         profile: what ``caramel profile`` wrote; without it nothing is planned.
-        plan: what ``caramel plan --save`` wrote, to be carried out in place of a new plan.
+        plan: what ``caramel plan --save`` wrote, or `Plan.to_json` of any model without parameter
+            servers, to be carried out in place of a new plan. If it has a placement, the only
+            replica is spread over the workers.
 
     Raises:
         CaramelError: something that the user can correct.
@@ -85,7 +90,11 @@ def trace_job(
     """
     given = None if plan is None else _read_plan(Path(plan))
     starters = pipeline_starters(job.context)
-    model = ARModel(job.context, cluster, profile=profile, plan=given)
+    model: ARModel | PlacedModel
+    if given is not None and given.placement is not None:
+        model = PlacedModel(job.context, cluster, profile=profile, plan=given)
+    else:
+        model = ARModel(job.context, cluster, profile=profile, plan=given)
     initial = _initial_feeds(job)
     with model.session(trials=None, initial_feeds=initial) as session:  # one plan does all steps
         # The model knows what of the feed every worker gets whole.
@@ -115,8 +124,12 @@ def _initial_feeds(job: UserJob) -> dict[str, Any]:
     return {str(tensor): value for tensor, value in named.items() if tensor.op in initial}
 
 
-def _predicted(model: ARModel) -> Timeline | None:
+def _predicted(model: ARModel | PlacedModel) -> Timeline | None:
     """A step of the chosen plan as it was predicted."""
+    if isinstance(model, PlacedModel):
+        explained = model.explain()
+        knows_times = explained.placed is not None and explained.placed.knows_times
+        return explained.predicted if knows_times else None
     if model.decision.outlook is None:
         return None
     plan, outlook = model.decision.plan, model.decision.outlook
@@ -222,6 +235,57 @@ class _Run:
 
 def show_traced(traced: Traced, console: Console) -> None:
     """Print how long each worker was busy with what, and what the paper's figures say of it."""
+    if traced.plan.placement is not None:
+        console.print(_devices(traced, traced.plan.placement))
+    else:
+        console.print(_workers(traced))
+    pauses = [timeline.link_pauses for timeline in traced.timelines]
+    console.print(
+        f"the busiest link is idle for {_median_ms([each.before_s for each in pauses])} ms before "
+        f"its first transfer, {_median_ms([each.between_s for each in pauses])} ms between "
+        f"transfers and {_median_ms([each.after_s for each in pauses])} ms after the last",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _devices(traced: Traced, placement: Placement) -> Table:
+    """What each device of a replica that is spread did, and what its tensors took."""
+    steps = len(traced.timelines)
+    table = Table(title=f"1 replica on {len(placement.devices)} devices, median of {steps} steps")
+    table.add_column("device")
+    for column in ("ops", "compute ms", "sent", "received", "tensors", "step ms", "U"):
+        table.add_column(column, justify="right")
+    for number, name in enumerate(placement.devices):
+        own = [timeline.of_worker(number) for timeline in traced.timelines]
+        ops = [len({s.name for s in each.spans if s.resource == "compute"}) for each in own]
+        memory = [m.peak_bytes for t in traced.timelines for m in t.memory if m.worker == number]
+        table.add_row(
+            f"{number} {name}",
+            f"{statistics.median_low(ops):,}",
+            _median_ms([timeline.busy_s(number, "compute") for timeline in own]),
+            _median_bytes([timeline.sent_bytes(number) for timeline in own]),
+            _median_bytes([timeline.received_bytes(number) for timeline in own]),
+            _median_bytes(memory) if memory else "",
+            *_times(own),
+        )
+    table.add_row("all", *[""] * 5, *_times(traced.timelines))
+    if traced.predicted is not None:
+        table.add_row("predicted", *[""] * 5, *_times([traced.predicted]))
+    return table
+
+
+def _times(steps: Sequence[Timeline]) -> tuple[str, str]:
+    """Step time and U."""
+    times, *_, utilisation = _figures(steps)
+    return times, utilisation
+
+
+def _median_bytes(sizes: Sequence[float]) -> str:
+    return bytes_text(round(statistics.median(sizes)))
+
+
+def _workers(traced: Traced) -> Table:
     workers, steps = traced.plan.workers, len(traced.timelines)
     table = Table(title=f"{workers} workers, median of {steps} traced steps, in ms")
     for column in ("worker", "compute", "reduce", "send", "receive", "step"):
@@ -238,15 +302,7 @@ def show_traced(traced: Traced, console: Console) -> None:
     table.add_row("all", *[""] * len(RESOURCES), *_figures(traced.timelines))
     if traced.predicted is not None:
         table.add_row("predicted", *[""] * len(RESOURCES), *_figures([traced.predicted]))
-    console.print(table)
-    pauses = [timeline.link_pauses for timeline in traced.timelines]
-    console.print(
-        f"the busiest link is idle for {_median_ms([each.before_s for each in pauses])} ms before "
-        f"its first transfer, {_median_ms([each.between_s for each in pauses])} ms between "
-        f"transfers and {_median_ms([each.after_s for each in pauses])} ms after the last",
-        highlight=False,
-        soft_wrap=True,
-    )
+    return table
 
 
 def _figures(steps: Sequence[Timeline]) -> tuple[str, ...]:

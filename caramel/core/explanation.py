@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from caramel.core.errors import PlanError
 from caramel.core.orders import Orders
+from caramel.core.placed_step import PlacedStep
 from caramel.core.timeline import Timeline
 from caramel.core.util.json_records import from_json_value, to_json_value
 
@@ -153,6 +154,9 @@ class Explanation:
             places of `names.server_place`.
         efficiency: E, the ordering efficiency of a worker's step, with servers.
         orders: what traced steps tell of the order in which workers received parameters.
+        placed: where ops are and why, if one replica is spread over several devices. Then these
+            count as workers, there are no groups, parameters are variables, the plain step is that
+            of one device alone, and the wire limit what the busiest link takes.
     """
 
     job: str
@@ -178,6 +182,7 @@ class Explanation:
     servers: tuple[str, ...] = ()
     efficiency: float | None = None
     orders: Orders | None = None
+    placed: PlacedStep | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.step_s > 0:

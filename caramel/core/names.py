@@ -403,6 +403,8 @@ def sent_of(op: str) -> SentName | None:
     if len(parts) < 5 or parts[0] != _CARAMEL or parts[2] not in ("sent", "received"):
         return None
     source, _, output = parts[4].rpartition("/")
+    if output != "done" and not output.isdigit():  # TensorFlow's own, for the fact that it has run
+        return None
     return SentName(parts[2], int(parts[3]), source, None if output == "done" else int(output))
 
 

@@ -13,6 +13,16 @@ PLACEHOLDERS = WITHOUT_DEFAULT | {"PlaceholderWithDefault"}
 
 # Ops whose output is their first input, so that a resource handle can be traced through them.
 PASS_THROUGH = frozenset({"Identity", "Enter", "Exit", "Switch", "Merge", "NextIteration"})
+HANDS_ON = PASS_THROUGH | {
+    "CheckNumerics",
+    "ExpandDims",
+    "PreventGradient",
+    "ReadVariableOp",
+    "Reshape",
+    "Squeeze",
+    "StopGradient",
+}
+"""Kinds of ops whose output has the memory of their first input."""
 
 # Ops that take a variable's handle. Whatever is in neither set is taken to read and to write.
 ONLY_READ_VARIABLES = frozenset(

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from caramel.core.memory import MemoryCurve
+
 # What a worker does, and the two directions of its link.
 Resource = Literal["compute", "reduce", "send", "receive"]
 
@@ -64,10 +66,12 @@ class Timeline:
     Attributes:
         spans: in any order.
         plan: the name of the plan that did the step, where a session traced it.
+        memory: what tensors take on each device, where one replica is spread over several.
     """
 
     spans: tuple[Span, ...] = ()
     plan: str = ""
+    memory: tuple[MemoryCurve, ...] = ()
 
     @property
     def workers(self) -> tuple[int, ...]:
@@ -147,10 +151,17 @@ class Timeline:
 
     def sent_bytes(self, worker: int) -> int:
         """Bytes that a worker sends, as far as they are known."""
+        return self._bytes(worker, "send")
+
+    def received_bytes(self, worker: int) -> int:
+        """Bytes that a worker receives, as far as they are known."""
+        return self._bytes(worker, "receive")
+
+    def _bytes(self, worker: int, resource: Resource) -> int:
         return sum(
             span.bytes or 0
             for span in self.spans
-            if span.worker == worker and span.resource == "send"
+            if span.worker == worker and span.resource == resource
         )
 
     def _busiest_s(self, resources: frozenset[Resource]) -> float:

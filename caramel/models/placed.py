@@ -15,6 +15,7 @@ from caramel.core.devices import replica_devices
 from caramel.core.errors import PlanError
 from caramel.core.names import colocated_op
 from caramel.core.plan import Plan
+from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.sizes import parse_bytes
 from caramel.models.model import Model
@@ -22,6 +23,7 @@ from caramel.models.options import GivenProfile, ModelOptions
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.planner import SEARCH, Kept, Order, PlacementPlanner
 from caramel.planning.placement.schedulers import SCHEDULERS
+from caramel.report.shown import ShownExplanation
 
 
 class PlacedModel(Model):
@@ -132,6 +134,24 @@ class PlacedModel(Model):
         super().__init__(context, cluster, options)
         layout = planner.kept.layout
         self.memory_bytes: tuple[float, ...] = () if layout is None else layout.placed.peaks
+
+    def explain(
+        self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
+    ) -> ShownExplanation:
+        """Where everything is and why, what bounds a step, and what each device needs for it.
+
+        Printing what is returned shows tables, and its `save_page` writes a page with pictures of
+        what each device does, and of the memory that it needs, over time.
+
+        Args:
+            measured: traced steps of a session: what `Session.trace` returned. They know the memory
+                of tensors, too.
+            measured_step_s: the usual step without a trace, as `Session.metrics` knows it.
+
+        Raises:
+            PlanError: they were done by different plans, or nothing is known of times or sizes.
+        """
+        return self._step.explain(measured, measured_step_s=measured_step_s)
 
 
 def _check_word(what: str, given: object, known: Iterable[str]) -> None:

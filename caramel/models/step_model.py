@@ -13,6 +13,8 @@ from caramel.models.plan_choice import PlanChoice
 from caramel.models.planned import PlannedStep
 from caramel.models.variants import OWN, Variants
 from caramel.planning.choose import Decision
+from caramel.planning.placement.explain import explain_placed
+from caramel.planning.placement.planner import PlacementPlanner
 from caramel.planning.serving.explain import explain_order
 from caramel.planning.serving.explain_step import explain_step
 from caramel.planning.serving.ownership import taken_together
@@ -81,6 +83,9 @@ class StepModel:
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
     ) -> ShownExplanation:
         """What bounds a step of the plan, and why each group goes when it goes: see `ARModel`."""
+        measured = (measured,) if isinstance(measured, Timeline) else measured
+        if self.plan.placement is not None:
+            return self._explain_placed(measured, measured_step_s)
         if self.plan.job.servers:
             raise PlanError(
                 "with parameter servers, 'explain_order' explains what workers receive; this is "
@@ -96,7 +101,6 @@ class StepModel:
                 f"whose steps take less than {ReplanSettings().least_step_s * 1e3:.0f} ms does not "
                 "measure itself, unless session(replanning=...) says so)"
             )
-        measured = (measured,) if isinstance(measured, Timeline) else measured
         planner = self._options.planner.name
         explanation = explain(
             self.plan_of(measured),
@@ -104,6 +108,21 @@ class StepModel:
             job=self.job.context.job.train_op,
             planner="none, the plan was given" if self.is_given else planner,
             deferrable=self.decision.deferrable,
+            measured=measured,
+            measured_step_s=measured_step_s,
+        )
+        return ShownExplanation.of(explanation)
+
+    def _explain_placed(
+        self, measured: Sequence[Timeline], measured_step_s: float | None
+    ) -> ShownExplanation:
+        planner, placement = self._options.planner, self.plan_of(measured).placement
+        assert isinstance(planner, PlacementPlanner), "only it places"
+        assert placement is not None, "all its plans place"
+        explanation = explain_placed(
+            planner.layout_of(placement, self._step.known.facts.analysis),
+            job=self.job.context.job.train_op,
+            planner="none, the plan was given" if self.is_given else planner.name,
             measured=measured,
             measured_step_s=measured_step_s,
         )

@@ -14,7 +14,10 @@ from caramel.core.orders import Orders
 from caramel.core.version import __version__
 from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
+from caramel.report.page_parts import bar, bar_head, section, tile
+from caramel.report.page_placed import placed_bars, placed_sections, placed_tiles
 from caramel.report.table import MISSES_SHOWN, limited_text, off_text
+from caramel.report.table_placed import crossing_text
 from caramel.report.timeline_picture import timeline_picture
 from caramel.report.units import bytes_text, percent_text, ratio_text, seconds_text, three_digits
 from caramel.report.words import hosts_text, words_of
@@ -55,75 +58,80 @@ def _head(explanation: Explanation) -> Markup:
 
 
 def _header(explanation: Explanation) -> Markup:
-    deferred = sum(group.deferred for group in explanation.groups)
-    count = len(explanation.groups)
-    how = f"in {count:,} groups, {deferred:,} of them deferred. Planner"
-    if explanation.servers:
-        where = ", ".join(explanation.servers)
-        how = f"on {where}; {count - deferred:,} of {count:,} are sent ahead. Order"
+    what = "parameters" if explanation.placed is None else "variables"
     facts = (
-        f"{explanation.parameters:,} parameters, {bytes_text(explanation.parameter_bytes)}, {how}: "
-        f"{explanation.planner}."
+        f"{explanation.parameters:,} {what}, {bytes_text(explanation.parameter_bytes)}, "
+        f"{_how(explanation)}: {explanation.planner}."
     )
     title = element("h1", f"{explanation.job} on {hosts_text(explanation)}")
     return element("header", title, element("p", facts, class_="quiet"))
 
 
+def _how(explanation: Explanation) -> str:
+    """How what is planned is spread, and what is said of who planned it."""
+    deferred = sum(group.deferred for group in explanation.groups)
+    count = len(explanation.groups)
+    if explanation.placed is not None:
+        return f"{crossing_text(explanation.placed)}. Placed by"
+    if explanation.servers:
+        where = ", ".join(explanation.servers)
+        return f"on {where}; {count - deferred:,} of {count:,} are sent ahead. Order"
+    return f"in {count:,} groups, {deferred:,} of them deferred. Planner"
+
+
 def _sections(explanation: Explanation) -> Iterator[Markup]:
     yield element("section", _figures(explanation), class_="figures", aria_label="Key figures")
-    yield _section("Step time", _bars(explanation), class_="half")
-    yield _section("What limits the step", *_limits(explanation), class_="half")
+    yield section("Step time", _bars(explanation), class_="half")
+    yield section("What limits the step", *_limits(explanation), class_="half")
     misses = explanation.misses
     beside = "half" if explanation.what_if and misses else None
     if explanation.what_if:
-        yield _section("What would help", _what_if(explanation), class_=beside)
+        yield section("What would help", _what_if(explanation), class_=beside)
     if misses:
         title = f"Largest misses: {min(MISSES_SHOWN, len(misses))} of {len(misses)}"
-        yield _section(title, misses_table(explanation), class_=beside)
-    yield _section("Timeline", timeline_picture(explanation))
+        yield section(title, misses_table(explanation), class_=beside)
+    yield section("Timeline", timeline_picture(explanation))
     if explanation.groups:
         title = f"{words_of(explanation).group.capitalize()}s"
-        yield _section(title, controls(explanation), groups_table(explanation))
+        yield section(title, controls(explanation), groups_table(explanation))
+    if explanation.placed is not None:
+        yield from placed_sections(explanation, explanation.placed)
     if explanation.orders is not None:
-        yield _section("Orders, as measured", _orders(explanation.orders))
-
-
-def _section(title: str, *content: Markup | None, class_: str | None = None) -> Markup:
-    return element("section", element("h2", title), *content, class_=class_)
+        yield section("Orders, as measured", _orders(explanation.orders))
 
 
 # Key figures ------------------------------------------------------------------------------------
 
 
 def _figures(explanation: Explanation) -> Markup:
+    placed = explanation.placed
+    tiles = _tiles(explanation) if placed is None else placed_tiles(explanation, placed)
+    if explanation.measured_step_s is not None:
+        measured = seconds_text(explanation.measured_step_s)
+        tiles.insert(1, tile("Measured step", measured, off_text(explanation)))
+    return element("dl", *tiles)
+
+
+def _tiles(explanation: Explanation) -> list[Markup]:
     bound = explanation.step_s / explanation.bound_s if explanation.bound_s else float("inf")
     gain = explanation.plain_step_s / explanation.step_s
     tiles = [
-        _tile("Predicted step", seconds_text(explanation.step_s), f"{ratio_text(bound)} the bound"),
-        _tile(
+        tile("Predicted step", seconds_text(explanation.step_s), f"{ratio_text(bound)} the bound"),
+        tile(
             "Gain by planning",
             ratio_text(gain),
             f"{seconds_text(explanation.plain_step_s)} without",
         ),
-        _tile("Computation, C", seconds_text(explanation.computation_s), "busiest worker"),
-        _tile("Wire limit", seconds_text(explanation.wire_limit_s), "least time to send it all"),
-        _tile("rho", three_digits(explanation.rho), "communication \u00f7 computation"),
-        _tile("alpha", three_digits(explanation.alpha), "overlapped, 1 is all"),
-        _tile("U", percent_text(explanation.utilisation), "of the step is computation"),
+        tile("Computation, C", seconds_text(explanation.computation_s), "busiest worker"),
+        tile("Wire limit", seconds_text(explanation.wire_limit_s), "least time to send it all"),
+        tile("rho", three_digits(explanation.rho), "communication \u00f7 computation"),
+        tile("alpha", three_digits(explanation.alpha), "overlapped, 1 is all"),
+        tile("U", percent_text(explanation.utilisation), "of the step is computation"),
     ]
     if explanation.efficiency is not None:
         efficiency = three_digits(explanation.efficiency)
-        tiles.append(_tile("E", efficiency, "ordering efficiency, 1 is a perfect order"))
-    if explanation.measured_step_s is not None:
-        measured = seconds_text(explanation.measured_step_s)
-        tiles.insert(1, _tile("Measured step", measured, off_text(explanation)))
-    return element("dl", *tiles)
-
-
-def _tile(name: str, value: str, note: str) -> Markup:
-    return element(
-        "div", element("dt", name), element("dd", value), element("dd", note, class_="quiet")
-    )
+        tiles.append(tile("E", efficiency, "ordering efficiency, 1 is a perfect order"))
+    return tiles
 
 
 def _orders(orders: Orders) -> Markup:
@@ -140,7 +148,7 @@ def _orders(orders: Orders) -> Markup:
         ("rho", three_digits(orders.rho), "communication \u00f7 computation"),
         ("Stragglers", percent_text(orders.stragglers), "the longest wait for other workers"),
     )
-    return element("dl", *(_tile(*tile) for tile in tiles), class_="figures", id="orders")
+    return element("dl", *(tile(*each) for each in tiles), class_="figures", id="orders")
 
 
 # The step and its bounds ------------------------------------------------------------------------
@@ -150,45 +158,30 @@ def _bars(explanation: Explanation) -> Markup:
     rows = [("predicted", "Predicted step", explanation.step_s)]
     if explanation.measured_step_s is not None:
         rows.append(("predicted measured", "Measured step", explanation.measured_step_s))
-    rows += [
-        ("plain", "Unplanned step, predicted", explanation.plain_step_s),
-        ("compute", "Computation", explanation.computation_s),
-        ("in-step", "Wire limit", explanation.wire_limit_s),
-    ]
+    if explanation.placed is None:
+        caption = "The step is never shorter than computation or the wire limit."
+        rows += [
+            ("plain", "Unplanned step, predicted", explanation.plain_step_s),
+            ("compute", "Computation", explanation.computation_s),
+            ("in-step", "Wire limit", explanation.wire_limit_s),
+        ]
+    else:
+        caption = "No placement is faster than the longest path, or than all work on all devices."
+        rows += placed_bars(explanation, explanation.placed)
     longest_s = max(seconds for _, _, seconds in rows)
     return element(
         "table",
-        element("caption", "The step is never shorter than computation or the wire limit."),
-        element("thead", _bar_head("What", "Time")),
+        element("caption", caption),
+        element("thead", bar_head("What", "Time")),
         element(
             "tbody",
             *(
-                _bar(kind, name, seconds_text(value), value / longest_s)
+                bar(kind, name, seconds_text(value), value / longest_s)
                 for kind, name, value in rows
             ),
         ),
         class_="bars",
         id="step",
-    )
-
-
-def _bar_head(first: str, second: str) -> Markup:
-    return element(
-        "tr",
-        element("th", first, scope="col"),
-        element("th", second, scope="col", class_="number"),
-        element("td"),
-        class_="unseen",
-    )
-
-
-def _bar(kind: str, name: str, text: str, share: float) -> Markup:
-    bar = element("div", class_=f"bar {kind}", style=f"width:{100 * share:.1f}%")
-    return element(
-        "tr",
-        element("th", name, scope="row"),
-        element("td", text, class_="number"),
-        element("td", bar, class_="track", aria_hidden="true"),
     )
 
 
@@ -198,13 +191,13 @@ def _limits(explanation: Explanation) -> Iterator[Markup]:
     if explanation.limits:
         step_s = explanation.step_s
         rows = (
-            _bar("cost", limit.sentence, seconds_text(limit.seconds), limit.seconds / step_s)
+            bar("cost", limit.sentence, seconds_text(limit.seconds), limit.seconds / step_s)
             for limit in explanation.limits
         )
         yield element(
             "table",
             element("caption", "What makes the step longer, and by how much of it"),
-            element("thead", _bar_head("Cause", "Time")),
+            element("thead", bar_head("Cause", "Time")),
             element("tbody", *rows),
             class_="bars",
             id="limits",

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from caramel.core.decision import ALL_GATHER
 from caramel.core.explanation import Explanation, GroupExplanation
+from caramel.report.table_placed import placed_summary, show_devices
 from caramel.report.units import (
     TO,
     bytes_text,
@@ -34,6 +35,8 @@ def show_explanation(explanation: Explanation, console: Console) -> None:
         console.print(escape(line), highlight=False)
     if explanation.groups:
         _show_groups(explanation, console)
+    if explanation.placed is not None:
+        show_devices(explanation, explanation.placed, console)
     if explanation.limits:
         _title("What makes the step longer", console)
         for limit in explanation.limits:
@@ -57,8 +60,21 @@ def _title(text: str, console: Console) -> None:
 
 def summary(explanation: Explanation) -> tuple[str, ...]:
     """The step as a whole, in a few lines."""
-    step_s, plain_s = explanation.step_s, explanation.plain_step_s
+    placed = explanation.placed
     lines = [
+        *(_summary(explanation) if placed is None else placed_summary(explanation, placed)),
+        " ".join(limited_text(explanation)),
+    ]
+    measured_s = explanation.measured_step_s
+    if measured_s is not None:
+        # Behind the predicted one.
+        lines.insert(2, f"Measured step {seconds_text(measured_s)} ({off_text(explanation)})")
+    return tuple(lines)
+
+
+def _summary(explanation: Explanation) -> tuple[str, ...]:
+    step_s, plain_s = explanation.step_s, explanation.plain_step_s
+    return (
         f"{explanation.job} on {_number(explanation.workers, 'worker')}: "
         f"{_number(explanation.parameters, 'parameter')}, "
         f"{bytes_text(explanation.parameter_bytes)}, in "
@@ -68,13 +84,7 @@ def summary(explanation: Explanation) -> tuple[str, ...]:
         f"Computation {seconds_text(explanation.computation_s)}, wire limit "
         f"{seconds_text(explanation.wire_limit_s)}; rho {three_digits(explanation.rho)}, alpha "
         f"{three_digits(explanation.alpha)}, U {percent_text(explanation.utilisation)}",
-        " ".join(limited_text(explanation)),
-    ]
-    measured_s = explanation.measured_step_s
-    if measured_s is not None:
-        # Behind the predicted one.
-        lines.insert(2, f"Measured step {seconds_text(measured_s)} ({off_text(explanation)})")
-    return tuple(lines)
+    )
 
 
 def limited_text(explanation: Explanation) -> tuple[str, str]:

@@ -10,6 +10,8 @@ from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.core.names import group_of
 from caramel.core.timeline import Resource, Span
 from caramel.report.markup import Markup, element, joined
+from caramel.report.memory_lane import HEIGHT as MEMORY_HEIGHT
+from caramel.report.memory_lane import memory_shapes
 from caramel.report.units import MINUS, bytes_text, milliseconds, seconds_text
 from caramel.report.words import who_text, words_of
 
@@ -66,10 +68,11 @@ class Lane:
 def timeline_picture(explanation: Explanation) -> Markup:
     """What the colours mean, and one picture for each worker, on the same time axis."""
     lanes = lanes_of(explanation)
-    workers = sorted({lane.worker for lane in lanes}, key=_in_order)
+    idle = range(explanation.workers if explanation.placed else 0)  # they have variables
+    workers = sorted({lane.worker for lane in lanes} | set(idle), key=_in_order)
     if not workers:
         return element("p", "There is nothing to show: the timeline is empty.", class_="quiet")
-    axis_s = _axis_s(explanation)
+    axis_s = axis_s_of(explanation)
     drawn = [
         _worker(worker, [lane for lane in lanes if lane.worker == worker], axis_s, explanation)
         for worker in workers
@@ -77,7 +80,7 @@ def timeline_picture(explanation: Explanation) -> Markup:
     first, rest = drawn[:WORKERS_SHOWN], drawn[WORKERS_SHOWN:]
     folded = None
     if rest:
-        last = who_text(workers[-1]).partition(" ")[0].lower()
+        last = who_text(explanation, workers[-1]).partition(" ")[0].lower()
         number = f"the other {len(rest)} {last}s" if len(rest) > 1 else f"the other {last}"
         folded = element("details", element("summary", f"Show {number}"), *rest)
     pictures = element(
@@ -88,7 +91,7 @@ def timeline_picture(explanation: Explanation) -> Markup:
         role="region",
         aria_label="Timeline of the workers; scrolls sideways when stretched",
     )
-    return joined(_legend(lanes, words_of(explanation).kinds), _zoom(), pictures)
+    return joined(_legend(lanes, explanation), _zoom(), pictures)
 
 
 def _in_order(place: int) -> tuple[bool, bool, int]:
@@ -96,9 +99,15 @@ def _in_order(place: int) -> tuple[bool, bool, int]:
     return place > 0, place < 0, abs(place)
 
 
-def _legend(lanes: Sequence[Lane], kinds: Mapping[str, str]) -> Markup:
+def _legend(lanes: Sequence[Lane], explanation: Explanation) -> Markup:
     """What the colours mean, of those that occur."""
+    kinds = words_of(explanation).kinds
     found = {block.kind for lane in lanes for row in lane.rows for block in row}
+    measured = explanation.measured
+    if explanation.predicted.memory:
+        found.add("held")
+    if measured is not None and measured.memory:
+        found.add("held-measured")
     keys = [
         element("li", element("span", class_=f"key {kind}"), text)
         for kind, text in kinds.items()
@@ -130,7 +139,7 @@ def _zoom() -> Markup:
 def lanes_of(explanation: Explanation) -> list[Lane]:
     """What is drawn, by worker, then resource, predicted before measured."""
     lanes = list(_finest_lanes(explanation))
-    axis_s = _axis_s(explanation)
+    axis_s = axis_s_of(explanation)
     for of_link, most in _MOST_BLOCKS.items():
         chosen = [lane for lane in lanes if (lane.resource in _LINK) == of_link]
         thinned, narrowest_s = chosen, axis_s * _FINEST
@@ -145,7 +154,8 @@ def lanes_of(explanation: Explanation) -> list[Lane]:
 
 def _finest_lanes(explanation: Explanation) -> Iterator[Lane]:
     numbers = {group.name: number for number, group in enumerate(explanation.groups)}
-    touching_s = _axis_s(explanation) * _FINEST
+    touching_s = axis_s_of(explanation) * _FINEST
+    chain = chain_ops(explanation)
     for measured, timeline in enumerate((explanation.predicted, explanation.measured)):
         if timeline is None:
             continue
@@ -153,19 +163,31 @@ def _finest_lanes(explanation: Explanation) -> Iterator[Lane]:
         origin_s = timeline.begin_s
         lanes: dict[tuple[int, Resource], list[Block]] = {}
         for span in timeline.spans:
-            block = _block(span, origin_s, numbers, explanation.groups)
+            block = _block(span, origin_s, numbers, explanation.groups, chain)
             lanes.setdefault((span.worker, span.resource), []).append(block)
         for (worker, resource), blocks in lanes.items():
             whole = _chunks_joined(blocks, touching_s)
             yield Lane(worker, resource, bool(measured), _stacked(whole, touching_s))
 
 
+def chain_ops(explanation: Explanation) -> frozenset[str]:
+    """The ops that bound a step which is spread over several devices."""
+    chain = explanation.placed.chain if explanation.placed is not None else ()
+    return frozenset(name for each in chain if each.kind == "ops" for name in each.names)
+
+
 def _block(
-    span: Span, origin_s: float, numbers: Mapping[str, int], groups: Sequence[GroupExplanation]
+    span: Span,
+    origin_s: float,
+    numbers: Mapping[str, int],
+    groups: Sequence[GroupExplanation],
+    chain: frozenset[str],
 ) -> Block:
     begin_s, end_s, size_bytes = span.begin_s - origin_s, span.end_s - origin_s, span.bytes or 0
     if span.resource == "compute":
-        return Block("compute", (span.name,), begin_s, end_s, size_bytes)
+        return Block(
+            "chain" if span.name in chain else "compute", (span.name,), begin_s, end_s, size_bytes
+        )
     # A span is called after its group, or after an op or a tensor in it.
     names = (span.name, group_of(span.name) or "", span.name.partition("/")[0])
     number = next((numbers[name] for name in names if name in numbers), None)
@@ -245,7 +267,7 @@ def _in_time(block: Block) -> tuple[float, float, tuple[str, ...]]:
 # Drawing ----------------------------------------------------------------------------------------
 
 
-def _axis_s(explanation: Explanation) -> float:
+def axis_s_of(explanation: Explanation) -> float:
     """How much time the axis shows."""
     measured_s = explanation.measured.step_s if explanation.measured else 0.0
     return max(explanation.step_s, explanation.predicted.step_s, measured_s)
@@ -264,11 +286,16 @@ def _worker(worker: int, lanes: Sequence[Lane], axis_s: float, explanation: Expl
             shapes += _lane_shapes(lane, top, axis_s)
             top += _ROW_HEIGHT
         top += _GAP
+    memory = list(memory_shapes(explanation, worker, axis_s, top))
+    if memory:
+        labels.append(element("div", "memory", style=f"top:{top}px;height:{MEMORY_HEIGHT}px"))
+        top += MEMORY_HEIGHT + _GAP
     height = top + _AXIS_HEIGHT - _GAP
     picture = element(
         "svg",
-        *_grid(axis_s, top - _GAP),
+        *grid(axis_s, top - _GAP),
         *shapes,
+        *memory,
         _step_end(explanation.step_s, axis_s, top - _GAP),
         height=height,
         role="img",
@@ -276,7 +303,7 @@ def _worker(worker: int, lanes: Sequence[Lane], axis_s: float, explanation: Expl
     )
     return element(
         "section",
-        element("h3", who_text(worker)),
+        element("h3", who_text(explanation, worker)),
         element(
             "div",
             element("div", *labels, class_="lanes", style=f"height:{height}px", aria_hidden="true"),
@@ -316,7 +343,7 @@ def _label(block: Block, axis_s: float) -> str:
     return f"{len(block.names)} together: {when}: {shown}{more}"
 
 
-def _grid(axis_s: float, bottom: int) -> Iterator[Markup]:
+def grid(axis_s: float, bottom: int) -> Iterator[Markup]:
     """Lines at round times, with the times below."""
     for time_s in ticks(axis_s):
         x = percent(time_s, axis_s)
@@ -358,7 +385,7 @@ def _in_words(worker: int, explanation: Explanation) -> str:
             sends = seconds_text(timeline.busy_s(worker, "send"))
             receives = seconds_text(timeline.busy_s(worker, "receive"))
             parts.append(f"{name}: computes {computes}, sends {sends}, receives {receives}")
-    return f"{who_text(worker)}, {'; '.join(parts)}"
+    return f"{who_text(explanation, worker)}, {'; '.join(parts)}"
 
 
 def percent(time_s: float, axis_s: float) -> str:

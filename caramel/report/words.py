@@ -16,11 +16,13 @@ class Words:
         group: one of what the table lists.
         places: by place of a group, what that is called.
         kinds: what the colours of the timeline mean.
+        host: who trains, other than servers.
     """
 
     group: str
     places: dict[str, str]
     kinds: dict[str, str]
+    host: str = "worker"
 
 
 BETWEEN_WORKERS = Words(
@@ -45,10 +47,24 @@ FROM_SERVERS = Words(
         "other": "gradient, and other transfers",
     },
 )
+BETWEEN_DEVICES = Words(
+    "transfer",
+    {},
+    {
+        "chain": "computation that bounds the step",
+        "compute": "other computation",
+        "other": "tensor on its way",
+        "held": "memory: variables, and tensors above them",
+        "held-measured": "memory, as measured",
+    },
+    "device",
+)
 
 
 def words_of(explanation: Explanation) -> Words:
     """The words for an explanation."""
+    if explanation.placed is not None:
+        return BETWEEN_DEVICES
     return FROM_SERVERS if explanation.servers else BETWEEN_WORKERS
 
 
@@ -58,15 +74,16 @@ def place_text(explanation: Explanation, number: int, group: GroupExplanation) -
     return f"{number + 1}, {place}" if explanation.servers else place
 
 
-def who_text(place: int) -> str:
-    """A worker, or a server, by its place."""
+def who_text(explanation: Explanation, place: int) -> str:
+    """A worker, a device or a server, by its place."""
     server = server_at(place)
-    return f"Worker {place}" if server is None else f"Server {server}"
+    host = words_of(explanation).host.capitalize()
+    return f"{host} {place}" if server is None else f"Server {server}"
 
 
 def hosts_text(explanation: Explanation) -> str:
-    """Who trains: "8 workers", or "8 workers and 2 servers"."""
-    workers = _count(explanation.workers, "worker")
+    """Who trains: "8 workers", "2 devices", or "8 workers and 2 servers"."""
+    workers = _count(explanation.workers, words_of(explanation).host)
     servers = len(explanation.servers)
     return f"{workers} and {_count(servers, 'server')}" if servers else workers
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from caramel.core.errors import FeedError
 from caramel.core.facts import MEAN
+from caramel.core.memory import MemoryCurve
 from caramel.core.names import TensorRef
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
@@ -22,6 +23,7 @@ from caramel.runtime.steps.feeds import Rows, SplitFeeds, split_feeds
 from caramel.runtime.steps.step_result import Fetch, StepResult
 from caramel.runtime.steps.user_feeds import feeds_of
 from caramel.runtime.steps.user_fetches import UserFetches
+from caramel.runtime.traces.held_memory import held_memory
 from caramel.runtime.traces.step_timeline import traced_timeline
 
 Run = Callable[[Controller, Sequence[Fetch], SplitFeeds], StepResult]
@@ -106,12 +108,8 @@ def traced_steps(
         step: its name, where the job has several.
     """
     clock_offsets_s = running.runner.clock_offsets_s()
-    plan = running.job.plan
     traced = [_traced(running, feed_dict, step) for _ in range(steps)]
-    found = tuple(
-        dataclasses.replace(traced_timeline(plan, each.stats, clock_offsets_s), plan=each.plan)
-        for each in traced
-    )
+    found = tuple(_timeline(running.job, each, clock_offsets_s) for each in traced)
     running.controllers.own(step).tell_traced(found)
     return found
 
@@ -128,11 +126,7 @@ def profiled_steps(
     """
     clock_offsets_s = running.runner.clock_offsets_s()
     traced = [_traced(running, feed_dict, step) for _ in range(steps)]
-    sizes = {
-        str(tensor): value.nbytes
-        for tensor, value in traced[-1].feeds.values[0].items()
-        if not value.dtype.hasobject
-    }
+    sizes = {str(tensor): size for tensor, size in traced[-1].fed_bytes.items()}
     traces = [each.stats for each in traced]
     plans = running.controllers.own(step).job.plans
     return plans.profile(traced[-1].plan, traces, clock_offsets_s, sizes)
@@ -145,6 +139,28 @@ class _Traced:
     plan: str
     stats: list[Any]
     feeds: SplitFeeds
+
+    @property
+    def fed_bytes(self) -> dict[TensorRef, int]:
+        """The sizes of what the first worker was fed, where they say what it takes."""
+        fed = self.feeds.values[0].items()
+        return {tensor: value.nbytes for tensor, value in fed if not value.dtype.hasobject}
+
+
+def _timeline(job: Job, traced: _Traced, clock_offsets_s: Sequence[float]) -> Timeline:
+    """The timeline of a step; with the memory of its devices, where one replica is spread."""
+    timeline = traced_timeline(job.plan, traced.stats, clock_offsets_s)
+    memory: tuple[MemoryCurve, ...] = ()
+    if job.plan.placement is not None:
+        memory = held_memory(
+            traced.stats,
+            timeline,
+            job.plan.placement,
+            job.context.op_graph,
+            traced.fed_bytes,
+            clock_offsets_s,
+        )
+    return dataclasses.replace(timeline, plan=traced.plan, memory=memory)
 
 
 def _traced(

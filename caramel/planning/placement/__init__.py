@@ -8,6 +8,7 @@ here works on plain graphs and numbers.
 `bounds`          how long must a step take at least, wherever it is placed?
 `chain`           what does a simulated step wait for?
 `clusters`        groups that exchange many bytes, joined
+`explain`         why is a step placed as it is, what bounds it, and what does each device need?
 `filling`         what stands on which device while groups are placed, and where may the next go?
 `from_graph`      the problem of a training step, from its graph
 `lists`           one vertex after the other gets the device on which it ends first

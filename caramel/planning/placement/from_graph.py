@@ -23,17 +23,6 @@ from caramel.core.graph import STAYS, OpGraph
 from caramel.core.names import TensorRef
 from caramel.planning.placement.problem import Device, Problem, Tensor, Vertex
 
-HANDS_ON = op_types.PASS_THROUGH | {
-    "CheckNumerics",
-    "ExpandDims",
-    "PreventGradient",
-    "ReadVariableOp",
-    "Reshape",
-    "Squeeze",
-    "StopGradient",
-}
-"""Kinds of ops whose output has the memory of their first input."""
-
 
 @dataclass(frozen=True)
 class PlacedGraph:
@@ -132,6 +121,18 @@ def problem_of(
     return PlacedGraph(problem, units.ops, tuple(readers))
 
 
+def unknown_sizes(graph: OpGraph, placed: PlacedGraph, traced_bytes: Mapping[str, int]) -> int:
+    """How many tensors that are read in a step have a size that nobody knows."""
+    step = [graph[name] for names in placed.ops for name in names]
+    read = {tensor for op in step for tensor in op.inputs}
+    return sum(
+        graph.spec(each).bytes is None
+        and graph.spec(each).dtype not in STAYS
+        and str(each) not in traced_bytes
+        for each in read
+    )
+
+
 class _Sizes:
     """Bytes of tensors: those that the graph knows, else those that were traced, else none."""
 
@@ -186,7 +187,7 @@ def _handed_on(
     """The number of the tensor whose memory another one has; None if it has memory of its own."""
     op = graph[tensor.op]
     alone = len(units.ops[units.of_op[op.name]]) == 1
-    if not alone or tensor.index or op.kind not in HANDS_ON or not op.inputs:
+    if not alone or tensor.index or op.kind not in op_types.HANDS_ON or not op.inputs:
         return None
     return numbers.get(op.inputs[0])
 

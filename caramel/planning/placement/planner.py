@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, TypeVar
@@ -24,13 +24,14 @@ from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.planning.choose import Decision
 from caramel.planning.compatibility import check_devices
-from caramel.planning.placement.from_graph import PlacedGraph, problem_of
-from caramel.planning.placement.memory import tensor_share
+from caramel.planning.placement.from_graph import PlacedGraph, problem_of, unknown_sizes
+from caramel.planning.placement.memory import peaks, tensor_share
 from caramel.planning.placement.order import planned_edges
 from caramel.planning.placement.place import Placed, place
 from caramel.planning.placement.problem import Device, equal_rates
 from caramel.planning.placement.search import search
 from caramel.planning.placement.send_gates import planned_gates
+from caramel.planning.placement.simulate import simulate
 from caramel.planning.placement.step_ops import step_ops
 from caramel.planning.placement.whole_graph import placed_everywhere
 from caramel.planning.serving.planner import usual_in_flight_bytes
@@ -55,11 +56,13 @@ class Layout:
         graph: the problem, and the ops of its vertices.
         placed: the placement of the vertices, and its simulated step.
         knows_times: whether times of ops were measured.
+        unknown_sizes: how many tensors have a size that nobody knows.
     """
 
     graph: PlacedGraph
     placed: Placed
     knows_times: bool
+    unknown_sizes: int = 0
 
 
 @dataclass
@@ -136,7 +139,7 @@ class PlacementPlanner:
         """
         graph, kept = analysis.get(OpGraph), self.kept
         if kept.placement is None:
-            kept.layout = layout = self._layout(analysis)
+            kept.layout = layout = self._layout(analysis, self._place)
             known = layout.graph.numbers_of(layout.placed.placement)
             kept.placement = placed_everywhere(graph, known, self.devices, self.together)
         check_devices(kept.placement, self.devices)
@@ -206,8 +209,36 @@ class PlacementPlanner:
         )
         return plain.deciding(edges=edges, placement=replace(placement, gates=gates))
 
-    def _layout(self, analysis: Analysis) -> Layout:
-        """Place the steps of the job."""
+    def layout_of(self, placement: Placement, analysis: Analysis) -> Layout:
+        """How a step goes that is placed: as it was decided, or as it is simulated now if it was
+        given, or if others of the job's steps count in what was decided.
+        """
+        number_of, kept = placement.number_of, self.kept.layout
+        if kept is not None and not self._has_several(analysis):
+            found = kept.graph.numbers_of(kept.placed.placement)
+            if all(number_of.get(name) == number for name, number in found.items()):
+                return kept
+
+        def given(graph: PlacedGraph) -> Placed:
+            numbers = tuple(number_of[names[0]] for names in graph.ops)
+            schedule = simulate(graph.problem, numbers, self.scheduler, links="one")
+            return Placed(numbers, schedule, tuple(peaks(graph.problem, numbers, schedule)))
+
+        return self._layout(analysis, given, constrained=False)
+
+    def _has_several(self, analysis: Analysis) -> bool:
+        """Whether the job has other steps, too."""
+        job = analysis.get(TrainingJob)
+        return not {job.train_op, job.loss.op}.issuperset(self.targets)
+
+    def _layout(
+        self,
+        analysis: Analysis,
+        place_it: Callable[[PlacedGraph], Placed],
+        *,
+        constrained: bool = True,
+    ) -> Layout:
+        """Place the steps of the job; or, without constraints, only the one that is analysed."""
         timing = _known(analysis, TimingTable)
         network = _known(analysis, NetworkModel)
         unit = 1.0 if timing is not None else _MEMORY_BYTES_PER_S
@@ -218,6 +249,7 @@ class PlacementPlanner:
             )
         ]
         rate = _PAYLOAD_BYTES_PER_S if network is None else network.bytes_per_s
+        traced_bytes = self.sizes if timing is None else {**self.sizes, **timing.traced_bytes}
         graph = problem_of(
             analysis.get(OpGraph),
             analysis.get(TrainingJob),
@@ -225,25 +257,22 @@ class PlacementPlanner:
             equal_rates(len(devices), rate),
             latency_s=_LATENCY_S,
             seconds=None if timing is None else timing.seconds,
-            traced_bytes=self.sizes if timing is None else {**self.sizes, **timing.traced_bytes},
+            traced_bytes=traced_bytes,
             together=self.together,
-            constraints=self.constraints,
-            targets=self.targets,
+            constraints=self.constraints if constrained else {},
+            targets=self.targets if constrained else (),
         )
+        unknown = unknown_sizes(analysis.get(OpGraph), graph, traced_bytes)
+        return Layout(graph, place_it(graph), timing is not None, unknown)
+
+    def _place(self, graph: PlacedGraph) -> Placed:
         problem = graph.problem
         share = tensor_share(problem)
         if self.partitioner == SEARCH:
-            placed = search(problem, share=share, links="one", seed=self.seed)
-        else:
-            placed = place(
-                problem,
-                self.partitioner,
-                self.scheduler,
-                share=share,
-                links="one",
-                seed=self.seed,
-            )
-        return Layout(graph, placed, timing is not None)
+            return search(problem, share=share, links="one", seed=self.seed)
+        return place(
+            problem, self.partitioner, self.scheduler, share=share, links="one", seed=self.seed
+        )
 
 
 def _are_alike(placement: Placement | None, other: Placement | None) -> bool:

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from caramel.core.devices import Device
-from caramel.core.names import (
-    is_added,
-    is_done_once,
-    is_mark,
-    is_token,
-    server_place,
-    without_variant,
-    worker_of,
-)
+from caramel.core.names import is_added, is_mark, is_token, sent_of, without_variant
 from caramel.core.plan import Plan
 from caramel.core.timeline import Resource, Span, Timeline
 from caramel.native import labels
 from caramel.native.labels import Transfer
+from caramel.runtime.traces.replicas import Replicas
 
 
 def timeline_of(
@@ -52,7 +44,7 @@ def timeline_of(
     Raises:
         InstallationError: TensorFlow labels a transfer in another form than Caramel reads.
     """
-    replicas = _Replicas(devices, servers, clock_offsets_s or [0.0] * len(devices), is_spread)
+    replicas = Replicas(devices, servers, clock_offsets_s or [0.0] * len(devices), is_spread)
     records = [
         (d.device, record)
         for step_stats in traces
@@ -83,62 +75,7 @@ def traced_timeline(
     )
 
 
-class _Replicas:
-    """Which worker or server has what device, and what its clock shows."""
-
-    def __init__(
-        self,
-        devices: Sequence[str],
-        servers: Sequence[str],
-        clock_offsets_s: Sequence[float],
-        is_spread: bool,
-    ) -> None:
-        self._is_spread = is_spread
-        places = [*range(len(devices)), *map(server_place, range(len(servers)))]
-        names = zip(places, [*devices, *servers], strict=True)
-        self._devices = {place: Device.parse(name) for place, name in names}
-        self._offsets_s = dict(zip(places, clock_offsets_s, strict=False))
-
-    def worker_on(self, name: str) -> int | None:
-        """The worker whose replica is on a device; None if it is no one's, or of several."""
-        device = Device.parse(name)
-        same_task = [worker for worker, _ in self._on_task(device)]
-        same_device = [worker for worker, own in self._on_task(device) if own == device]
-        any_device = [worker for worker, own in self._on_task(device) if own.kind is None]
-        for found in (same_device, any_device, same_task):
-            if len(found) == 1:
-                return found[0]
-        return None
-
-    def place_of(self, op: str, device: str) -> int | None:
-        """The worker or server that an op belongs to; what is done once or spread, to that of its
-        device."""
-        name = without_variant(op)
-        place = self.worker_on(device) if self._is_spread or is_done_once(name) else None
-        return worker_of(name) if place is None else place
-
-    def sender_of(self, op: str, device: str) -> int | None:
-        """The worker or server that sends what an op puts out, from a device."""
-        named = None if self._is_spread else worker_of(op)
-        return self.worker_on(device) if named is None else named
-
-    def common_s(self, shown_s: float, worker: int) -> float:
-        """The time by worker 0's clock at which this worker's shows `shown_s`."""
-        return shown_s - self._offsets_s.get(worker, 0.0)
-
-    def common_on_s(self, shown_s: float, name: str) -> float:
-        """Likewise by the clock of a device; the workers of one task have one clock."""
-        for worker, _ in self._on_task(Device.parse(name)):
-            return self.common_s(shown_s, worker)
-        return shown_s
-
-    def _on_task(self, device: Device) -> Iterator[tuple[int, Device]]:
-        for worker, own in self._devices.items():
-            if (own.job, own.task) == (device.job, device.task):
-                yield worker, own
-
-
-def _ready_s(records: Iterable[tuple[str, Any]], replicas: _Replicas) -> dict[str, float]:
+def _ready_s(records: Iterable[tuple[str, Any]], replicas: Replicas) -> dict[str, float]:
     """When each op first had put out something."""
     found: dict[str, float] = {}
     for device, record in records:
@@ -151,7 +88,7 @@ def _ready_s(records: Iterable[tuple[str, Any]], replicas: _Replicas) -> dict[st
 
 
 def _ends(
-    record: Any, transfer: Transfer, replicas: _Replicas, ready_s: Mapping[str, float]
+    record: Any, transfer: Transfer, replicas: Replicas, ready_s: Mapping[str, float]
 ) -> Iterator[Span]:
     """The spans of a transfer at the worker that sends it, and at the one that receives it."""
     op, source, target, size_bytes = transfer
@@ -173,9 +110,10 @@ def _ends(
             yield Span(resource, name, begin_s, end_s, worker, size_bytes)
 
 
-def _op(record: Any, worker: int | None, replicas: _Replicas) -> Iterator[Span]:
+def _op(record: Any, worker: int | None, replicas: Replicas) -> Iterator[Span]:
     name = without_variant(record.node_name)
-    if worker is None or is_token(name) or is_mark(name):
+    # What a tensor passes on its way hands it on at once.
+    if worker is None or is_token(name) or is_mark(name) or sent_of(name) is not None:
         return
     if record.op_end_rel_micros <= record.op_start_rel_micros:
         return
