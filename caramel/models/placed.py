@@ -107,7 +107,6 @@ class PlacedModel(Model):
         if not isinstance(seed, int):
             raise PlanError(f"seed must be an int, not {seed!r}")
         is_job = isinstance(context, Context)  # else `Model` says so
-        needs_sizes = is_job and plan is None
         planner = PlacementPlanner(
             devices,
             _memory_of(devices, memory),
@@ -119,7 +118,7 @@ class PlacedModel(Model):
             seed,
             together=_colocated(context.graph_def) if is_job else (),
             targets=_targets(context) if is_job else (),
-            sizes=sizes_with(context, int(batch_size)) if needs_sizes else {},
+            sizes=sizes_with(context, int(batch_size)) if is_job else {},
             kept=Kept(_given(plan)),
         )
         options = ModelOptions(

@@ -10,13 +10,14 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
 `layout`           where the spans of timelines go in a picture or a viewer
 `markup`           HTML elements from Python: text is escaped unless it is `Markup`, which only this
                    file makes
-`memory_lane`      the memory that a device needs over a step, as a lane of its picture: predicted, and
-                   measured
+`memory_lane`      the memory that a device needs over a step, as a lane of its picture: predicted
+                   and measured
 `page`             an explanation as one HTML file that needs nothing else: no network, no other
                    file
 `page_groups`      the page's table of groups: size, window, pattern, depth, place and reason of
                    each, and when
-`page_parts`       parts that pages are made of: sections, tiles with a figure, rows with a bar, tables
+`page_parts`       parts that pages are made of: sections, tiles with a figure, rows with a bar,
+                   tables
 `page_placed`      what a page tells of a step that is spread over several devices
 `perfetto`         timelines as JSON in the Trace Event Format, for ui.perfetto.dev and
                    chrome://tracing

@@ -83,13 +83,13 @@ def caveats(placed: PlacedStep) -> Iterator[str]:
     if not placed.knows_times:
         yield (
             "No times were measured: an op is taken to cost the bytes that it puts out, so "
-            "predicted times are guesses. Bytes and memory hold."
+            "predicted times are guesses. Bytes and memory are right for batches of batch_size "
+            "examples (PlacedModel(batch_size=...))."
         )
     if placed.unknown_sizes:
         yield (
-            f"{placed.unknown_sizes:,} tensors have a size that is not known before a step (their "
-            "batch is open), and are taken to be empty: predicted memory is too small. A profile "
-            "knows sizes."
+            f"{placed.unknown_sizes:,} tensors have a size that nobody knows before a step, and "
+            "are taken to be empty: predicted memory may be too small. A profile knows sizes."
         )
 
 

@@ -66,7 +66,7 @@ def test_guessed_times_and_unknown_sizes_are_told():
     placed = replace(known.placed, knows_times=False, unknown_sizes=7)
     shown = " ".join(" ".join(lines(replace(known, placed=placed))).split())
     assert "No times were measured" in shown
-    assert "7 tensors have a size that is not known" in shown
+    assert "7 tensors have a size that nobody knows" in shown
 
 
 def test_the_page_shows_devices_over_time_with_their_memory_and_the_chain():
