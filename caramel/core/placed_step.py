@@ -79,7 +79,7 @@ class Crossing:
     """A tensor that goes to another device.
 
     Attributes:
-        op: what puts it out.
+        tensor: its name.
         source: the number of its device.
         target: the number of the device to which it goes.
         bytes: its size.
@@ -88,7 +88,7 @@ class Crossing:
         needed_s: when the first op is predicted to read it there.
     """
 
-    op: str
+    tensor: str
     source: int
     target: int
     bytes: int

@@ -117,10 +117,11 @@ class StepModel:
         self, measured: Sequence[Timeline], measured_step_s: float | None
     ) -> ShownExplanation:
         planner, placement = self._options.planner, self.plan_of(measured).placement
+        known = self._step.known
         assert isinstance(planner, PlacementPlanner), "only it places"
         assert placement is not None, "all its plans place"
         explanation = explain_placed(
-            planner.layout_of(placement, self._step.known.facts.analysis),
+            planner.layout_of(placement, known.analysis(known.measured)),
             job=self.job.context.job.train_op,
             planner="none, the plan was given" if self.is_given else planner.name,
             measured=measured,

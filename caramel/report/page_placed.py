@@ -72,7 +72,7 @@ def placed_sections(explanation: Explanation, placed: PlacedStep) -> Iterator[Ma
             plain_table(
                 "crossings",
                 "Times in milliseconds, as predicted.",
-                ("Put out by", "Device", "Size|", "Leaves|", "Arrives|", "Needed|"),
+                ("Tensor", "Device", "Size|", "Leaves|", "Arrives|", "Needed|"),
                 crossing_rows(explanation, placed),
             ),
         )

@@ -31,7 +31,7 @@ def show_devices(explanation: Explanation, placed: PlacedStep, console: Console)
     if placed.crossings:
         shown, count = len(placed.crossings), placed.crossing_count
         title = f"Largest tensors that cross ({shown} of {count:,}); times in ms"
-        columns = ("put out by", "device", "size|", "leaves|", "arrives|", "needed|")
+        columns = ("tensor", "device", "size|", "leaves|", "arrives|", "needed|")
         _show(console, title, columns, crossing_rows(explanation, placed))
 
 
@@ -192,7 +192,7 @@ def crossing_rows(explanation: Explanation, placed: PlacedStep) -> list[Row]:
     step_s = explanation.step_s
     return [
         (
-            each.op,
+            each.tensor,
             f"{each.source} to {each.target}",
             bytes_text(each.bytes),
             *(milliseconds(time_s, step_s) for time_s in (each.begin_s, each.end_s, each.needed_s)),

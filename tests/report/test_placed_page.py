@@ -50,7 +50,7 @@ def test_before_training_devices_the_chain_and_crossings_are_printed():
         "device 0 computes 0.0 4,000.0 4,000.0 v0 \u2026 v1",
         "2 B to device 1 4,000.0 6,000.0 2,000.0 v1",
         "device 1 computes 6,000.0 10,000.0 4,000.0 v2",
-        "v1 0 to 1 2 B 4,000.0 6,000.0 6,000.0",
+        "v1:0 0 to 1 2 B 4,000.0 6,000.0 6,000.0",
     ):
         assert row in found, row
 

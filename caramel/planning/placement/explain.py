@@ -137,7 +137,7 @@ class _Explainer:
                 readers = (v for v in tensor.readers if self._placement[v] == target)
                 found.append(
                     Crossing(
-                        self._problem.vertices[tensor.source].name,
+                        str(self._layout.graph.tensors[number]),
                         self._placement[tensor.source],
                         target,
                         round(tensor.bytes),

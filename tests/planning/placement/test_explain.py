@@ -8,7 +8,7 @@ import pytest
 
 from caramel.core.errors import PlanError
 from caramel.core.explanation import Explanation
-from caramel.core.names import received, sent
+from caramel.core.names import TensorRef, received, sent
 from caramel.core.placed_step import Alone, Crossing, DeviceUse, PlacedDevice, Stretch
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.placement.explain import (
@@ -26,7 +26,8 @@ from tests.support.placement import chain, digits, problem, random_problem
 
 def layout_of(graph, placed):
     ops = tuple((vertex.name,) for vertex in graph.vertices)
-    return Layout(PlacedGraph(graph, ops), placed, knows_times=True)
+    tensors = tuple(TensorRef(ops[tensor.source][0], 0) for tensor in graph.tensors)
+    return Layout(PlacedGraph(graph, ops, tensors), placed, knows_times=True)
 
 
 def explained_chain(**options):
@@ -52,7 +53,7 @@ def test_a_chain_over_two_devices():
         Stretch("transfer", 1, ("v1",), 4.0, 6.0, 0.0, 2),
         Stretch("ops", 1, ("v2",), 6.0, 10.0),
     )
-    assert placed.crossings == (Crossing("v1", 0, 1, 2, 4.0, 6.0, 6.0),)
+    assert placed.crossings == (Crossing("v1:0", 0, 1, 2, 4.0, 6.0, 6.0),)
     assert found.limited_by == "a dependency"
     changes = {each.change: (each.step_s, each.note) for each in found.what_if}
     assert changes["twice the bandwidth"] == (9.0, "")
