@@ -7,26 +7,28 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `checkpoint`       checkpoints in TensorFlow's own format, written so that an interruption never
                    loses the last one
 `checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
+`control/`         which plan does the next step: trials, drift, and plans that cannot run
 `device_check`     are the devices there that a job asks for, and what runs elsewhere?
 `evaluation`       runs part of the graph once, without training
+`execution/`       parts of the distributed graph on the cluster: compiled once, called many times,
+                   never in silence
 `inheritance`      what a session takes over from another one with the same parameter servers
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
+`rotation`         which checkpoints of a series stay: the newest ones, and now and then one for
+                   good
 `running_job`      what a session works with while it is open: workers, variables, and what does the
                    steps
 `saving`           variables into a checkpoint, and back
 `session`          runs a distributed job: training steps, evaluation, variables, checkpoints
+`stalls/`          steps that take too long: what do they wait for?
+`steps/`           one training step of a plan: what is fed, fetched, put together, and left for the
+                   next step
+`traces/`          from what TensorFlow traced to times of ops and timelines of steps
 `training`         training steps: what is given is checked and split, done by a controller, and put
                    together
 `turns`            the public methods of an object take turns: one is done before that of another
                    thread begins
 `variables`        the variables that all plans of a session work on: initialised, read, broadcast,
                    merged
-`control/`         which plan does the next step: trials, drift, and plans that cannot run
-`execution/`       parts of the distributed graph on the cluster: compiled once, called many times,
-                   never in silence
-`stalls/`          steps that take too long: what do they wait for?
-`steps/`           one training step of a plan: what is fed, fetched, put together, and left for the
-                   next step
-`traces/`          from what TensorFlow traced to times of ops and timelines of steps
 ================== =================================================================================
 """

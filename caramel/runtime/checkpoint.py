@@ -352,12 +352,30 @@ def _remove_leftovers(path: Path) -> None:
 
 def _make_latest(path: Path) -> None:
     """Enter the checkpoint into its directory's ``checkpoint`` file."""
+    paths = [p for p in entered(path.parent) if os.path.abspath(p) != os.path.abspath(path)]
+    _enter(path.parent, [*paths, str(path)])
+
+
+def entered(directory: Path) -> list[str]:
+    """The checkpoints that a directory's ``checkpoint`` file names, the latest last."""
     state = None
     with contextlib.suppress(tf.errors.OpError):
-        state = tf.train.get_checkpoint_state(str(path.parent))
-    earlier = list(state.all_model_checkpoint_paths) if state is not None else []
-    paths = [p for p in earlier if os.path.abspath(p) != os.path.abspath(path)]
-    state = tf1.train.generate_checkpoint_state_proto(
-        str(path.parent), str(path), [*paths, str(path)]
-    )
-    write_whole(path.with_name("checkpoint"), str(state))
+        state = tf.train.get_checkpoint_state(str(directory))
+    return list(state.all_model_checkpoint_paths) if state is not None else []
+
+
+def forget(directory: Path, paths: Sequence[str]) -> None:
+    """Take checkpoints out of a directory's ``checkpoint`` file; the latest is none of them."""
+    if paths:
+        _enter(directory, [each for each in entered(directory) if each not in paths])
+
+
+def _enter(directory: Path, paths: Sequence[str]) -> None:
+    state = tf1.train.generate_checkpoint_state_proto(str(directory), paths[-1], paths)
+    write_whole(directory / "checkpoint", str(state))
+
+
+def remove(path: Path) -> None:
+    """Remove the files of a checkpoint, the index first: without it there is none."""
+    for file in reversed(_files(path)):
+        file.unlink()

@@ -20,6 +20,7 @@ from caramel.runtime.checkpoint import (
     some_of,
     write_checkpoint,
 )
+from caramel.runtime.rotation import Rotation, rotate
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.steps.feeds import Feed, check_whole, to_array
 
@@ -27,15 +28,24 @@ _log = logging.getLogger(__name__)
 
 
 def save_variables(
-    running: RunningJob, path: str | os.PathLike[str], global_step: int | None
+    running: RunningJob,
+    path: str | os.PathLike[str],
+    global_step: int | None,
+    rotation: Rotation,
 ) -> str:
     """Write a checkpoint; see `caramel.runtime.session.Session.save`.
 
     Args:
         path: its path, without the endings that TensorFlow adds.
         global_step: a number to append to the path; None for none.
+        rotation: which earlier ones of the same path stay.
     """
     _check_path(path)
+    if rotation.keep is not None and global_step is None:
+        raise CheckpointError(
+            "keep is about checkpoints with a number behind their path: give global_step, too; "
+            "without one each replaces the one before"
+        )
     if global_step is not None and not isinstance(global_step, Integral):
         raise CheckpointError(
             f"global_step must be a whole number, not {global_step!r}; session.run(global_step) "
@@ -47,9 +57,11 @@ def save_variables(
         raise CheckpointError("the graph has no global variables to save")
     values = dict(running.state.values(saved))
     prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
-    return write_checkpoint(
+    written = write_checkpoint(
         prefix, [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
     )
+    rotate(written, rotation)
+    return written
 
 
 def restore_variables(

@@ -24,6 +24,7 @@ from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.evaluation import evaluate
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
+from caramel.runtime.rotation import Rotation
 from caramel.runtime.running_job import RunningJob, start_job
 from caramel.runtime.saving import assign_variables, restore_variables, save_variables
 from caramel.runtime.training import profiled_steps, traced_steps, training_step
@@ -78,6 +79,7 @@ class Session:
         shares: bool = False,
     ) -> None:
         self._turns = Turns()
+        self._saved: dict[str, None] = {}  # paths of checkpoints
         parts = ExitStack()
         # Also if nobody closes the session, when it is collected or the interpreter ends.
         self._end = weakref.finalize(self, _end, self._turns, parts)
@@ -337,7 +339,14 @@ class Session:
         assign_variables(self._open(), values)
 
     @in_turn
-    def save(self, path: str | os.PathLike[str], *, global_step: int | None = None) -> str:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        global_step: int | None = None,
+        keep: int | None = None,
+        keep_every_hours: float | None = None,
+    ) -> str:
         """Write a checkpoint that `tf.compat.v1.train.Saver` of the user's graph can restore.
 
         It holds the user's global variables and nothing else, is written by this process, and
@@ -346,14 +355,28 @@ class Session:
         Args:
             path: its path, without the endings that TensorFlow adds.
             global_step: a number to append to the path, as ``-100``.
+            keep: how many checkpoints of that path stay, with different numbers; the oldest are
+                removed when the new one is whole. All by default.
+            keep_every_hours: besides, the first of them stays for good, and each that is at least
+                so many hours newer than the last one that does.
 
         Returns:
             The path that restores it.
 
         Raises:
-            CheckpointError: it cannot be written.
+            CheckpointError: it cannot be written, or an older one not be removed.
         """
-        return save_variables(self._open(), path, global_step)
+        running = self._open()
+        written = save_variables(running, path, global_step, Rotation(keep, keep_every_hours))
+        self._saved.pop(written, None)
+        self._saved[written] = None
+        return written
+
+    @property
+    def checkpoints(self) -> tuple[str, ...]:
+        """The paths of the checkpoints that this session has saved and that are there, the newest
+        last."""
+        return tuple(path for path in list(self._saved) if os.path.exists(f"{path}.index"))
 
     @in_turn
     def restore(self, path: str | os.PathLike[str], *, partial: bool = False) -> tuple[str, ...]:
