@@ -106,6 +106,12 @@ def find_cycle(
     return None if cycle is None or _cycle(graph, {}, edges) else cycle
 
 
+def waits_for_itself(graph: OpGraph, found: Fusions, edges: Sequence[Edge]) -> bool:
+    """Whether, with edges that are added to the graph, any op waits for itself, each group being
+    one op or several."""
+    return _cycle(graph, {}, edges) is not None or find_cycle(graph, found, edges) is not None
+
+
 def _cycle(graph: OpGraph, one: Mapping[str, str], edges: Sequence[Edge]) -> tuple[str, ...] | None:
     """Ops around a cycle; those in `one` go by the names that it has for them."""
     waits: TopologicalSorter[str] = TopologicalSorter()

@@ -408,6 +408,12 @@ def sent_of(op: str) -> SentName | None:
     return SentName(parts[2], int(parts[3]), source, None if output == "done" else int(output))
 
 
+def is_for_evaluation(op: str) -> bool:
+    """Whether a node is in the evaluation copy, or sends between devices what is in it."""
+    sending = sent_of(op)
+    return is_in_evaluation(op if sending is None else sending.op)
+
+
 def flattened(worker: int, parameter: str) -> str:
     """The raw gradient of a parameter as a vector, to be split."""
     return added(worker, "flattened", parameter)

@@ -21,7 +21,7 @@ def stand_beside(graph_def: Any, plan: Plan, number: int) -> Any:
     """
     beside = copy_of(graph_def)
     del beside.node[:]
-    beside.node.extend(n for n in graph_def.node if not names.is_in_evaluation(n.name))
+    beside.node.extend(n for n in graph_def.node if not names.is_for_evaluation(n.name))
     for node in beside.node:
         # A plan's own are the variables in which it keeps tensors of a step, and the queues of its
         # tokens.

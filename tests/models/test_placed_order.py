@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import caramel
+from benchmarks import networks as of_papers
+from benchmarks.emulate.flops import flops_times
+from caramel.core.facts import TimingTable
 from caramel.core.names import in_replica, sent
-from tests.support import control_flow, convolving
+from tests.support import control_flow, convolving, step_jobs
 from tests.support.control_flow import plain_network
 from tests.support.networks import (
     control_flow_version,
@@ -15,7 +18,9 @@ from tests.support.networks import (
     network,
     run_on_one_device,
     slow_facts,
+    start_from,
     tf,
+    tf1,
 )
 from tests.support.placed import assert_placed_equals_one_device, is_spread, placed, run_placed
 
@@ -48,6 +53,36 @@ def test_an_order_changes_no_bit(job):
     assert_placed_equals_one_device(model, JOBS[job]())
 
 
+@pytest.mark.slow
+def test_a_network_of_the_papers_with_times_of_a_gpu():
+    job = of_papers.build("alexnet_v2", batch=2, image=80)
+    context = job.context()
+    times = flops_times(context, device="K80", batch=2)
+
+    def timing() -> TimingTable:
+        return TimingTable(times)
+
+    model = caramel.PlacedModel(
+        context,
+        3,
+        partitioner="hash",
+        order="schedule",
+        analyzers=[timing, slow_facts(3)[1]],
+        check=True,
+    )
+    assert model.plan.decision.edges
+    assert model.plan.placement.gates
+    feed = job.feed()
+    with model.session() as session, tf1.Session(graph=job.graph) as alone:
+        with job.graph.as_default():
+            variables = start_from(session.variables(), alone)
+        for _ in range(2):
+            expected = alone.run([job.loss, job.train_op], feed)[0]
+            assert session.step(feed) == expected
+        for name, value in alone.run(variables).items():
+            np.testing.assert_array_equal(session.variables()[name], value, err_msg=name)
+
+
 @pytest.mark.onednn
 def test_steps_end_where_ops_are_computed_as_one():
     """Which ops are, depends on the placement, and with that how results are rounded."""
@@ -67,6 +102,35 @@ def test_control_flow(model, v2):
         assert is_spread(spread)
         assert spread.plan.decision.edges
         assert_placed_equals_one_device(spread, job)
+
+
+@pytest.mark.parametrize("make", [step_jobs.gan, step_jobs.gathering])
+def test_several_steps_and_what_is_done_together_with_them(make):
+    job = make()
+    first, *_, last = job.steps
+    turns = [(first, ()), (last, ())] * 2
+    if make is step_jobs.gan:
+        turns += [("g", ("clip",)), ("g", ("average",))]
+    model = caramel.PlacedModel(
+        job.context(),
+        2,
+        partitioner="hash",
+        order="schedule",
+        seed=1,
+        check=True,
+        analyzers=slow_facts(2),
+    )
+    assert all(step.plan.decision.edges for step in model.steps.values() if step.plan.job.gradients)
+    step_jobs.assert_as_alone(job, model, turns)
+
+
+def test_a_plan_with_an_order_can_be_given():
+    job = large()
+    plan = caramel.Plan.from_json(ordered(job, seed=1).plan.to_json())
+    assert plan.placement.gates
+    model = placed(job, 2, plan=plan)
+    assert model.plan.decision == plan.decision
+    assert_placed_equals_one_device(model, job, steps=2)
 
 
 def test_planned_edges_and_gates_hold_in_each_step():

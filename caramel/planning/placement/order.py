@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from caramel.analyzers.fusions import find_cycle
+from caramel.analyzers.fusions import waits_for_itself
 from caramel.core.decision import Edge
 from caramel.core.facts import Fusions
 from caramel.core.graph import OpGraph
@@ -33,8 +33,9 @@ def planned_edges(
 ) -> tuple[Edge, ...]:
     """An edge from each ordered op to the next one of its device, unless it waits for that anyway.
 
-    They close no cycle with the edges of the graph: in the schedule each op begins behind all that
-    it waits for by either.
+    They close no cycle with the edges of the simulated step: in the schedule each op begins behind
+    all that it waits for by either. Other steps of the job may have more edges, as those by which
+    they read and write variables in order.
 
     Args:
         layout: the problem, and the ops of its vertices.
@@ -46,7 +47,7 @@ def planned_edges(
             since that would keep them apart.
 
     Returns:
-        Nothing if ops that are computed as one would wait for themselves.
+        Nothing if an op would wait for itself: in another step, or as one with others.
     """
     may_be = graph.ancestors(computed) & ops.steady - ops.beside
     fused = {name for group in fusions.groups for name in group}
@@ -64,7 +65,7 @@ def planned_edges(
         if before is not None and name not in fused and before not in waits[name]:
             edges.append(Edge(before, name))
         last[device] = name
-    return tuple(edges) if find_cycle(graph, fusions, edges) is None else ()
+    return () if waits_for_itself(graph, fusions, edges) else tuple(edges)
 
 
 def _waits(graph: OpGraph, ops: Collection[str]) -> Mapping[str, frozenset[str]]:

@@ -12,18 +12,22 @@ ended; and by a gate a transfer begins not before an earlier one between the sam
 as they go one after the other. Between sending and receiving a tensor that is gated, moments do get
 larger, as its transfer takes time. To what receives it there is no edge but from what sends it. So
 no cycle leads through what receives, from which all gates come; and without gates there is none.
+
+What the simulated step does not have is looked at besides: edges of another step of the job, and
+ops that TensorFlow may compute as one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
-from caramel.analyzers.fusions import find_cycle
+from caramel.analyzers.fusions import waits_for_itself
 from caramel.core.consequences import Sending
 from caramel.core.decision import Edge
 from caramel.core.facts import Fusions
-from caramel.core.graph import OpGraph
-from caramel.core.names import TensorRef
+from caramel.core.graph import Op, OpGraph
+from caramel.core.names import TensorRef, sent
 from caramel.core.placement import SendGate
 from caramel.planning.gates import gates_of
 from caramel.planning.placement.from_graph import PlacedGraph
@@ -62,7 +66,7 @@ def planned_gates(
         least_bytes: of what is gated, at least 1.
 
     Returns:
-        Nothing if ops that are computed as one would wait for themselves.
+        Nothing if an op would wait for itself: in another step, or as one with others.
     """
     may_be = {
         (each.tensor, each.target)
@@ -78,22 +82,32 @@ def planned_gates(
                 pair = placed.placement[tensor.source], target
                 of_pair.setdefault(pair, []).append((name, tensor.bytes))
     found: list[SendGate] = []
-    for (_, target), sent in of_pair.items():
-        by_name = {str(tensor): tensor for tensor, _ in sent}
-        sizes = [(str(tensor), round(size)) for tensor, size in sent]
+    for (_, target), own in of_pair.items():
+        by_name = {str(tensor): tensor for tensor, _ in own}
+        sizes = [(str(tensor), round(size)) for tensor, size in own]
         found += [
             SendGate(by_name[gate.group], by_name[gate.after], target)
             for gate in gates_of(sizes, in_flight_bytes=in_flight_bytes)
         ]
-    waits = _waits(layout.numbers_of(placed.placement), graph, found)
-    return tuple(found) if find_cycle(graph, fusions, [*edges, *waits]) is None else ()
+    sends, more = _with_sends(graph, layout.numbers_of(placed.placement), found)
+    return () if waits_for_itself(sends, fusions, [*edges, *more]) else tuple(found)
 
 
-def _waits(number_of: Mapping[str, int], graph: OpGraph, gates: Sequence[SendGate]) -> list[Edge]:
-    """What waits for what by gates, as edges between ops."""
-    return [
-        Edge(gate.after.op, reader)
-        for gate in gates
-        for reader in graph.consumers[gate.tensor.op]
-        if gate.tensor in graph[reader].inputs and number_of.get(reader) == gate.device
-    ]
+def _with_sends(
+    graph: OpGraph, number_of: Mapping[str, int], gates: Sequence[SendGate]
+) -> tuple[OpGraph, list[Edge]]:
+    """The graph with an op for each tensor that waits or is waited for on its way, and edges from
+    there to those that wait for it."""
+    ops, edges = dict(graph.ops), list[Edge]()
+    for tensor, device in {(t, g.device): None for g in gates for t in (g.after, g.tensor)}:
+        name = sent(tensor.op, tensor.index, device)
+        ops[name] = Op(name, "NoOp", "", (), (tensor.op,))
+        edges += [
+            Edge(name, reader)
+            for reader in graph.consumers[tensor.op]
+            if tensor in graph[reader].inputs and number_of.get(reader) == device
+        ]
+    for gate in gates:
+        names = [sent(t.op, t.index, gate.device) for t in (gate.after, gate.tensor)]
+        edges.append(Edge(*names))
+    return replace(graph, ops=ops), edges

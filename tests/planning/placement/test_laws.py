@@ -99,6 +99,25 @@ def test_with_a_held_order_a_faster_device_is_never_later(graph, partitioner, da
     )
 
 
+@given(graph=PROBLEMS, partitioner=st.sampled_from(list(PARTITIONERS)), data=st.data())
+def test_with_a_held_order_a_faster_link_is_never_later(graph, partitioner, data):
+    placement = PARTITIONERS[partitioner](graph)
+    before = simulate(graph, placement)
+    devices = st.integers(0, len(graph.devices) - 1)
+    faster = data.draw(devices), data.draw(devices)
+    rates = tuple(
+        tuple(rate * 1.5 if (a, b) == faster else rate for b, rate in enumerate(row))
+        for a, row in enumerate(graph.rates)
+    )
+    latency_s = graph.latency_s * data.draw(st.sampled_from((0.5, 1.0)))
+    after = simulate(
+        replace(graph, rates=rates, latency_s=latency_s), placement, order=before.order
+    )
+    assert all(
+        late <= early * (1 + NEARLY) for late, early in zip(after.ends, before.ends, strict=True)
+    )
+
+
 @given(graph=PROBLEMS, links=LINKS, scheduler=st.sampled_from(list(SCHEDULERS)))
 def test_the_order_of_a_schedule_can_be_held_and_gives_it_again(graph, links, scheduler):
     placement = PARTITIONERS["hash"](graph)

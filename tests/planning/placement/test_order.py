@@ -282,9 +282,19 @@ def waits(step, edges, gates, one):
 
 
 @settings(max_examples=200)
-@given(draw=st.randoms(use_true_random=False), in_flight_bytes=st.sampled_from((0, 20, 60)))
-def test_nothing_waits_for_itself(draw, in_flight_bytes):
+@given(
+    draw=st.randoms(use_true_random=False),
+    in_flight_bytes=st.sampled_from((0, 20, 60)),
+    of_another=st.booleans(),
+)
+def test_nothing_waits_for_itself(draw, in_flight_bytes, of_another):
     step, fusions = random_step(draw)
+    if of_another:  # step of the job, in which ops wait for more than in the simulated one
+        names = list(step.graph.ops)[:-1]
+        pairs = [sorted(draw.sample(range(len(names)), 2)) for _ in range(2)]
+        more = [(names[first], names[second]) for first, second in pairs]
+        graph = step.graph.with_edges(more)
+        step.graph, fusions = graph, fusions if find_cycle(graph, fusions) is None else NONE
     edges = step.edges(fusions, computed=list(step.graph.ops))
     gates = step.gates(edges, fusions, in_flight_bytes)
     one = {name: group[0] for group in fusions.groups for name in group}
