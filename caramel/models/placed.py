@@ -53,7 +53,8 @@ class PlacedModel(Model):
             large its tensors are counted that no profile knows.
         order: whether ops of a device are executed in the planned order, and tensors sent in it:
             "schedule", "none", or "auto" for both in turns, until the faster one is known. Without
-            a profile, "auto" orders nothing.
+            a profile, and on one device, "auto" orders nothing. Random ops that keep their state
+            themselves draw other numbers by each of two plans, and so not those of one device.
         profile: measured facts, a `Profile` or the path of one. Without one an op is taken to cost
             the bytes that it puts out. If the job has several steps, a mapping by step.
         plan: a plan to carry out in place of a new one, as `PlacedModel.plan` or `Plan.from_json`

@@ -172,7 +172,10 @@ def test_with_an_order_evaluation_runs_what_is_asked_for_alone():
 
 def test_an_order_and_none_take_turns_if_times_are_known():
     job = network("momentum", model=deep)
-    assert not placed(job, 2, order="auto").decision.plan.decision.edges
+    assert not placed(job, 2, order="auto").plan.decision.edges
+    on_one = ordered(job, order="auto", constraints={".*": 0})
+    assert not is_spread(on_one)
+    assert not on_one.plan.decision.edges
     model = ordered(job, order="auto", seed=1)
     with model.session() as session:
         session.step(job.feed)

@@ -156,10 +156,7 @@ class PlacementPlanner:
             return Decision(Plan(plain.job, kept.decision), source, plain, is_kept=True)
         source = f"placed by '{self.partitioner}'"
         layout = self.kept.layout
-        is_wanted = self.order == "schedule" or (
-            self.order == "auto" and layout is not None and layout.knows_times
-        )
-        if layout is None or not is_wanted:
+        if layout is None or not self._is_ordered(layout):
             return Decision(plain, source, plain)
         return Decision(self._ordered(plain, layout, analysis), source, plain)
 
@@ -182,6 +179,15 @@ class PlacementPlanner:
     def without_factors(self) -> PlacementPlanner:
         """There are none."""
         return self
+
+    def _is_ordered(self, layout: Layout) -> bool:
+        """Whether ops are to be executed in the planned order.
+
+        Where all are on one device, none helps another one, and an order can only let cores idle.
+        """
+        is_spread = len(set(layout.placed.placement)) > 1
+        worth_it = self.order == "auto" and layout.knows_times and is_spread
+        return self.order == "schedule" or worth_it
 
     def _ordered(self, plain: Plan, layout: Layout, analysis: Analysis) -> Plan:
         """A plan that holds the order of the simulated step, as far as anything is ordered."""
