@@ -17,6 +17,7 @@ from benchmarks import keras as keras_benchmark
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import place as place_benchmark
+from benchmarks import placed as placed_benchmark
 from benchmarks import ps as ps_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
@@ -152,6 +153,16 @@ def place(
         _run_one("place-limits", place_limits, quick, results)
     else:
         _run_one("place", place_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def placed(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """What a model costs that is spread over two hosts, and that one trains which fits on none."""
+    _run_one("placed", placed_benchmark, quick, results, only=network or ())
 
 
 @app.command()

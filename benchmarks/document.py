@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks import search, tables, when
 from benchmarks.place import show as place
+from benchmarks.placed import show as placed
 from benchmarks.ps import show as ps
 from benchmarks.results import Row
 from benchmarks.step import grids, headline, predicted
@@ -28,13 +29,14 @@ _OF_ALL = re.compile(
 _TITLE = re.compile(r"\*\*\w+, batch .*\*\*: C ")
 _SUMMARY = re.compile(r"\d+ (?:predicted steps|plans): ")
 _HEAD = re.compile(r"\*\*[^*]+\*\*$")  # of one table among several
-_TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}")
+_TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}|Predictions of ")
 
 _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "keras": tables.keras,
     "order": tables.order,
     "overhead": tables.overhead,
     "place": place.tables,
+    "placed": placed.tables,
     "ps": ps.tables,
     "scale": tables.scale,
     "ranking": lambda rows: list(predicted.markdown(rows)),

@@ -69,6 +69,8 @@ class PlacedModel(Model):
     Attributes:
         memory_bytes: what each device is predicted to hold at most in a step, variables and
             tensors; nothing where the plan was given.
+        predicted_step_s: how long a step is predicted to take; None where the plan was given, or
+            nothing is known of times.
         steps, plan, windows, variants, traffic: see `ARModel`.
 
     Raises:
@@ -134,6 +136,8 @@ class PlacedModel(Model):
         super().__init__(context, cluster, options)
         layout = planner.kept.layout
         self.memory_bytes: tuple[float, ...] = () if layout is None else layout.placed.peaks
+        is_timed = layout is not None and layout.knows_times
+        self.predicted_step_s = layout.placed.makespan_s if layout and is_timed else None
 
     def explain(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
