@@ -125,7 +125,7 @@ def train(case: Mapping[str, Any]) -> dict[str, Any]:
     facts = {"memory_bytes": list(model.memory_bytes), "parameter_bytes": parameters}
     facts["limit_bytes"] = case["memory_bytes"]
     try:
-        with model.session(trials=None, start_timeout_s=30, step_timeout_s=STEP_TIMEOUT_S) as session:
+        with model.session(trials=None, step_timeout_s=STEP_TIMEOUT_S) as session:
             samples_s = timed_steps(lambda: float(session.step(feed)), STEPS)
     except Exception as error:
         return {**facts, "samples_s": [], "error": f"{type(error).__name__}: {error}"[:600]}

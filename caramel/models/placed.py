@@ -136,8 +136,9 @@ class PlacedModel(Model):
         super().__init__(context, cluster, options)
         layout = planner.kept.layout
         self.memory_bytes: tuple[float, ...] = () if layout is None else layout.placed.peaks
-        is_timed = layout is not None and layout.knows_times
-        self.predicted_step_s = layout.placed.makespan_s if layout and is_timed else None
+        self.predicted_step_s: float | None = None
+        if layout is not None and layout.knows_times:
+            self.predicted_step_s = layout.placed.makespan_s
 
     def explain(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
