@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import re
 
 import pytest
 
@@ -75,8 +76,12 @@ def test_devices_that_cannot_be(devices, message):
         placed(job(), device_list=devices)
 
 
-def test_a_plan_of_another_model_is_refused():
+def test_a_plan_of_another_model_is_refused(caplog):
     plan = placed(job()).plan
+    placed(job(), plan=plan, memory="1GiB")
+    assert not caplog.messages
+    placed(job(), plan=plan, memory=50_000)
+    assert re.match("the given plan may not fit: device .* has 50,000", caplog.messages[0])
     with pytest.raises(PlanError, match="for the devices .*; the model has .* by device_list"):
         placed(job(), 2, plan=plan)
     with pytest.raises(PlanError, match="for another job: its placement .* op '.*; make a new"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -25,9 +27,9 @@ from caramel.core.planned_job import SparseMethod
 from caramel.planning.choose import Decision
 from caramel.planning.compatibility import check_devices
 from caramel.planning.placement.from_graph import PlacedGraph, problem_of, unknown_sizes
-from caramel.planning.placement.memory import peaks, tensor_share
+from caramel.planning.placement.memory import overruns, peaks, tensor_share
 from caramel.planning.placement.order import planned_edges
-from caramel.planning.placement.place import Placed, place
+from caramel.planning.placement.place import Placed, needed, place
 from caramel.planning.placement.problem import Device, equal_rates
 from caramel.planning.placement.search import search
 from caramel.planning.placement.send_gates import planned_gates
@@ -36,6 +38,8 @@ from caramel.planning.placement.step_ops import step_ops
 from caramel.planning.placement.whole_graph import placed_everywhere
 from caramel.planning.serving.planner import usual_in_flight_bytes
 from caramel.planning.worth_a_trial import PLAIN
+
+_log = logging.getLogger(__name__)
 
 Fact = TypeVar("Fact")
 SEARCH = "search"
@@ -135,9 +139,11 @@ class PlacementPlanner:
         """The plan in which all ops have their devices, and are executed in any order.
 
         Raises:
-            PlanError: no placement was found that fits, or a constraint cannot hold.
+            PlanError: no placement was found that fits, a constraint cannot hold, or a given
+                placement is for other devices.
         """
         graph, kept = analysis.get(OpGraph), self.kept
+        is_given = kept.placement is not None and kept.layout is None
         if kept.placement is None:
             kept.layout = layout = self._layout(analysis, self._place)
             known = layout.graph.numbers_of(layout.placed.placement)
@@ -147,6 +153,8 @@ class PlacementPlanner:
         if number_of.keys() != graph.ops.keys():  # another step of the job
             known = {name: number for name, number in number_of.items() if name in graph}
             placement = placed_everywhere(graph, known, self.devices, self.together)
+        elif is_given and min(self.memory_bytes) < math.inf:
+            self._tell_room(self.layout_of(placement, analysis))
         return plan.deciding(placement=replace(placement, gates=()))
 
     def choose(self, plain: Plan, analysis: Analysis, kept: Plan | None = None) -> Decision:
@@ -231,6 +239,16 @@ class PlacementPlanner:
             return Placed(numbers, schedule, tuple(peaks(graph.problem, numbers, schedule)))
 
         return self._layout(analysis, given, constrained=False)
+
+    def _tell_room(self, layout: Layout) -> None:
+        """Warn if what was given may need more memory than there is.
+
+        That is no error: in which order a device executes ops is not known of it.
+        """
+        lack = max(overruns(layout.graph.problem, layout.placed.peaks), default=None)
+        if lack is not None:
+            told = needed(layout.graph.problem, layout.placed, lack[1])
+            _log.warning("the given plan may not fit: %s", told)
 
     def _has_several(self, analysis: Analysis) -> bool:
         """Whether the job has other steps, too."""
