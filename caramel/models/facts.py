@@ -143,7 +143,7 @@ def _facts(context: Context, cluster: Cluster, options: ModelOptions) -> JobFact
     _refuse_remote_python(context.op_graph, cluster)
     own = context.steps
     profiles: Mapping[StepName, GivenProfile] = by_step(options.profile, list(own), "profile")
-    measured = {name: _measured(profiles.get(name), context, len(devices), cluster) for name in own}
+    measured = {name: _measured(profiles.get(name), context, len(devices)) for name in own}
     analyzers: tuple[Analyzer, ...] = (*ANALYZERS, *options.analyzers)
     jobs = {name: step.job for name, step in own.items()}
     facts = over_steps(context.op_graph, jobs, measured, analyzers)
@@ -153,15 +153,13 @@ def _facts(context: Context, cluster: Cluster, options: ModelOptions) -> JobFact
     return JobFacts(context, cluster, devices, steps)
 
 
-def _measured(
-    profile: GivenProfile | None, context: Context, workers: int, cluster: Cluster
-) -> tuple[Any, ...]:
+def _measured(profile: GivenProfile | None, context: Context, workers: int) -> tuple[Any, ...]:
     """The facts of a profile that are about this job.
 
     Raises:
         ProfileError: it cannot be read, or is about another job or another number of workers.
     """
-    if profile is None or (workers == 1 and len(cluster.tasks) == 1):
+    if profile is None:
         return ()
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
     timing = known.timing_of(graph_hash(context.captured.graph_def))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import caramel
-from caramel.core.errors import FeedError
+from caramel.core.errors import FeedError, ProfileError
 from caramel.core.profile import Profile
 from tests.support.networks import deep, network, run_on_one_device, wide
 from tests.support.placed import is_spread, placed
@@ -22,6 +22,9 @@ def test_a_placed_model_is_placed_anew_by_what_it_has_measured(tmp_path):
         losses.append(session.step(job.feed))
         path = session.save(tmp_path / "model.ckpt")
     assert Profile.from_json(profile.to_json()) == profile
+    for workers in (1, 2):
+        with pytest.raises(ProfileError, match="was made for another graph"):
+            placed(network("momentum", model=wide), workers, profile=profile)
     timing = profile.timing
     assert (timing.steps, timing.on_processor, timing.step_s) == (2, True, None)
     kinds = {job.context().op_graph[op].kind for op in timing.seconds}
