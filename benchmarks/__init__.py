@@ -5,6 +5,7 @@
 | `step`        | time of a training step, beside peers; how it is predicted                    |
 | `order`       | in how many orders transfers arrive                                           |
 | `scale`       | how building and opening a job grow with its workers                          |
+| `held`        | what each device of a placed model holds in a step                            |
 | `search`      | how near to the bound plans are predicted to be, and what planning takes      |
 | `ps`          | orders of what workers receive from parameter servers                         |
 | `overhead`    | what a session's step costs                                                   |

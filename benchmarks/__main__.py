@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import document as document_of_tables
+from benchmarks import held as held_benchmark
 from benchmarks import keras as keras_benchmark
 from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
@@ -74,6 +75,16 @@ def scale(
 ) -> None:
     """Build time, memory and size of the distributed graph, by number of workers and network."""
     _run_one("scale", scale_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def held(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """What each device of a placed model holds in a step, predicted and measured."""
+    _run_one("held", held_benchmark, quick, results, only=network or ())
 
 
 @app.command()

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import search, tables, when
+from benchmarks import held, search, tables, when
 from benchmarks.place import show as place
 from benchmarks.placed import show as placed
 from benchmarks.ps import show as ps
@@ -32,6 +32,7 @@ _HEAD = re.compile(r"\*\*[^*]+\*\*$")  # of one table among several
 _TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}|Predictions of ")
 
 _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+    "held": held.markdown,
     "keras": tables.keras,
     "order": tables.order,
     "overhead": tables.overhead,

@@ -99,14 +99,16 @@ def problem_of(
         for variable in job.variables
         if variable.handle in units.of_op
     }
+    read = {units.of_op[tensor.op] for tensor in readers}
     vertices = []
-    for names in units.ops:
+    for unit, names in enumerate(units.ops):
         costs = seconds if seconds is not None else {name: sizes.put_out(name) for name in names}
         vertices.append(
             Vertex(
                 names[0],
                 math.fsum(costs.get(name, 0.0) for name in names),
                 math.fsum(resident.get(name, 0.0) for name in names),
+                is_aside=unit not in read,
             )
         )
     problem = Problem(

@@ -4,13 +4,14 @@ The paper counts inputs of what is not executed yet. Here a tensor has memory on
 the begin of its source until its last reader there has ended and it has been sent to all others;
 elsewhere from the begin of its transfer until its last reader there has ended. What only hands on
 the memory of another tensor has none of its own where it is put out, and keeps the other's.
-Resident bytes count all the time.
+Resident bytes count all the time. What is executed aside, as updates are, reads its inputs when
+they are there, whenever the schedule has it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from caramel.core.errors import PlanError
 from caramel.planning.placement.problem import Problem
@@ -46,11 +47,15 @@ def spans(
     for number, target, begin, end in schedule.transfers:
         begins[number, target] = begin
         ends[number, target] = end
+    read_until = schedule.ends
+    if problem.aside:
+        read_until = _with_aside(problem, placement, schedule, ends)
+    for number, _, _, end in schedule.transfers:
         ends[number, homes[number]] = max(ends[number, homes[number]], end)
     for number, tensor in enumerate(problem.tensors):
         for reader in tensor.readers:
             copy = number, placement[reader]
-            ends[copy] = max(ends[copy], schedule.ends[reader])
+            ends[copy] = max(ends[copy], read_until[reader])
     sizes = dict.fromkeys(begins, -1.0)
     # What hands on comes after what it hands on: from the last one back, each keeps what is before.
     for vertex in reversed(problem.order):
@@ -64,6 +69,21 @@ def spans(
         copy: (begins[copy], ends[copy], problem.tensors[copy[0]].bytes if size else 0.0)
         for copy, size in sizes.items()
     }
+
+
+def _with_aside(
+    problem: Problem,
+    placement: Sequence[int],
+    schedule: Schedule,
+    there: Mapping[tuple[int, int], float],
+) -> list[float]:
+    """When each vertex has read its inputs, by when each tensor is there on which device."""
+    found = list(schedule.ends)
+    for vertex in problem.aside:
+        device, takes_s = placement[vertex], schedule.ends[vertex] - schedule.begins[vertex]
+        ready_s = max((there[number, device] for number in problem.inputs[vertex]), default=0.0)
+        found[vertex] = min(found[vertex], ready_s + takes_s)
+    return found
 
 
 def _peak(kept: Sequence[Kept]) -> float:

@@ -26,11 +26,15 @@ class Vertex:
         name: unique among vertices.
         operations: what executing it takes, c; a device of speed s takes c / s seconds.
         resident_bytes: memory that it holds all the time, r, such as a variable's.
+        is_aside: whether it is executed when what it reads is there, beside what its device does,
+            as updates of variables are. Only memory looks at it: a schedule may have it last, since
+            nothing waits for it, and what it reads would be kept until then.
     """
 
     name: str
     operations: float = 0.0
     resident_bytes: float = 0.0
+    is_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,11 @@ class Problem:
             for reader in dict.fromkeys(tensor.readers):
                 found[reader].append(number)
         return tuple(map(tuple, found))
+
+    @cached_property
+    def aside(self) -> tuple[int, ...]:
+        """Numbers of the vertices that are executed aside."""
+        return tuple(number for number, vertex in enumerate(self.vertices) if vertex.is_aside)
 
     @cached_property
     def successors(self) -> tuple[dict[int, float], ...]:

@@ -55,6 +55,21 @@ def needs(graph, placement, **options):
     return peaks(graph, placed, simulate(graph, placed, **options))
 
 
+@pytest.mark.parametrize(("is_aside", "need"), [(False, 15), (True, 10)])
+def test_what_is_executed_aside_lets_go_of_what_it_reads(is_aside, need):
+    """Two gradients of 5 bytes; the first one's update comes last, after 3 s of something else."""
+    vertices = (
+        Vertex("gradient", 1),
+        Vertex("other", 3),
+        Vertex("more", 1),
+        Vertex("update", 1, is_aside=is_aside),
+    )
+    tensors = (Tensor(0, 5, (1, 3)), Tensor(1, 5, (2,)), Tensor(2, 5, ()))
+    graph = graph_of(vertices, tensors)
+    schedule = simulate(graph, (0, 0, 0, 0), order=(0, 1, 2, 3))
+    assert peaks(graph, (0, 0, 0, 0), schedule) == [need, 0]
+
+
 def test_a_tensor_is_kept_until_it_has_been_sent():
     # v0's tensor of 8 bytes is on its way until 9, while v1 puts out 3 bytes from 1 to 2.
     graph = problem((1, 1, 1), [(0, 8, (2,)), (1, 3, ())], (1, 1), 1)
