@@ -24,6 +24,15 @@ par_32           32        32.0    --    32    `toys`
 
 Counts, sizes and batches: TicTac (2019), table 1, and Caramel, section 6; no table has the batches
 of ResNet-v2-152 and the toys.
+
+`SEQUENCES` has two more, which no table has. Their graphs have no loop:
+
+================ ========= ======= =================== ===== ================
+name             variables MiB     example             batch file
+================ ========= ======= =================== ===== ================
+lstm             4         0.31    28 rows of 28       128   `lstm`
+transformer      102       111.38  64 of 10,000 tokens 32    `transformer`
+================ ========= ======= =================== ===== ================
 """
 
 from __future__ import annotations
@@ -38,8 +47,10 @@ import tensorflow as tf
 
 from benchmarks.networks.alexnet import alexnet_v2
 from benchmarks.networks.inception import inception_v1, inception_v2, inception_v3
+from benchmarks.networks.lstm import lstm
 from benchmarks.networks.resnet import resnet_v1, resnet_v2
 from benchmarks.networks.toys import WIDTH, par_32, seq_32
+from benchmarks.networks.transformer import transformer
 from benchmarks.networks.vgg import vgg
 from caramel import Context
 
@@ -57,21 +68,25 @@ class Network:
         body: makes the logits.
         variables: number of trainable variables.
         mib: their size as float32, in MiB.
-        image: height and width of its images in pixels; None if it takes vectors.
+        image: height and width of its images in pixels; None if it takes something else.
+        shape: of an example that is no image.
         smallest_image: the smallest height and width it can be built for.
         classes: number of classes.
         batch: examples in a batch on one device, in the papers.
         dropout: probability with which it drops entries in training.
+        takes_tokens: whether examples are numbers of classes, and each of these has a label.
     """
 
     body: Body
     variables: int
     mib: float
     image: int | None = 224
+    shape: tuple[int, ...] = ()
     smallest_image: int = 8
     classes: int = 1000
     batch: int = 32
     dropout: float = 0.0
+    takes_tokens: bool = False
 
 
 NETWORKS: Mapping[str, Network] = {
@@ -98,9 +113,18 @@ NETWORKS: Mapping[str, Network] = {
         smallest_image=32,
         dropout=0.5,
     ),
-    "seq_32": Network(seq_32, 32, 32.0, None, classes=WIDTH),
-    "par_32": Network(par_32, 32, 32.0, None, classes=WIDTH),
+    "seq_32": Network(seq_32, 32, 32.0, None, (WIDTH,), classes=WIDTH),
+    "par_32": Network(par_32, 32, 32.0, None, (WIDTH,), classes=WIDTH),
 }
+"""The networks of the papers."""
+
+SEQUENCES: Mapping[str, Network] = {
+    "lstm": Network(lstm, 4, 0.31, None, (28, 28), classes=10, batch=128),
+    "transformer": Network(
+        transformer, 102, 111.38, None, (64,), classes=10_000, dropout=0.1, takes_tokens=True
+    ),
+}
+"""Networks for sequences, without loops."""
 
 OPTIMIZERS: Mapping[str, Callable[[float], Any]] = {
     "sgd": tf1.train.GradientDescentOptimizer,
@@ -140,12 +164,14 @@ class Job:
     def feed(self, seed: int = 0) -> dict[str, np.ndarray]:
         """A batch of random examples, to be fed."""
         random = np.random.default_rng(seed)
-        examples, labels = self.inputs.items()
-        dtype = self.graph.get_tensor_by_name(examples[0]).dtype.as_numpy_dtype
-        return {
-            examples[0]: random.standard_normal(examples[1]).astype(dtype),
-            labels[0]: random.integers(0, self.classes, labels[1]).astype(np.int32),
-        }
+        return {name: self._drawn(name, shape, random) for name, shape in self.inputs.items()}
+
+    def _drawn(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+        """Random numbers: below that of classes if they are integers."""
+        dtype = self.graph.get_tensor_by_name(name).dtype
+        if dtype.is_integer:
+            return random.integers(0, self.classes, shape).astype(dtype.as_numpy_dtype)
+        return random.standard_normal(shape).astype(dtype.as_numpy_dtype)
 
 
 def build(
@@ -162,7 +188,7 @@ def build(
     """A training job for one device.
 
     Args:
-        name: one of `NETWORKS`.
+        name: one of `NETWORKS` or `SEQUENCES`.
         batch: examples in a batch; by default as in the papers. Says what to feed, nothing else.
         image: height and width of the images in pixels; by default the network's own. Parameters
             do not depend on it.
@@ -170,24 +196,27 @@ def build(
         learning_rate: its learning rate.
         dropout: probability with which entries are dropped; by default the network's own. 0 leaves
             no random draws in a step.
-        dtype: of images and parameters.
+        dtype: of examples and parameters; that of networks for tokens is float32.
         seed: of initial values and dropout: the same seed gives the same values.
 
     Raises:
-        ValueError: an unknown name, or an image the network cannot take.
+        ValueError: an unknown name, or an image or type that the network cannot take.
     """
-    spec = _known(NETWORKS, name, "network")
+    spec = _known({**NETWORKS, **SEQUENCES}, name, "network")
     make_optimizer = _known(OPTIMIZERS, optimizer, "optimizer")
     shape = _example_shape(name, spec, image)
+    if spec.takes_tokens and dtype != tf.float32:
+        raise ValueError(f"{name} takes tokens, and computes with float32 only")
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(seed)
-        examples = tf1.placeholder(dtype, [None, *shape], name="examples")
-        labels = tf1.placeholder(tf.int32, [None], name="labels")
+        of_examples, label = (tf.int32, shape) if spec.takes_tokens else (dtype, ())
+        examples = tf1.placeholder(of_examples, [None, *shape], name="examples")
+        labels = tf1.placeholder(tf.int32, [None, *label], name="labels")
         rate = spec.dropout if dropout is None else dropout
         loss = _loss(spec.body(examples, spec.classes, rate), labels)
         train_op, pairs = _train_op(loss, make_optimizer(learning_rate))
     count = batch or spec.batch
-    inputs = {examples.name: (count, *shape), labels.name: (count,)}
+    inputs = {examples.name: (count, *shape), labels.name: (count, *label)}
     return Job(name, graph, train_op, loss, inputs, spec.classes, pairs)
 
 
@@ -200,8 +229,8 @@ def _known(table: Mapping[str, Any], name: str, what: str) -> Any:
 def _example_shape(name: str, spec: Network, image: int | None) -> tuple[int, ...]:
     if spec.image is None:
         if image is not None:
-            raise ValueError(f"{name} takes vectors of {WIDTH} numbers, no images")
-        return (WIDTH,)
+            raise ValueError(f"{name} takes examples of shape {spec.shape}, no images")
+        return spec.shape
     size = image or spec.image
     if size < spec.smallest_image:
         raise ValueError(

@@ -104,8 +104,9 @@ def test_the_batches_are_the_papers():
     [
         ({"name": "resnet"}, "there is no network 'resnet'; there are alexnet_v2, "),
         ({"name": "vgg_16", "image": 31}, "vgg_16 needs images of at least 32 pixels, not 31"),
-        ({"name": "seq_32", "image": 32}, "seq_32 takes vectors of 512 numbers"),
+        ({"name": "seq_32", "image": 32}, r"seq_32 takes examples of shape \(512,\), no images"),
         ({"name": "seq_32", "optimizer": "magic"}, "there is no optimizer 'magic'"),
+        ({"name": "transformer", "dtype": tf.float64}, "transformer takes tokens, and computes"),
     ],
 )
 def test_what_cannot_be_built_is_refused(options, message):
@@ -143,3 +144,37 @@ def test_a_network_trains_on_two_workers(name):
         losses = [session.step(job.feed()) for _ in range(3)]
     assert np.all(np.isfinite(losses))
     assert losses[2] < losses[0]
+
+
+@pytest.mark.parametrize(("name", "batch"), [("lstm", 8), ("transformer", 2)])
+def test_a_network_for_sequences_trains_and_is_built_the_same_again(name, batch):
+    def losses():
+        # Small steps: what is fed is random.
+        job = networks.build(name, batch=batch, dropout=0, learning_rate=0.01, optimizer="sgd")
+        spec = networks.SEQUENCES[name]
+        sizes = [math.prod(variable.shape) for _, variable in job.gradients]
+        assert len(sizes) == spec.variables
+        assert 4 * sum(sizes) / 2**20 == pytest.approx(spec.mib, abs=0.005)
+        kinds = {op.type for op in job.graph.get_operations()}
+        assert not kinds & {"Enter", "While", "StatelessWhile"}
+        with job.graph.as_default():
+            initialize = tf.compat.v1.global_variables_initializer()
+        with tf.compat.v1.Session(graph=job.graph) as session:
+            session.run(initialize)
+            return [session.run([job.loss, job.train_op], job.feed())[0] for _ in range(3)]
+
+    first = losses()
+    assert first[0] > first[1] > first[2]
+    np.testing.assert_allclose(first, losses(), rtol=1e-5)
+
+
+def test_tokens_do_not_see_later_ones():
+    with tf.Graph().as_default() as graph:
+        tokens = tf.compat.v1.placeholder(tf.int32, [None, 4])
+        (logits,) = networks.SEQUENCES["transformer"].body(tokens, 5, 0)
+        initialize = tf.compat.v1.global_variables_initializer()
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(initialize)
+        values = session.run(logits, {tokens: [[0, 1, 2, 3], [0, 1, 2, 4]]})
+    np.testing.assert_allclose(values[0, :3], values[1, :3], rtol=1e-5)
+    assert np.abs(values[0, 3] - values[1, 3]).max() > 0.01
