@@ -23,6 +23,7 @@ here works on plain graphs and numbers.
 `search`          the placement whose step is predicted to be the shortest
 `send_gates`      which tensor waits for which, so that devices send them in the planned order?
 `simulate`        when is what executed? A simulation of events. Section 5
+`stages`          one device after the other is filled, in the order of the step
 `step_ops`        which ops of a step may wait for more than they do, and which not?
 `whole_graph`     the device of every op of a graph, also of those that no step runs
 ================= ==================================================================================

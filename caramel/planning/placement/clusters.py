@@ -1,8 +1,9 @@
 """Groups that exchange many bytes, joined: a coarser problem, for a search.
 
 The two groups that exchange most bytes are joined, again and again, until as few are left as there
-shall be. What is joined must fit on one device. It may not have much more work than the others,
-since else all would end up in one; only if too many are left, it may have more.
+shall be. What is joined must fit on one device. *Even* clusters may not have much more work than
+the others, since else all would end up in one; only if too many are left, they may have more.
+Others may have all that has room in a part of a device's memory: what a slow network asks for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from caramel.planning.placement.problem import Problem
 _WORK = 2.0  # times the mean work of a cluster, that one may have
 
 
-def clustered(problem: Problem, count: int, *, share: float = 1.0) -> Problem:
+def clustered(
+    problem: Problem, count: int, *, share: float = 1.0, room: float | None = None
+) -> Problem:
     """The problem in which groups are joined until there are `count`, or no two may be joined.
 
     Ties: the pair of the lowest groups.
@@ -26,20 +29,22 @@ def clustered(problem: Problem, count: int, *, share: float = 1.0) -> Problem:
         problem: what is to be placed.
         count: how many groups shall be left.
         share: of the bytes that a group puts out, how many count as memory that it needs.
+        room: the part of a device's memory that a cluster may have; None for even clusters.
     """
-    joining = _Joining(problem, count, share)
+    joining = _Joining(problem, count, share, room)
     return replace(problem, together=(*problem.together, *joining.joined()))
 
 
 class _Joining:
-    def __init__(self, problem: Problem, count: int, share: float) -> None:
+    def __init__(self, problem: Problem, count: int, share: float, room: float | None) -> None:
         self._problem, self._count = problem, count
         self._members = [list(members) for members in problem.groups]
         self._needs = list(Filling(problem, share).needs)
         self._work = list(problem.group_operations)
         self._left = len(self._members)
         self._all_work = math.fsum(self._work)
-        self._most_work = _WORK * self._all_work / count
+        self._most_work = _WORK * self._all_work / count if room is None else math.inf
+        self._room = [(room or 1.0) * device.memory_bytes for device in problem.devices]
         self._allowed = [frozenset(allowed) for allowed in problem.allowed]
         # Bytes between groups, both ways.
         self._near: list[dict[int, float]] = [{} for _ in problem.groups]
@@ -80,7 +85,7 @@ class _Joining:
             return False
         need = self._needs[group] + self._needs[other]
         allowed = self._allowed[group] & self._allowed[other]
-        return any(self._problem.devices[device].memory_bytes >= need for device in allowed)
+        return any(self._room[device] >= need for device in allowed)
 
     def _join(self, group: int, other: int) -> list[int]:
         """Put the second group into the first; returns those that now exchange more with it."""

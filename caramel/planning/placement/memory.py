@@ -28,7 +28,7 @@ def peaks(problem: Problem, placement: Sequence[int], schedule: Schedule) -> lis
     kept: list[list[Kept]] = [[] for _ in problem.devices]
     for (_, device), span in spans(problem, placement, schedule).items():
         kept[device].append(span)
-    found = [_peak(own) for own in kept]
+    found = [_peak(own)[0] for own in kept]
     for vertex, device in zip(problem.vertices, placement, strict=True):
         found[device] += vertex.resident_bytes
     return found
@@ -86,8 +86,36 @@ def _with_aside(
     return found
 
 
-def _peak(kept: Sequence[Kept]) -> float:
-    """The most bytes of spans that are there at once.
+def at_peak(
+    problem: Problem, placement: Sequence[int], schedule: Schedule, device: int
+) -> dict[int, float]:
+    """Bytes that groups have on a device at the moment at which it needs the most.
+
+    A tensor counts for the group that puts it out or, elsewhere, for those that read it.
+    """
+    copies = {
+        number: span
+        for (number, on), span in spans(problem, placement, schedule).items()
+        if on == device
+    }
+    moment_s = _peak(list(copies.values()))[1]
+    found: dict[int, float] = {}
+    for vertex, on in enumerate(placement):
+        if on == device and problem.vertices[vertex].resident_bytes:
+            group = problem.group_of[vertex]
+            found[group] = found.get(group, 0.0) + problem.vertices[vertex].resident_bytes
+    for number, (begin, end, size) in copies.items():
+        if size and begin <= moment_s <= end:
+            tensor = problem.tensors[number]
+            at_home = placement[tensor.source] == device
+            vertices = (tensor.source,) if at_home else tensor.readers
+            for group in {problem.group_of[each] for each in vertices if placement[each] == device}:
+                found[group] = found.get(group, 0.0) + size
+    return found
+
+
+def _peak(kept: Sequence[Kept]) -> tuple[float, float]:
+    """The most bytes of spans that are there at once, and the first moment of that.
 
     What ends at a moment makes room for what begins at it; but a span without length counts.
     """
@@ -96,11 +124,12 @@ def _peak(kept: Sequence[Kept]) -> float:
         if size:
             changes.append((begin, 1, size))
             changes.append((end, 0 if end > begin else 2, -size))
-    most = now = 0.0
-    for _, _, size in sorted(changes):
+    most = now = moment_s = 0.0
+    for change_s, _, size in sorted(changes):
         now += size
-        most = max(most, now)
-    return most
+        if now > most:
+            most, moment_s = now, change_s
+    return most, moment_s
 
 
 def tensor_share(problem: Problem) -> float:
@@ -133,11 +162,10 @@ def check_each_fits(problem: Problem) -> None:
         capacity, largest = max((problem.devices[d].memory_bytes, -d) for d in allowed)
         if math.isinf(capacity):
             continue
-        resident = math.fsum(problem.vertices[vertex].resident_bytes for vertex in members)
-        around, vertex = max((_around(problem, vertex), -vertex) for vertex in members)
+        resident, around, vertex = _needed(problem, members)
         if resident + around > capacity:
             raise PlanError(
-                f"'{problem.vertices[-vertex].name}' needs {resident + around:,.0f} bytes "
+                f"'{problem.vertices[vertex].name}' needs {resident + around:,.0f} bytes "
                 f"({resident:,.0f} stay there{_held(problem, members)}; {around:,.0f} are read or "
                 "put out), but of the devices on which it may be the largest, "
                 f"'{problem.devices[-largest].name}', has {capacity:,.0f}: give a device more "
@@ -152,6 +180,19 @@ def _held(problem: Problem, members: Sequence[int]) -> str:
     names = ", ".join(f"'{vertex.name}'" for vertex in held[:_NAMED])
     more = f" and {len(held) - _NAMED} more" if len(held) > _NAMED else ""
     return f", of {names}{more}, which must be on one device" if held else ""
+
+
+def least_memory(problem: Problem) -> float:
+    """Bytes without which no device can have the group that needs the most."""
+    found = (_needed(problem, members) for members in problem.groups)
+    return max((resident + around for resident, around, _ in found), default=0.0)
+
+
+def _needed(problem: Problem, members: Sequence[int]) -> tuple[float, float, int]:
+    """Bytes of a group that stay, the most that a member reads and puts out, and that member."""
+    resident = math.fsum(problem.vertices[vertex].resident_bytes for vertex in members)
+    around, vertex = max((_around(problem, vertex), -vertex) for vertex in members)
+    return resident, around, -vertex
 
 
 def _around(problem: Problem, vertex: int) -> float:

@@ -1,10 +1,12 @@
 """The placement whose step is predicted to be the shortest: a search by simulation.
 
-It begins with all partitioners and schedulers, one device alone, and clusters. Then HEFT is varied,
-and run again with the ranks that the best placement has. At last what bounds the step is changed:
-groups on its critical chain are moved to other devices, and vertices that wait for their device go
-earlier. Placements that need more memory than there is count as worse than all that fit. The budget
-is a number of simulated vertices, so the result is the same on every machine.
+It begins with all partitioners and schedulers, one device alone, clusters, and stages of clusters
+if memory is limited. Then HEFT is varied, and run again with the ranks that the best placement has.
+At last what bounds the step is changed: groups on its critical chain are moved to other devices,
+and vertices that wait for their device go earlier. Placements that need more memory than there is
+count as worse than all that fit; what they have on a device when it needs the most is moved to
+those with the most room. The budget is a number of simulated vertices, so the result is the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -18,18 +20,21 @@ from caramel.planning.placement.bounds import least_makespan_s
 from caramel.planning.placement.chain import Link, critical_chain
 from caramel.planning.placement.clusters import clustered
 from caramel.planning.placement.lists import list_placement, mean_up_ranks
-from caramel.planning.placement.memory import check_each_fits, overruns, peaks
+from caramel.planning.placement.memory import at_peak, check_each_fits, overruns, peaks
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.partitioners.peft import optimistic_costs
 from caramel.planning.placement.place import GROWTH, Placed, needed
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.schedulers import SCHEDULERS, path_times
 from caramel.planning.placement.simulate import Links, simulate
+from caramel.planning.placement.stages import staged
 
 BUDGET = 3_000_000
 """Vertices that are simulated, by default."""
 
 _CLUSTERS = (24, 60, 150)
+_ROOMS = (0.9, 0.5)  # parts of a device's memory that uneven clusters may have
+_FILLS = (0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0)  # how full stages are, by what is even
 _PLACING = 8  # how many simulated vertices placing one counts as
 _SHARES = 8  # larger shares of memory that are tried
 _TRANSFERS = (0.0, 0.5, 1.0)  # how many times their mean seconds count in ranks of HEFT
@@ -39,6 +44,8 @@ _FEW = 512  # placements that are all tried
 _KEPT = 6  # placements that are made better one by one
 _NEARLY = 1e-9  # by which sums of the same seconds may differ
 _FASTEST = 3  # devices that a group may be moved to besides those of its neighbours
+_ROUNDING = 1e-6  # of a makespan
+_ROOMY = 2  # devices to which a group may be moved that is too much for its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +70,8 @@ def search(
 ) -> Placed:
     """Search the placement with the shortest step that fits.
 
-    It is never longer than with any partitioner and scheduler, or on one device that it fits on:
-    these are simulated whatever the budget is. Its schedule's order can be held.
+    It is never longer, but for rounding, than with any partitioner and scheduler, or on one device
+    that it fits on: these are simulated whatever the budget is. Its schedule's order can be held.
 
     Args:
         problem: what is to be placed.
@@ -95,12 +102,21 @@ class _Search:
         self._limited = any(device.memory_bytes < float("inf") for device in problem.devices)
         self._least_s = least_makespan_s(problem)
         self._best: dict[tuple[int, ...], _Candidate] = {}
-        self._clustered: dict[int, Problem] = {}
+        self._whole: _Candidate | None = None  # on one device
+        rooms = (None, *_ROOMS) if self._limited else (None,)
+        self._clusters = tuple(itertools.product(rooms, _CLUSTERS))
+        self._clustered: dict[tuple[float | None, int], Problem] = {}
 
     @property
     def best(self) -> Placed:
-        """The best that was found, with the memory that it needs."""
-        placed = self._ranked()[0].placed
+        """The best that was found, with the memory that it needs.
+
+        One device, if spreading is worth no more than rounding.
+        """
+        best, whole = self._ranked()[0], self._whole
+        if whole is not None and whole.key <= (best.key[0], best.key[1] * (1 + _ROUNDING)):
+            best = whole
+        placed = best.placed
         needs = peaks(self._problem, placed.placement, placed.schedule)
         return replace(placed, peaks=tuple(needs))
 
@@ -117,9 +133,12 @@ class _Search:
             for chosen in itertools.product(*self._problem.allowed):
                 of_group = self._problem.group_of
                 self._try(tuple(chosen[of_group[vertex]] for vertex in range(count)))
-        for size in _CLUSTERS:
-            if self._left > 0 and size < groups:
-                coarse = self._coarse(size, share)
+        for room, size in self._clusters:
+            if size < groups and room is not None:
+                self._stages(self._coarse(room, size, share), share)
+        for room, size in self._clusters:
+            if size < groups and room is None and self._left > 0:
+                coarse = self._coarse(room, size, share)
                 for name in ("heft", "critical_path", "dfs"):
                     self._partition(coarse, name, share, seed, ("pct",))
 
@@ -130,25 +149,40 @@ class _Search:
         for device in sorted(everywhere, key=lambda n: (-problem.devices[n].speed, n)):
             found = self._try((device,) * len(problem.vertices))
             if not found.key[0]:
+                self._whole = found
                 return
 
     def _partition(
         self, problem: Problem, name: str, share: float, seed: int, schedulers: Sequence[str]
     ) -> None:
-        """What a partitioner finds, with as large a share of memory as it takes."""
+        """What a partitioner finds, with as large a share of memory as it takes.
+
+        Larger shares do not count in the budget, which would be used up by what fits nowhere.
+        """
+        self._left -= _PLACING * len(problem.vertices)
         for attempt in range(1 + _SHARES * self._limited):
-            self._left -= _PLACING * len(problem.vertices)
             placement = PARTITIONERS[name](problem, share=share * GROWTH**attempt, seed=seed)
             # All of them, since each has another peak.
+            left = self._left
             found = [self._try(placement, scheduler) for scheduler in schedulers]
+            if attempt:
+                self._left = left
             if not min(found, key=lambda each: each.key).key[0]:
                 return
 
-    def _coarse(self, size: int, share: float) -> Problem:
+    def _stages(self, problem: Problem, share: float) -> None:
+        """One device after the other, filled more or less."""
+        for placement in dict.fromkeys(staged(problem, share=share, fill=fill) for fill in _FILLS):
+            # First come, first served keeps no gradients for updates that nothing waits for.
+            for scheduler in ("pct", "fifo"):
+                self._try(placement, scheduler)
+
+    def _coarse(self, room: float | None, size: int, share: float) -> Problem:
         """The problem with its groups joined to some number of clusters."""
-        if size not in self._clustered:
-            self._clustered[size] = clustered(self._problem, size, share=share)
-        return self._clustered[size]
+        if (room, size) not in self._clustered:
+            coarse = clustered(self._problem, size, share=share, room=room)
+            self._clustered[room, size] = coarse
+        return self._clustered[room, size]
 
     # Making it better ---------------------------------------------------------------------------
 
@@ -156,12 +190,12 @@ class _Search:
         """Make the best placements better, while there is a budget."""
         self._heft_varied(share)
         self._heft_again(share)
-        for size in (*_CLUSTERS[::-1], None):
-            coarse = self._problem
-            if size is not None:
-                if size >= len(self._problem.groups) or self._left <= 0:
-                    continue
-                coarse = self._coarse(size, share)
+        coarser = [
+            self._coarse(room, size, share)
+            for room, size in self._clusters[::-1]
+            if size < len(self._problem.groups) and self._left > 0
+        ]
+        for coarse in (*coarser, self._problem):
             for candidate in self._ranked()[:_KEPT]:
                 self._descend(candidate, coarse.groups, coarse.group_of)
 
@@ -231,9 +265,12 @@ class _Search:
     ) -> Iterator[_Candidate]:
         """Candidates that differ in one link of the critical chain.
 
-        `tried` has groups and the devices to which they were moved, and gets more.
+        If one lacks memory, what differs is first what a device has at its peak. `tried` has groups
+        and the devices to which they were moved, and gets more.
         """
         placed = candidate.placed
+        if candidate.key[0]:
+            yield from self._relieved(placed, groups, group_of, tried)
         chain = critical_chain(self._problem, placed.placement, placed.schedule)
         for link in chain:
             if link.is_busy:
@@ -248,6 +285,44 @@ class _Search:
                     if (group, device) not in tried:
                         tried.add((group, device))
                         yield from self._moved(placed, groups[group], device)
+
+    def _relieved(
+        self,
+        placed: Placed,
+        groups: Sequence[Sequence[int]],
+        group_of: Sequence[int],
+        tried: set[tuple[int, int]],
+    ) -> Iterator[_Candidate]:
+        """Without something of what the device that lacks most memory has at its peak.
+
+        What is just large enough goes first, then what is larger, then what is too small.
+        """
+        problem = self._problem
+        lack, device = max(overruns(problem, placed.peaks))
+        sizes: dict[int, float] = {}
+        for group, size in at_peak(problem, placed.placement, placed.schedule, device).items():
+            joined = group_of[problem.groups[group][0]]
+            sizes[joined] = sizes.get(joined, 0.0) + size
+        room = [
+            limit.memory_bytes - peak
+            for limit, peak in zip(problem.devices, placed.peaks, strict=True)
+        ]
+        roomy = sorted(range(len(room)), key=lambda n: (-room[n], n))[:_ROOMY]
+        by_size = sorted(sizes, key=lambda group: (sizes[group] < lack, abs(sizes[group] - lack)))
+        for group in by_size:
+            for target in roomy:
+                if (
+                    (group, target) not in tried
+                    and target != device
+                    and self._may_be(groups[group], target)
+                ):
+                    tried.add((group, target))
+                    yield from self._moved(placed, groups[group], target)
+
+    def _may_be(self, members: Sequence[int], device: int) -> bool:
+        """Whether all of some vertices may be on a device."""
+        problem = self._problem
+        return all(device in problem.allowed[problem.group_of[vertex]] for vertex in members)
 
     def _moved(self, placed: Placed, members: Sequence[int], device: int) -> Iterator[_Candidate]:
         """With some vertices on another device: in the order that there was, and in a new one."""
@@ -268,10 +343,7 @@ class _Search:
         by_speed = sorted(range(len(problem.devices)), key=lambda n: -problem.devices[n].speed)
         devices.update(dict.fromkeys(by_speed[:_FASTEST]))
         own = {placement[vertex] for vertex in members}
-        allowed = set(problem.allowed[problem.group_of[members[0]]]).intersection(
-            *(problem.allowed[problem.group_of[vertex]] for vertex in members)
-        )
-        return [device for device in devices if device in allowed and own != {device}]
+        return [device for device in devices if own != {device} and self._may_be(members, device)]
 
     def _earlier(self, placed: Placed, link: Link) -> list[int] | None:
         """The order with a vertex before the one that its device executes first; None if it waits.

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from caramel.core.errors import PlanError
 from caramel.planning.placement.chain import Link, critical_chain
 from caramel.planning.placement.clusters import clustered
-from caramel.planning.placement.memory import overruns, peaks
+from caramel.planning.placement.memory import at_peak, overruns, peaks
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.place import place
 from caramel.planning.placement.schedulers import SCHEDULERS
 from caramel.planning.placement.search import search
 from caramel.planning.placement.simulate import simulate
+from caramel.planning.placement.stages import staged
 from tests.planning.placement.test_laws import (
     NEARLY,
     assert_constraints_hold,
@@ -91,6 +92,12 @@ def test_what_fits_on_one_device_stays_there_if_links_are_slow():
     assert search(graph).makespan_s == 20
 
 
+def test_nothing_is_spread_for_less_than_rounding():
+    graph = problem((1, 1e-9), [], (1, 1), 1)
+    assert simulate(graph, (0, 1)).makespan_s < search(graph).makespan_s
+    assert search(graph).placement == (0, 0)
+
+
 # Parts ------------------------------------------------------------------------------------------
 
 
@@ -120,6 +127,32 @@ def test_groups_that_exchange_most_bytes_are_joined():
     graph = problem((1,) * 4, [(0, 9, (1,)), (1, 1, (2,)), (2, 8, (3,))], (1, 1), 1)
     assert clustered(graph, 2).groups == ((0, 1), (2, 3))
     assert clustered(graph, 3).groups == ((0, 1), (2,), (3,))
+
+
+def test_uneven_clusters_have_room_in_a_part_of_a_device():
+    # Even ones may have 8 of the 12 operations, and the first two vertices have 10.
+    graph = problem((5, 5, 1, 1), [(0, 9, (1,)), (1, 8, (2,)), (2, 7, (3,))], (1,), 1, memory=40)
+    assert clustered(graph, 3).groups == ((0,), (1, 2), (3,))
+    assert clustered(graph, 3, room=0.5).groups == ((0, 1), (2,), (3,))
+    assert clustered(graph, 2, room=0.5).groups == ((0, 1), (2, 3))
+    assert clustered(graph, 2, room=0.25).groups == ((0,), (1,), (2, 3))
+
+
+def test_stages_are_filled_in_the_order_of_the_step():
+    # The vertices that put something out need 6 bytes, the last one 4.
+    graph = chain(12)
+    assert staged(graph, share=1, fill=1) == (0, 1, 1)
+    assert staged(graph, share=1, fill=1.5) == staged(graph, share=1, fill=9) == (0, 0, 1)
+    backwards = problem((1,) * 3, [(2, 1, (1,)), (1, 1, (0,))], (1, 1), 1, memory=9, resident=4)
+    assert staged(backwards, share=0, fill=1.4) == (1, 0, 0)
+
+
+def test_what_a_device_has_at_its_peak():
+    graph, placement = chain(12), digits("001")
+    schedule = simulate(graph, placement)
+    assert peaks(graph, placement, schedule) == [12, 6]
+    assert at_peak(graph, placement, schedule, 0) == {0: 6, 1: 6}
+    assert at_peak(graph, placement, schedule, 1) == {2: 6}
 
 
 def test_clusters_fit_on_a_device_and_may_be_somewhere():
