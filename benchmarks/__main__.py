@@ -24,6 +24,8 @@ from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
 from benchmarks import when as when_measured
 from benchmarks.place import limits as place_limits
+from benchmarks.place import memory as place_memory
+from benchmarks.place import searched as place_searched
 from benchmarks.results import RESULTS, Row
 from benchmarks.step import cells as step_cells
 from benchmarks.step import grids as grids_step
@@ -150,20 +152,36 @@ def search(
     _run_one("search", search_benchmark, quick, results, only=network or ())
 
 
+_PLACE = {
+    "paper": ("place", place_benchmark, place_benchmark.FULL),
+    "networks": ("place-networks", place_benchmark, place_benchmark.NETWORKS),
+    "search": ("place-search", place_searched, place_searched.FULL),
+    "memory": ("place-memory", place_memory, place_memory.FULL),
+    "limits": ("place-limits", place_limits, place_limits.FULL),
+}
+"""Suites of `place`: the result file, who runs it, and its settings."""
+
+
 @app.command()
 def place(
     quick: Quick = False,
-    limits: Annotated[
-        bool, typer.Option("--limits", help="How long placing a large graph takes, instead.")
-    ] = False,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What to simulate, of {', '.join(_PLACE)}; all by default."),
+    ] = None,
     network: Networks = None,
     results: Results = RESULTS,
 ) -> None:
-    """How long steps take with each partitioner and scheduler, as the paper simulates them."""
-    if limits:
-        _run_one("place-limits", place_limits, quick, results)
-    else:
-        _run_one("place", place_benchmark, quick, results, only=network or ())
+    """How long steps take by where ops are placed, as the partitioning paper simulates them."""
+    with _errors_in_a_line():
+        for name in suite or _PLACE:
+            if name not in _PLACE:
+                raise ValueError(f"there is no suite '{name}'; there are {', '.join(_PLACE)}")
+            file, benchmark, full = _PLACE[name]
+            settings = benchmark.QUICK if quick else full
+            benchmark.run(
+                settings, f"{file}-quick" if quick else file, results, Console(), network or ()
+            )
 
 
 @app.command()

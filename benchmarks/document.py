@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import held, search, tables, when
+from benchmarks.place import memory as place_memory
+from benchmarks.place import searched as place_searched
 from benchmarks.place import show as place
 from benchmarks.placed import show as placed
 from benchmarks.ps import show as ps
@@ -22,7 +24,7 @@ from benchmarks.step.markdown import markdown, overview
 
 PAGES = Path(__file__).parents[1] / "docs" / "benchmarks"
 
-_OF_FILE = re.compile(r"`python -m benchmarks (\w+)[^`]*`, result file `([^`]+)`")
+_OF_FILE = re.compile(r"`python -m benchmarks (\w+)([^`]*)`, result file `([^`]+)`")
 _OF_ALL = re.compile(
     r"`python -m benchmarks (headline|grids|when|search)(?: --results benchmarks/results/(\w+))?`"
 )
@@ -37,12 +39,14 @@ _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "order": tables.order,
     "overhead": tables.overhead,
     "place": place.tables,
+    "place --suite memory": place_memory.tables,
+    "place --suite search": place_searched.tables,
     "placed": placed.tables,
     "ps": ps.tables,
     "scale": tables.scale,
     "ranking": lambda rows: list(predicted.markdown(rows)),
 }
-"""How benchmarks are shown that are no suites, by the command."""
+"""How benchmarks are shown that are no suites of steps, by the command, with its options or not."""
 
 
 def pages(directory: Path = PAGES) -> list[Path]:
@@ -67,18 +71,19 @@ def with_tables(text: str, results: Path) -> str:
         while lines and _TABLE.match(lines[0]):
             old.append(lines.pop(0))
         if of_file is not None:
-            new = _tables_of(of_file[1], results / of_file[2], old)
+            new = _tables_of(of_file[1], of_file[2], results / of_file[3], old)
         elif of_all is not None:
             new = _summary_of(of_all[1], results / (of_all[2] or ""))
         written += ["", *new, ""]
     return "\n".join(written).rstrip() + "\n"
 
 
-def _tables_of(command: str, path: Path, old: Sequence[str]) -> list[str]:
+def _tables_of(command: str, options: str, path: Path, old: Sequence[str]) -> list[str]:
     """The tables of one result file, in the form that the page has."""
     rows = [Row(**row) for row in json.loads(path.read_text())["rows"]]
-    if command in _ALONE:
-        return _ALONE[command](rows)
+    alone = _ALONE.get(command + options) or _ALONE.get(command)
+    if alone is not None:
+        return alone(rows)
     is_full = any(map(_TITLE.match, old))
     shown = _below_command((markdown if is_full else overview)(path))
     if any(map(_SUMMARY.match, old)):

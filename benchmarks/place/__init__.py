@@ -7,7 +7,10 @@ machine. Numbers are in the paper's unit of time, and called seconds.
 ============ =======================================================================================
 `dags`       random graphs of the sizes of the paper's networks, and random devices
 `limits`     how many seconds of a processor does placing a large graph take?
+`memory`     what does a step take on devices on each of which the model does not fit?
+`searched`   how much faster are steps with the search, on fast and on slow networks?
 `show`       a table, and bars as in the paper's Figure 3
+`steps`      steps of six real networks as placement problems
 ============ =======================================================================================
 """
 
@@ -24,6 +27,7 @@ from rich.progress import track
 from benchmarks.pieces import piece, warn
 from benchmarks.place.dags import PAPER, Setting, Shape, random_dag
 from benchmarks.place.show import ALONE, PATH_BOUND, SEARCH, WORK_BOUND, draw, markdown
+from benchmarks.place.steps import PROCESSOR, STEPS, Step, drawn, step_problem
 from benchmarks.results import Row, write
 from caramel.planning.placement.bounds import path_bound_s, work_bound_s
 from caramel.planning.placement.partitioners import PARTITIONERS
@@ -33,20 +37,31 @@ from caramel.planning.placement.schedulers import SCHEDULERS
 from caramel.planning.placement.search import search
 from caramel.planning.placement.simulate import simulate
 
-__all__ = ["FULL", "QUICK", "Settings", "run"]
+__all__ = ["FULL", "NETWORKS", "PAPER_PARTITIONERS", "QUICK", "Settings", "run"]
+
+PAPER_PARTITIONERS = ("hash", "batch_split", "critical_path", "mite", "dfs", "heft")
+"""The six strategies of section 5.2; with three schedulers these are its 18 pairs."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Which graphs, on which devices, how often each is drawn, and what a search may simulate."""
+    """Which graphs, on which devices, how often each is drawn, and what a search may simulate.
 
-    shapes: Mapping[str, Shape] = field(default_factory=lambda: PAPER)
+    Attributes:
+        graphs: sizes of random graphs, or steps of real networks.
+        devices: how many there are, and ranges of random numbers.
+        draws: how often all random numbers are drawn.
+        budget: how many vertices a search may simulate.
+    """
+
+    graphs: Mapping[str, Shape | Step] = field(default_factory=lambda: PAPER)
     devices: Setting = field(default_factory=Setting)
     draws: int = 10
     budget: int = 1_000_000
 
 
 FULL = Settings()
+NETWORKS = Settings(STEPS, budget=100_000)
 QUICK = Settings({"small": Shape(60, 90, 18, 0.24)}, Setting(devices=8), draws=2, budget=3_000)
 
 
@@ -62,13 +77,13 @@ def run(
         ValueError: a network that is not in the settings.
     """
     path = directory / f"{name}.json"
-    own = piece(list(settings.shapes), only, path, console)
+    own = piece(list(settings.graphs), only, path, console)
     rows = [
         row
         for network in track(own.networks, "simulating", console=console, transient=True)
         for row in _rows(network, settings)
     ]
-    rows = own.all_rows(rows, list(settings.shapes))
+    rows = own.all_rows(rows, list(settings.graphs))
     described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
     write(name, described, rows, load=own.load, directory=directory)
     draw(rows, path.with_suffix(".png"))
@@ -82,7 +97,7 @@ def _rows(network: str, settings: Settings) -> Iterator[Row]:
     """A row for each partitioner and scheduler, one device alone, and the bounds."""
     samples: dict[tuple[str, str], list[float]] = {}
     for seed in range(settings.draws):
-        problem = random_dag(settings.shapes[network], settings.devices, seed)
+        problem = _problem(settings.graphs[network], settings.devices, seed)
         for pair, sample in _makespans(problem, seed, settings.budget):
             samples.setdefault(pair, []).append(sample)
     on_path = samples.pop(("on_path", ""))
@@ -90,6 +105,12 @@ def _rows(network: str, settings: Settings) -> Iterator[Row]:
         what = {"network": network, "partitioner": partitioner, "scheduler": scheduler}
         facts = {"on_path": sum(on_path) / len(on_path)} if partitioner == PATH_BOUND else {}
         yield Row(what, tuple(own), facts)
+
+
+def _problem(graph: Shape | Step, devices: Setting, seed: int) -> Problem:
+    if isinstance(graph, Step):
+        return drawn(step_problem(graph, PROCESSOR), devices, seed)
+    return random_dag(graph, devices, seed)
 
 
 def _makespans(problem: Problem, seed: int, budget: int) -> Iterator[tuple[tuple[str, str], float]]:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,11 @@ FULL = Settings()
 QUICK = Settings(Shape(60, 90, 18, 0.24), Setting(devices=8))
 
 
-def run(settings: Settings, name: str, directory: Path, console: Console) -> Path:
+def run(
+    settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
+) -> Path:
     """Measure, print a table and write a result file; returns the file."""
-    own = piece(["large"], (), directory / f"{name}.json", console)
+    own = piece(["large"], only, directory / f"{name}.json", console)
     rows = list(_rows(random_dag(settings.shape, settings.devices, 0)))
     described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
     path = write(name, described, rows, load=own.load, directory=directory)

@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from benchmarks import place
-from benchmarks.place import limits
+from benchmarks.place import limits, memory, searched
 from benchmarks.place.dags import PAPER, Setting, random_dag
 from benchmarks.place.show import ALONE, PATH_BOUND, SEARCH, WORK_BOUND, markdown
+from benchmarks.place.steps import PROCESSOR, STEPS, drawn, step_problem
 from benchmarks.results import Row
 from caramel.planning.placement.ranks import critical_path
 
@@ -59,3 +60,56 @@ def test_the_table_says_how_many_times_as_fast_as_hash_with_fifo():
     assert "| heft + pct | 3.0 ± 0.0 (2.00) |" in text
     assert "| hash + fifo | 6.0 ± 1.0 (1.00) |" in text
     assert "| vertices on the critical path | 25 % |" in text
+
+
+# Real networks ----------------------------------------------------------------------------------
+
+
+def test_a_drawn_step_keeps_its_edges_and_what_must_be_together():
+    step = step_problem(STEPS["AlexNet-v2"], PROCESSOR)
+    graph = drawn(step, Setting(devices=5), 0)
+    assert [set(own) for own in graph.successors] == [set(own) for own in step.successors]
+    assert graph.groups == step.groups
+    assert len(graph.devices) == 5
+    assert {vertex.operations for vertex in graph.vertices} <= set(range(1, 101))
+    assert {tensor.bytes for tensor in graph.tensors} <= set(range(1, 101))
+    assert {len(allowed) for allowed in graph.allowed} == {5}
+    assert drawn(step, Setting(devices=5), 0) == graph != drawn(step, Setting(devices=5), 1)
+
+
+def test_the_quick_search_says_how_much_faster_steps_are(tmp_path):
+    file = searched.run(searched.QUICK, "search-quick", tmp_path, Console(quiet=True))
+    (row,) = [Row(**row) for row in json.loads(file.read_text())["rows"]]
+    assert row.facts["bound_s"] <= row.samples_s[0] <= row.facts["best_s"]
+    lines = searched.tables([row])
+    assert lines[0] == "| network, devices | rates 10-60 |"
+    gain = row.facts["best_s"] / row.samples_s[0]
+    assert lines[-1] == f"| geometric mean, of all {gain:.3f} | {gain:.3f} |"
+
+
+def test_the_quick_placement_on_small_devices_says_what_fits(tmp_path):
+    file = memory.run(memory.QUICK, "memory-quick", tmp_path, Console(quiet=True))
+    limited, unlimited = [Row(**row) for row in json.loads(file.read_text())["rows"]]
+    assert len(unlimited.facts["pairs_s"]) == 18
+    assert unlimited.samples_s[0] <= unlimited.facts["one_s"]
+    assert 0.6 <= limited.facts["memory_mib"] / limited.facts["needed_mib"] < 1
+    assert limited.samples_s[0] <= min(limited.facts["pairs_s"].values())
+    lines = memory.tables([limited, unlimited])
+    assert "| not limited (" in lines[3]
+
+
+def test_what_did_not_fit_has_no_numbers():
+    what = {"network": "n", "count": 2, "share": 0.6, "computer": PROCESSOR}
+    facts = {
+        "one_s": 2.0,
+        "needed_mib": 10.0,
+        "memory_mib": 6.0,
+        "pairs_s": {},
+        "best": None,
+        "used": 0,
+    }
+    (line,) = memory.tables([Row(what, (), facts, "nothing fits")])[2:]
+    assert line == "| n | 2 cores | 6 (10) | 2.000 | none | none |  |  |"
+    facts |= {"pairs_s": {"heft + pct": 6.0}, "best": "heft + pct", "used": 2}
+    (line,) = memory.tables([Row(what, (3.0,), facts)])[2:]
+    assert line.endswith("| 2.000 | 3.00, heft + pct (1) | 1.50 | 2.00 | 2 |")
