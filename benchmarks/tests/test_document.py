@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import when
-from benchmarks.__main__ import app
+from benchmarks.commands import app
 from benchmarks.document import PAGES, pages, with_tables
 from benchmarks.results import RESULTS
 

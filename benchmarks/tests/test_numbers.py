@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.__main__ import app
+from benchmarks.commands import app
 from benchmarks.results import Row, ratio_of_medians, write
 
 

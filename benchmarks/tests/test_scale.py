@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from benchmarks import scale, scale_client
-from benchmarks.__main__ import app
+from benchmarks.commands import app
 from benchmarks.pieces import piece
 from benchmarks.results import Row, write
 from benchmarks.scale_client import parts

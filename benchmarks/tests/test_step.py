@@ -13,8 +13,8 @@ import pytest
 import tensorflow as tf
 from typer.testing import CliRunner
 
-import benchmarks.__main__
-from benchmarks.__main__ import app
+import benchmarks.commands
+from benchmarks.commands import app
 from benchmarks.peers import Case, graph
 from benchmarks.peers.base import Result
 from benchmarks.results import Row
@@ -251,7 +251,7 @@ def test_commands_measure_the_suites_that_are_asked_for(words, measured, monkeyp
         given[name] = suite
         assert (only, ratios) == (["tiny"], ())
 
-    monkeypatch.setattr(benchmarks.__main__, "run_step", run)
+    monkeypatch.setattr(benchmarks.commands, "run_step", run)
     assert CliRunner().invoke(app, [*words, "--network", "tiny"]).exit_code == 0
     assert given == measured
 

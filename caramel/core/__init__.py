@@ -18,6 +18,7 @@ made. Nothing here computes a plan or runs anything.
 `graph`           the dataflow graph as plain data: ops, what they read, and what they put out
 `measurements`    what was measured on a cluster, before anything is concluded
                   (`simulation.network_model`)
+`memory`          how much memory the tensors of a step need on one device, moment by moment
 `names`           names of nodes and tensors: the only place that builds or parses them
 `op_types`        what the kinds of ops (TensorFlow's op types) do, as far as distribution depends
                   on it
@@ -25,6 +26,7 @@ made. Nothing here computes a plan or runs anything.
                   TicTac's figures
 `patterns`        aggregation patterns as data: who sends which chunk to whom, and who adds what in
                   which order
+`placed_step`     what is explained of a step that is spread over several devices, as pure data
 `placement`       where the ops of one replica are, if it is spread over several devices
 `plan`            the plan: everything that will happen in the distributed job, as pure data
 `planned_job`     what a plan is for: a training step, its raw gradients, and the workers that do it
