@@ -7,6 +7,7 @@ A package may import only what stands above it.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,13 @@ def tree_of(module: str) -> ast.Module:
 
 def test_every_module_is_in_a_package_of_the_table():
     assert {module.partition(".")[0] for module in ROOMS} == set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("package", [m for m, file in ROOMS.items() if file.name == "__init__.py"])
+def test_packages_tell_what_each_of_their_files_is(package):
+    told = set(re.findall(r"^`(\w+)/?`", ast.get_docstring(tree_of(package)) or "", re.MULTILINE))
+    inside = {m.removeprefix(f"{package}.") for m in MODULES if m.startswith(f"{package}.")}
+    assert not told or told == {name for name in inside if "." not in name}
 
 
 def test_the_table_has_no_cycle():
