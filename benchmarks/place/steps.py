@@ -50,8 +50,8 @@ def step_problem(step: Step, computer: str) -> Problem:
     from benchmarks.emulate.flops import sized
     from caramel.planning.placement.from_graph import problem_of
 
-    # With AVX-512. Computed and measured (`step-headline.json`) seconds of the first four steps:
-    # 0.7 and 0.71, 1.0 and 1.20, 0.3 and 0.34, 0.4 and 0.23.
+    # Of the order of a core with AVX-512. Computed and measured (`step-headline.json`) seconds of
+    # the first two steps: 0.39 and 0.71, 0.81 and 1.20.
     core = Computer(150e9, 0.7, 0.9, 5e9)
     job = networks.build(step.network, batch=step.batch, image=step.image)
     context = job.context()

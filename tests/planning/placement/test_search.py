@@ -101,16 +101,6 @@ def test_nothing_is_spread_for_less_than_rounding():
 # Parts ------------------------------------------------------------------------------------------
 
 
-def test_what_is_as_short_as_can_be_is_not_searched_further(monkeypatch):
-    simulated = []
-    counting = lambda *own, **more: simulated.append(own) or simulate(*own, **more)  # noqa: E731
-    monkeypatch.setattr("caramel.planning.placement.search.simulate", counting)
-    found = search(problem([0.1] * 50, [(n, 8, [49]) for n in range(49)], [1], 1))
-    assert found.makespan_s == pytest.approx(5)
-    assert found.makespan_s != 5  # but for rounding
-    assert len(simulated) < 60
-
-
 def test_the_chain_of_the_diamond():
     graph, placement = diamond(2), digits("1110")
     schedule = simulate(graph, placement, "pct")
