@@ -60,7 +60,6 @@ def test_weights_and_rates_that_change_between_epochs():
 
 
 def test_tensorboard_gets_histograms_of_the_weights(tmp_path):
-    pytest.importorskip("tensorboard")
     assert_fits_alike(
         classifier, callbacks=lambda: [callbacks.TensorBoard(tmp_path, histogram_freq=1)]
     )
