@@ -65,12 +65,14 @@ def observed_timing(
     table = dataclasses.replace(
         table, on_processor=on_processor, cores=cores if on_processor else None
     )
-    if is_spread:  # no device takes for a step what the ops take together
-        return table
-    timelines = [timeline_of(calls, devices) for calls in steps]
-    busy_s = statistics.median(each.computation_s for each in timelines)
+    timelines = [timeline_of(calls, devices, is_spread=is_spread) for calls in steps]
     # Where a device runs several ops at a time, a step computes for less time than its ops
     # together.
+    if is_spread:  # each device has some of them
+        computing = [[each.busy_s(d, "compute") for d in each.workers] for each in timelines]
+        busy_s = statistics.median(map(sum, computing))
+    else:
+        busy_s = statistics.median(each.computation_s for each in timelines)
     if 0.0 < busy_s < sum(table.seconds.values()):
         return dataclasses.replace(table, step_s=busy_s)
     return table

@@ -210,3 +210,19 @@ def test_without_times_the_bytes_that_ops_put_out_give_an_order():
     assert edges
     graph = job.context().op_graph
     assert all(sum(graph[edge.after].output_bytes) > 50e3 for edge in edges)
+
+
+def test_ops_that_run_together_take_no_longer_than_a_step():
+    """A device executes one op at a time in predictions; by several threads it computes more."""
+    job = network("momentum")
+    context = job.context()
+    times = dict.fromkeys(context.op_graph.ops, 2e-3)
+
+    def predicted_s(step_s):
+        def timing() -> TimingTable:
+            return TimingTable(times, step_s=step_s)
+
+        facts = [timing, slow_facts(2)[1]]
+        return caramel.PlacedModel(context, 1, analyzers=facts).predicted_step_s
+
+    assert predicted_s(1e-3 * len(times)) == pytest.approx(predicted_s(None) / 2)

@@ -278,7 +278,7 @@ class PlacementPlanner:
             devices,
             equal_rates(len(devices), rate),
             latency_s=_LATENCY_S,
-            seconds=None if timing is None else timing.seconds,
+            seconds=None if timing is None else _one_by_one(timing),
             traced_bytes=traced_bytes,
             together=self.together,
             constraints=self.constraints if constrained else {},
@@ -295,6 +295,11 @@ class PlacementPlanner:
         return place(
             problem, self.partitioner, self.scheduler, share=share, links="one", seed=self.seed
         )
+
+
+def _one_by_one(timing: TimingTable) -> dict[str, float]:
+    """Seconds of ops as if a device executed one at a time, which together are a step's."""
+    return {name: timing.slowdown * seconds for name, seconds in timing.seconds.items()}
 
 
 def _within_devices(fusions: Fusions, layout: Layout) -> Fusions:
