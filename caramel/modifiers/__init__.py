@@ -8,7 +8,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `await_inputs`    holds updates back until every worker has read its inputs
 `batch_weights`   says how much each worker's part of a batch counts
 `carry_over`      keeps tensors of one step for the next one, in variables of their worker
-`containers`      keeps what a session with parameter servers has apart from that of others
+`containers`      keeps what a session has apart from that of other sessions
 `control_edges`   adds the plan's control edges to every replica. Caramel paper, section 4.1, stage
                   2
 `count_once`      lets what is the same on every worker count once in gradients that are no means

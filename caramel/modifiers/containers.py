@@ -1,9 +1,10 @@
-"""Keeps what a session with parameter servers has apart from that of other sessions.
+"""Keeps what a session has apart from that of other sessions.
 
-Such a session is not isolated: what it has on the servers outlives the worker that drives it, and
-agents may read it. So all its state is in two of TensorFlow's *containers*: what is on the servers,
-and what is on the workers. The graph has marks in place of their names; a session puts its own
-names there, of the same length, before it sends the graph.
+TensorFlow can isolate a session, but then its state ends with the worker that drives it, and nobody
+else reads it: not agents, and not whoever goes on after a loss. So all state is in two of
+TensorFlow's *containers*: what is on parameter servers, and what is on the workers. The graph has
+marks in place of their names; a session puts its own names there, of the same length, before it
+sends the graph.
 
 Of the containers that a user has set, only the names are left, in those of what was shared in them:
 what a session drops in the end are its own two.
@@ -25,9 +26,7 @@ _CONTAINER, _SHARED = "container", "shared_name"
 
 
 def contain(graph_def: Any, plan: Plan) -> Any:
-    """Give each op with state its container; nothing is done without servers."""
-    if not plan.job.servers:
-        return graph_def
+    """Give each op with state its container."""
     contained = copy_of(graph_def)
     servers = {task_of(device) for device in plan.job.servers}
     for node in contained.node:

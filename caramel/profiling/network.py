@@ -16,6 +16,7 @@ from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import ProfileError
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
+from caramel.core.names import ON_WORKERS
 from caramel.core.patterns import check_pattern, frugal_patterns
 from caramel.models.allreduce import ARModel
 from caramel.profiling.series import Progress, Series, take_turns
@@ -197,7 +198,7 @@ def _measure_pairs(
 ) -> tuple[tuple[float, ...], tuple[SendTimes, ...]]:
     """Times of empty steps, and of sends from each worker to each other one."""
     graph = tf.Graph()
-    with graph.as_default():
+    with graph.as_default(), graph.container(ON_WORKERS):
         initializers, sends, empty = _send_graph(cluster, sizes)
     sent = DistributedGraph()
     sent.add(graph.as_graph_def())

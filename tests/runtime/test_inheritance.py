@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.cluster.servers import embedded_servers
 from caramel.core.errors import ClusterError, PlanError, SessionError, WorkerLostError
 from tests.support.networks import (
     CLASSES,
@@ -151,60 +150,6 @@ def test_agents_read_what_others_train(job, model):
     with pytest.raises(SessionError, match="on whose variables this one works was closed"):
         agent.step(job.feed)
     agent.close()
-
-
-# Containers -----------------------------------------------------------------------------------
-
-
-def test_sessions_of_one_model_have_variables_of_their_own(job, model):
-    with model.session(trials=None) as session, model.session(trials=None) as other:
-        initial = other.variables()
-        session.step(job.feed)
-        assert_equal(other.variables(), initial)
-
-
-def is_there(target: str, device: str, container: str, variable: str) -> bool:
-    """Whether a server has a variable."""
-    with tf.Graph().as_default(), tf.device(device):
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=tf.float64, shape=[], container=container, shared_name=variable
-        )
-        with tf1.Session(target) as plain:
-            return bool(plain.run(tf.raw_ops.VarIsInitializedOp(resource=handle)))
-
-
-def test_nothing_of_a_closed_session_is_left(model):
-    session = model.session(trials=None)
-    container = session._running.runner.containers.on_workers
-    target = embedded_servers(2, parameter_servers=2).target
-    variable = "worker_0/" + model.plan.job.variables[0].handle
-    own = target, "/job:worker/task:0", container, variable
-    session.step(network("adam", model=wide).feed)
-    assert is_there(*own)
-    session.close()
-    assert not is_there(*own)
-
-
-def test_what_a_user_put_in_a_container_ends_with_the_session():
-    """Variables of one name in two of them are two variables."""
-    with tf.Graph().as_default() as graph:
-        x = tf1.placeholder(tf.float64, [None], name="x")
-        loss = tf.reduce_mean(x)
-        for number in range(2):
-            with tf1.container(f"users/{number}"):
-                own = tf1.get_variable(f"w{number}", [], tf.float64, tf1.ones_initializer())
-            own.handle.op._set_attr("shared_name", tf1.AttrValue(s=b"shared"))
-            loss = loss + (own - number) ** 2
-        updates = tf1.train.GradientDescentOptimizer(0.25).minimize(loss)
-    model = caramel.PSModel(caramel.Context(graph, train_op=updates, loss=loss), 2, 1, check=True)
-    target = embedded_servers(2, parameter_servers=1).target
-    with model.session(trials=None) as session:
-        container = session._running.runner.containers.on_servers
-        session.step({x: np.zeros(4)})
-        assert session.variables() == {"w0": 0.5, "w1": 1.0}
-        names = [f"evaluation/shared:users/{number}" for number in range(2)]
-        assert all(is_there(target, "/job:ps/task:0", container, name) for name in names)
-    assert not any(is_there(target, "/job:ps/task:0", container, name) for name in names)
 
 
 # What cannot be -------------------------------------------------------------------------------

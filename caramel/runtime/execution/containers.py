@@ -1,6 +1,6 @@
-"""TensorFlow's containers in which a session with parameter servers has its state.
+"""TensorFlow's containers in which a session has its state.
 
-TensorFlow isolates the state of other sessions, and drops it with them.
+What is in them outlives the session, and the worker that drives it, until somebody drops it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Containers:
 
     Attributes:
         on_workers: what the workers have; always the session's own.
-        on_servers: what the servers have; that of another session if it works on its variables.
+        on_servers: what parameter servers have; that of another session if it works on its
+            variables.
         owns: whether what the servers have ends with this session.
     """
 
@@ -39,30 +40,35 @@ class Containers:
     on_servers: str = field(default_factory=_new_name)
     owns: bool = True
 
+    @property
+    def owned(self) -> tuple[str, ...]:
+        """Those that end with the session."""
+        return (self.on_workers, *([self.on_servers] if self.owns else []))
+
     def fill(self, graph_def: bytes) -> bytes:
         """A serialised GraphDef with the names in place of their marks."""
         # Both have the same length, so no length in the message changes.
         own = graph_def.replace(ON_WORKERS.encode(), self.on_workers.encode())
         return own.replace(ON_SERVERS.encode(), self.on_servers.encode())
 
-    def drop(self, addresses: Iterable[str]) -> None:
-        """Let servers forget what is in the containers.
 
-        It is TensorFlow's own call for this. `tf.compat.v1.Session.reset` makes it, too, but also
-        ends all other sessions of the server that it is sent to.
+def drop(containers: Iterable[str], addresses: Iterable[str]) -> None:
+    """Let servers forget what is in containers.
 
-        Args:
-            addresses: ``host:port`` of each; those that do not answer are left out.
-        """
-        names = [self.on_workers, *([self.on_servers] if self.owns else [])]
-        message, calls = strings_message(names), []
-        for address in addresses:
-            # Workers are reached directly, as TensorFlow does.
-            channel = grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
-            calls.append(
-                (address, channel, channel.unary_unary(_CLEANUP).future(message, _TIMEOUT_S))
-            )
-        for address, channel, call in calls:
-            if (error := call.exception()) is not None:
+    It is TensorFlow's own call for this. `tf.compat.v1.Session.reset` makes it, too, but also ends
+    all other sessions of the server that it is sent to.
+
+    Args:
+        containers: their names.
+        addresses: ``host:port`` of each server; those that do not answer are left out.
+    """
+    message = strings_message(containers)
+    # One after the other: each answers at once, and calls that wait for none need a thread, which
+    # Python begins no more while it ends.
+    for address in addresses:
+        # Workers are reached directly, as TensorFlow does.
+        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            try:
+                channel.unary_unary(_CLEANUP)(message, timeout=_TIMEOUT_S)
+            except grpc.RpcError as error:
                 _log.info("what %s holds of a session cannot be dropped: %s", address, error)
-            channel.close()

@@ -19,7 +19,7 @@ from caramel.native.check import check_labels
 from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
 from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
 from caramel.runtime.execution.clocks import clock_offsets_s
-from caramel.runtime.execution.containers import Containers
+from caramel.runtime.execution.containers import Containers, drop
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.execution.transfer_recorder import Recording
 
@@ -43,9 +43,10 @@ class Runner:
         start_timeout_s: how long to wait for the workers, in seconds.
         call_timeout_s: how long one call may take, in seconds; not for placing the graph.
         config: options of the session and of servers in this process, such as thread counts.
-        containers: with parameter servers, where the session has its state; by default new ones.
+        containers: where the session has its state; by default new ones.
 
     Attributes:
+        containers: where the session has its state.
         calls: how many calls were made so far, also such as failed.
 
     Raises:
@@ -79,7 +80,7 @@ class Runner:
         self._calls: dict[Any, GraphCall] = {}
         self._recording: Recording | None = None  # from the first traced calls on
         self.calls = 0  # how many were made, also those that failed
-        self._containers = (containers or Containers()) if cluster.servers else None
+        self.containers = containers or Containers()
         self._addresses = tuple(task.address or "" for task in cluster.tasks)
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
@@ -114,10 +115,12 @@ class Runner:
 
         def send() -> None:  # keeps account itself: whoever called may have been interrupted
             for part in parts:
-                self._session.extend(self._filled(part.graph_def), variant_prefix(part.variant))
+                filled = self.containers.fill(part.graph_def)
+                self._session.extend(filled, variant_prefix(part.variant))
                 self._sent += 1
             for graph_def, variant in added:
-                self._session.extend(self._filled(graph_def), variant_prefix(variant))
+                filled = self.containers.fill(graph_def)
+                self._session.extend(filled, variant_prefix(variant))
                 del self._added[0]
             self._session.place()
 
@@ -133,15 +136,6 @@ class Runner:
             variant: the variant's number.
         """
         self._added.append((graph_def, variant))
-
-    def _filled(self, graph_def: bytes) -> bytes:
-        return graph_def if self._containers is None else self._containers.fill(graph_def)
-
-    @property
-    def containers(self) -> Containers:
-        """Where the session has its state; there are parameter servers."""
-        assert self._containers is not None
-        return self._containers
 
     @property
     def server_addresses(self) -> tuple[str, ...]:
@@ -308,8 +302,8 @@ class Runner:
         """End the session; what it held on the workers is gone."""
         last = partial(_end, self._recording, self._session)
         self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S)
-        if self._containers is not None:
-            self._containers.drop(self._addresses)
+        gone = {task.address for task in self.lost}
+        drop(self.containers.owned, (each for each in self._addresses if each not in gone))
 
     def _config(self, config: Any) -> Any:
         return _config(config, self._cluster)
@@ -453,7 +447,7 @@ def _compare_clocks(target: str, tasks: Sequence[str | None], config: Any) -> tu
 
 
 def _config(config: Any, cluster: Cluster) -> Any:
-    """The user's session options with ours: state of its own, and no graph optimizers.
+    """The user's session options with ours: state in containers, and no graph optimizers.
 
     The optimizers triple the time of the first step, make later ones no faster, and may undo
     planned edges; constant folding would turn initial zeros into megabytes of graph. Soft placement
@@ -463,8 +457,7 @@ def _config(config: Any, cluster: Cluster) -> Any:
     if config is not None:
         own.CopyFrom(config)
     own.allow_soft_placement = True
-    # With servers, state is kept apart by containers (`modifiers.containers`).
-    own.isolate_session_state = not cluster.servers
+    own.isolate_session_state = False  # but kept apart by containers (`modifiers.containers`)
     if cluster is not cluster.whole:  # else TensorFlow waits for those that are left out
         own.device_filters.extend(task.device for task in cluster.tasks)
     own.graph_options.rewrite_options.disable_meta_optimizer = True
