@@ -20,7 +20,8 @@ from caramel.core.errors import CaramelError, PlanError
 from caramel.core.facts import TimingTable
 from caramel.core.patterns import PATTERNS, check_pattern
 from caramel.core.profile import Profile
-from caramel.core.util.json_records import from_json_value, to_json_value
+from caramel.core.util.json_records import from_json_value, read_json, to_json_value
+from caramel.core.util.sizes import parse_whole
 from caramel.core.workload import JobOutline
 from caramel.planning.pattern_choice import AUTO
 from caramel.planning.what_if.scaling import Scaled, Setting, sweep
@@ -36,9 +37,9 @@ MOST_DIFFERENT = 32
 """Each worker is simulated where they differ, which takes a while."""
 
 _KIND, _FORMAT = "caramel scaling curves", 1
-_RATE = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) *(?P<unit>[kmg]?)bit", re.IGNORECASE)
+_RATE = re.compile(r"(?P<number>[0-9]{1,18}(\.[0-9]+)?) *(?P<unit>[kmg]?)bit", re.IGNORECASE)
 _RATE_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9}
-_TIME = re.compile(r"(?P<number>[0-9]+(\.[0-9]+)?) *(?P<unit>us|ms|s)", re.IGNORECASE)
+_TIME = re.compile(r"(?P<number>[0-9]{1,18}(\.[0-9]+)?) *(?P<unit>us|ms|s)", re.IGNORECASE)
 _TIME_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -255,9 +256,10 @@ def parse_counts(option: str, text: str, *, least: int) -> list[int]:
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
         ends = [first, last] if dots else [first]
-        if not all(end.strip().isdigit() for end in ends):
+        numbers = [number for end in ends if (number := parse_whole(end)) is not None]
+        if len(numbers) < len(ends):
             raise CaramelError(f"{option}: '{part}' is no number such as 4, nor a range as 2..256")
-        low, high = int(ends[0]), int(ends[-1])
+        low, high = numbers[0], numbers[-1]
         if low > high:
             raise CaramelError(f"{option}: '{part}' ends before it begins; write {high}..{low}")
         if not least <= low <= high <= MOST_WORKERS:
@@ -314,7 +316,7 @@ def read_hosts(path: Path) -> tuple[HostEntry, ...]:
         CaramelError: it cannot be read, or has another form; says where.
     """
     try:
-        value: Any = json.loads(path.read_text())
+        value: Any = read_json(path.read_text())
     except OSError as error:
         raise CaramelError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:

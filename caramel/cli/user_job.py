@@ -46,7 +46,7 @@ def load_job(text: str) -> UserJob:
         made = function()
     except CaramelError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise GraphError(f"{text} failed: {_describe(error)}") from error
     context, feed = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(context, Context):
@@ -68,11 +68,11 @@ def _module(name: str) -> ModuleType:
         sys.path.insert(0, os.getcwd())
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise GraphError(f"cannot import '{name}': {_describe(error)}") from error
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """An exception on one line, with the place in the user's code that raised it."""
     own = os.path.dirname(__file__)
     frames = [

@@ -14,11 +14,11 @@ from itertools import product
 from typing import Any
 
 from caramel.core.errors import ClusterError
+from caramel.core.util.sizes import parse_whole
 
 MOST_WORKERS = 65_536
 """What describes more is taken for a mistake."""
 
-_MOST_DIGITS = 18  # of a number in a description
 _SHOWN = 200  # characters of a description in a message
 
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
@@ -144,9 +144,10 @@ def _number(text: str, what: str) -> int:
     Raises:
         ClusterError: it is none, or has too many digits to mean anything; begins with `what`.
     """
-    if not text.isdecimal() or len(text) > _MOST_DIGITS:
+    number = parse_whole(text)
+    if number is None:
         raise ClusterError(f"{what}; expected a number")
-    return int(text)
+    return number
 
 
 def _short(text: str) -> str:

@@ -225,7 +225,7 @@ class Explanation:
         """
         try:
             value: Any = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(f"an explanation must be JSON: {error}") from error
         if (
             not isinstance(value, dict)

@@ -33,7 +33,7 @@ from caramel.core.patterns import (
 )
 from caramel.core.placement import Placement
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
-from caramel.core.util.json_records import from_json_value, to_json_value
+from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 
 FORMAT = 2
 
@@ -371,8 +371,8 @@ class Plan:
             PlanError: the text is no plan; says where.
         """
         try:
-            value: Any = json.loads(text)
-        except json.JSONDecodeError as error:
+            value: Any = read_json(text)
+        except ValueError as error:
             raise PlanError(f"a plan must be JSON: {error}") from error
         given = value.pop("format", None) if isinstance(value, dict) else None
         if given != FORMAT:

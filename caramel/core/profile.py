@@ -18,7 +18,7 @@ from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.measurements import Measurements
 from caramel.core.util.atomic_files import write_whole
 from caramel.core.util.fingerprint import Machine
-from caramel.core.util.json_records import from_json_value, to_json_value
+from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 from caramel.core.workload import JobOutline
 
 FORMAT = 5
@@ -147,8 +147,8 @@ class Profile:
             ProfileError: the text is no profile, or one of another version of Caramel; says where.
         """
         try:
-            value: Any = json.loads(text)
-        except json.JSONDecodeError as error:
+            value: Any = read_json(text)
+        except ValueError as error:
             raise ProfileError(f"not a Caramel profile: it is not JSON ({error})") from None
         if not isinstance(value, Mapping) or value.get("kind") != _KIND:
             raise ProfileError("not a Caramel profile: 'caramel profile' writes one")

@@ -159,7 +159,7 @@ def test_hosts_that_all_have_rates_need_no_bandwidth(profile, tmp_path):
         ('[{}, {"speed": 1}]', r"\$\[1\]: unknown keys \['speed'\]"),
         ('[{}, {"slowdown": "twice"}]', r"\$\[1\].slowdown: expected a number"),
         ('[{}, {"slowdown": 0}]', r"\$\[1\]: a host's slowdown must be more than 0"),
-        ('[{}, {"slowdown": Infinity}]', "must be more than 0 and finite, not inf"),
+        ('[{}, {"slowdown": Infinity}]', "is not JSON: Infinity is no number of JSON"),
         ('[{"send": "fast"}, {}]', r"\$\[0\]: 'fast' is no rate of a link"),
     ],
 )

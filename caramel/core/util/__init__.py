@@ -8,7 +8,7 @@
 `fingerprint`  which graph is it, and which machine? Answers that are the same in every process
 `gc_pause`     Python's cyclic garbage collector, held back while a graph is built
 `json_records` frozen dataclasses to JSON and back, by their annotations
-`sizes`        sizes in bytes, as people write them
+`sizes`        sizes in bytes, and numbers, as people write them
 `stopwatch`    how long do the parts of a build take?
 ============== =====================================================================================
 """

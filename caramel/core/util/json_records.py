@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ from typing import Any, TypeVar
 from caramel.core.errors import PlanError
 
 Record = TypeVar("Record")
+
+_SHOWN = 100  # characters of a value in a message
 
 
 def to_json_value(value: Any) -> Any:
@@ -30,6 +34,28 @@ def to_json_value(value: Any) -> Any:
         # So that equal records give equal text.
         return sorted(to_json_value(item) for item in value)
     return value
+
+
+def read_json(text: str) -> Any:
+    """The plain lists, dicts and scalars of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, nests too deep, or has a number that is none, or infinite.
+    """
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is no number of JSON")
+
+    def number(digits: str) -> float:
+        found = float(digits)
+        if math.isinf(found):
+            refuse(digits[:_SHOWN])
+        return found
+
+    try:
+        return json.loads(text, parse_constant=refuse, parse_float=number)
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
 
 
 def from_json_value(kind: type[Record], value: Any, where: str = "$") -> Record:
@@ -103,5 +129,8 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
 
 def _expect(holds: bool, value: Any, wanted: str, where: str) -> Any:
     if not holds:
-        raise PlanError(f"{where}: expected {wanted}, got {value!r}")
+        shown = repr(value)
+        raise PlanError(
+            f"{where}: expected {wanted}, got {shown[:_SHOWN]}{'...' * (len(shown) > _SHOWN)}"
+        )
     return value

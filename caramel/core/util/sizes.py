@@ -1,4 +1,4 @@
-"""Sizes in bytes, as people write them."""
+"""Sizes in bytes, and numbers, as people write them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+_WHOLE = re.compile(r"\s*[0-9]{1,18}\s*", re.ASCII)
 _SIZE = re.compile(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*")
 
 
@@ -46,3 +47,9 @@ def parse_bytes(given: object, what: str) -> float:
             f"{given!r}"
         )
     return found
+
+
+def parse_whole(text: str) -> int | None:
+    """The whole number that a text is, without a sign; None if it is none, or has too many digits
+    to mean anything."""
+    return int(text) if _WHOLE.fullmatch(text) else None
