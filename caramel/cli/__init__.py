@@ -3,6 +3,7 @@
 ========== =========================================================================================
 `main`     the command ``caramel``. Start a worker with ``caramel worker``; see ``caramel --help``
 `profile`  what ``caramel profile`` does: measures, shows how far it is, and shows what came out
+`run`      the command ``caramel run``: starts a program again when it has crashed
 `simulate` what ``caramel simulate`` does: reads what is to be simulated, and how a job scales there
 `trace`    what ``caramel trace`` does: runs steps of a job, and shows what every worker did when
 `user_job` the job that a command of the command line works on: made by a function in a module of

@@ -20,6 +20,7 @@ from caramel.cluster.processes import LISTENING
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, ClusterError, FileError, ProfileError
 from caramel.core.util.atomic_files import write_whole
+from caramel.core.util.sizes import parse_whole
 from caramel.core.version import __version__
 from caramel.native.malloc import keep_memory
 from caramel.planning.options import Planner
@@ -31,8 +32,10 @@ app = typer.Typer(
     help="Train single-device TensorFlow graphs on many workers.",
 )
 
-_SIZE = re.compile(r"(?P<number>[0-9]+)\s*(?P<unit>[KMkm]?[Bb])?")
+_SIZE = re.compile(r"(?P<number>[0-9]{1,18})\s*(?P<unit>[KMkm]?[Bb])?")
 _UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20}
+# More than these are mistakes, and some would take all memory.
+_MOST_THREADS, _MOST_STEPS, _MOST_PLANNED = 10_000, 1_000_000, 4096
 _WORKERS_START_S = 10.0  # how long `caramel profile` and `caramel trace` wait for workers
 
 
@@ -94,10 +97,12 @@ def worker(
         int | None, typer.Option(help="End when the parent is no longer this process.")
     ] = None,
     intra_op_threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads that one op may use.")
+        int | None,
+        typer.Option(min=1, max=_MOST_THREADS, help="Threads that one op may use."),
     ] = None,
     inter_op_threads: Annotated[
-        int | None, typer.Option(min=1, help="Ops that may run at once.")
+        int | None,
+        typer.Option(min=1, max=_MOST_THREADS, help="Ops that may run at once."),
     ] = None,
 ) -> None:
     """Run one worker, or one parameter server, until it is interrupted or terminated."""
@@ -130,6 +135,30 @@ def worker(
     os._exit(0)
 
 
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The program and its arguments."),
+    ],
+    restarts: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=_MOST_STEPS,
+            help="How often it is started again in a row. A run of an hour begins anew.",
+        ),
+    ] = 5,
+) -> None:
+    """Run a program, and start it again when it crashes: it goes on by session(resume=...).
+
+    A program is not started again that exits with code 0 or 2, or is told to end (SIGTERM, Ctrl-C).
+    """
+    from caramel.cli.run import run as run_program
+
+    raise typer.Exit(run_program(command, restarts))
+
+
 @app.command()
 def profile(
     out: Annotated[Path, typer.Option(help="The file to write.")],
@@ -151,7 +180,7 @@ def profile(
         str, typer.Option(help='Sizes that are aggregated: "64,4MB", in bytes, KB or MB.')
     ] = "64,4MB",
     repeats: Annotated[
-        int, typer.Option(min=1, help="Aggregations of each pattern and size.")
+        int, typer.Option(min=1, max=_MOST_STEPS, help="Aggregations of each pattern and size.")
     ] = 20,
     pairs: Annotated[
         bool | None,
@@ -161,7 +190,9 @@ def profile(
         str | None,
         typer.Option(help="Size below which latency dominates, in place of the fitted one."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the job that are traced.")] = 10,
+    steps: Annotated[
+        int, typer.Option(min=1, max=_MOST_STEPS, help="Steps of the job that are traced.")
+    ] = 10,
     device: Annotated[
         str | None, typer.Option(help='Where the job\'s ops run, such as "/CPU:0".')
     ] = None,
@@ -217,7 +248,7 @@ def plan(
         ),
     ],
     profile: Annotated[Path, typer.Option(help="What 'caramel profile' wrote.")],
-    workers: Annotated[int, typer.Option(min=2, help="How many workers.")] = 2,
+    workers: Annotated[int, typer.Option(min=2, max=_MOST_PLANNED, help="How many workers.")] = 2,
     serialization: Annotated[bool, typer.Option(help="One order of gradients.")] = True,
     batching: Annotated[bool, typer.Option(help="Join small gradients.")] = True,
     scheduling: Annotated[bool, typer.Option(help="Plan transfers, some for later.")] = True,
@@ -227,7 +258,7 @@ def plan(
     ] = "search",
     in_flight_bytes: Annotated[
         int | None,
-        typer.Option(help="Bytes of groups on their way at a time; 0: one after the other."),
+        typer.Option(min=0, help="Bytes of groups on their way at a time; 0: one after the other."),
     ] = None,
     pattern: Annotated[str, typer.Option(help="auto, or one pattern for all groups.")] = "auto",
     save: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
@@ -241,6 +272,7 @@ def plan(
         int,
         typer.Option(
             min=0,
+            max=_MOST_PLANNED,
             help="How many parameter servers, to plan PSModel: in which order workers receive "
             "parameters. The options from --serialization to --planner, and --pattern, are "
             "ARModel's.",
@@ -324,7 +356,7 @@ def trace(
             "machine. By default what TF_CONFIG, Slurm or MPI says."
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps that are traced.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, max=_MOST_STEPS, help="Steps that are traced.")] = 3,
     profile: Annotated[
         Path | None,
         typer.Option(help="What 'caramel profile' wrote; without it nothing is planned."),
@@ -465,8 +497,8 @@ def _check_directory(path: Path) -> None:
 
 def _cluster_to_trace(text: str | None) -> Cluster:
     """Running workers that can be reached, or as many as asked for, started here."""
-    if text is not None and text.strip().isdigit():
-        return Cluster.local(int(text))
+    if text is not None and (count := parse_whole(text)) is not None:
+        return Cluster.local(count)
     cluster = Cluster.from_environment() if text is None else _parse_cluster(text)
     # If this process is a worker itself, its server has not been started yet.
     if cluster.task is None:
@@ -488,8 +520,8 @@ def _parse_cluster(
         return Cluster.of(_addresses(text), parameter_servers=servers)
     try:
         jobs = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ClusterError(f"{option} is not valid JSON ({error}): {text}") from None
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"{option} is not valid JSON ({error}): {text[:200]}") from None
     return Cluster.of(jobs, parameter_servers=servers)
 
 
@@ -503,8 +535,8 @@ def _cluster_with_servers(cluster: str | None, ps: str | None) -> Cluster:
         return _parse_cluster(cluster, servers=None if ps is None else _addresses(ps))
     if ps is None:
         return Cluster.from_environment()
-    if re.fullmatch(r"\s*[0-9]{1,9}\s*", ps):
-        return Cluster.from_environment(parameter_servers=int(ps))
+    if (count := parse_whole(ps)) is not None:
+        return Cluster.from_environment(parameter_servers=count)
     raise ClusterError(
         f"--ps is '{ps}' without --cluster; name the workers, too, or say how many ranks of Slurm "
         "or MPI are parameter servers"

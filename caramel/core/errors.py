@@ -103,6 +103,10 @@ class CheckpointError(CaramelError):
     """A checkpoint cannot be read, or does not fit the graph."""
 
 
+class DamagedCheckpointError(CheckpointError):
+    """Files of a checkpoint are missing, or are not as they were written."""
+
+
 class ProfileError(CaramelError, ValueError):
     """Measured facts cannot be had or read, or they belong to another job or cluster."""
 

@@ -13,6 +13,7 @@ session     `PlanChoice`, for each step    `Session`, which asks it for plans
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from numbers import Real
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from caramel.planning.choose import Decision
 from caramel.runtime.control.drift import ReplanSettings
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.resuming import check_directory
 from caramel.runtime.session import Session
 from caramel.runtime.stalls.diagnosis import DEFAULT as DEFAULT_STALLS
 from caramel.runtime.stalls.diagnosis import StallSettings
@@ -121,6 +123,8 @@ class Model:
         stalls: StallSettings | None = DEFAULT_STALLS,
         initial_feeds: Mapping[Any, Any] | None = None,
         variables: Session | None = None,
+        resume: str | os.PathLike[str] | None = None,
+        save_on_sigterm: str | os.PathLike[str] | None = None,
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
@@ -149,6 +153,15 @@ class Model:
                 that. They are copied on the servers. Agents that only infer work on the very
                 variables of that session, while it trains. What workers keep for themselves
                 (moving averages) begins with the mean of the other session's workers.
+            resume: a directory of checkpoints, for a program that may be started again (by
+                ``caramel run``, say): the session goes on from the newest one that is whole, with
+                all variables, and an iterator of the graph that is initialised goes on where it
+                was. `Session.steps_done` tells where a loop is to go on. Where there is no
+                checkpoint, or no such directory yet, training begins.
+            save_on_sigterm: the path of a checkpoint, or a directory: if the process is told to end
+                by SIGTERM (by a spot machine, say), the step that is under way is finished, that is
+                saved, and the program exits with code 143. A handler that the program had installed
+                before is called in place of the exit. It works in the main thread.
 
         Raises:
             SessionError: the session whose variables are asked for is closed.
@@ -157,6 +170,7 @@ class Model:
                 there; lists those that the workers have. For ops of the graph, a config with
                 `allow_soft_placement` lets the CPU take its place.
             WorkerStartError: a worker cannot be reached; names its address.
+            CheckpointError: no checkpoint to go on from is whole, or the newest does not fit.
             PlanError: an argument cannot be.
         """
         _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
@@ -168,7 +182,14 @@ class Model:
         _check_settings("stalls", stalls, StallSettings)
         if variables is not None:
             self._check_origin(variables)
+            if resume is not None:
+                raise PlanError(
+                    "a session begins with the variables of another one, or with those of a "
+                    "checkpoint: give variables or resume, not both"
+                )
 
+        if resume is not None:
+            check_directory(resume)
         settings = ControlSettings(
             trials=TrialSettings() if trials == "auto" else trials,
             tries_all=trials != "auto",
@@ -186,6 +207,8 @@ class Model:
             initial_feeds=initial_feeds,
             variables=variables,
             shares=variables is not None and not self.plan.job.gradients,
+            resume=resume,
+            save_on_sigterm=save_on_sigterm,
         )
 
     def _check_origin(self, variables: Any) -> None:

@@ -18,13 +18,15 @@ import tensorflow as tf
 
 from caramel.capture.context import Context
 from caramel.capture.functions import LoweredStep
-from caramel.core.errors import FeedError, SessionError
+from caramel.core.errors import FeedError, PlanError, SessionError
 from caramel.models.allreduce import ARModel
 from caramel.report.shown import ShownExplanation
 from caramel.runtime.session import Session
 
 Lower = Callable[[Sequence[Any]], LoweredStep]
 Own = TypeVar("Own", bound="StepOnWorkers")
+
+_OF_SESSIONS_VARIABLES = ("variables", "resume", "save_on_sigterm")
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,12 @@ class RemoteStep:
         apart: Callable[[], Collection[str]] = tuple,
         trains: bool = True,
     ) -> None:
+        for name in _OF_SESSIONS_VARIABLES:
+            if name in session_options:
+                raise PlanError(
+                    f"session_options has {name}, but the variables are those of this process: "
+                    "what they begin with, and where they are saved, is up to the program"
+                )
         self._apart, self._trains = apart, trains
         self._lower, self._workers = lower, workers
         self._session_options, self._options = dict(session_options), dict(options)

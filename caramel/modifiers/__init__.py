@@ -21,6 +21,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `other_variables` reads what variables are in another session of the same job
 `pipeline`        carries out a plan: an explicit list of modifiers and the loop that runs them
 `place`           lets what crosses between the devices of one replica pass an op on each side
+`positions`       tells how far the iterators of input pipelines are, and puts them back there
 `progress_marks`  leaves marks by which the client can tell how far a running step has come
 `replicate`       puts one copy of the user's graph on every worker
 `serving/`        parameter servers: what workers and servers send to each other

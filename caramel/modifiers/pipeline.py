@@ -19,6 +19,7 @@ from caramel.modifiers.count_once import count_once
 from caramel.modifiers.defer import defer
 from caramel.modifiers.fixed_sum_order import order_sums
 from caramel.modifiers.place import place
+from caramel.modifiers.positions import tell_positions
 from caramel.modifiers.progress_marks import mark
 from caramel.modifiers.replicate import replicate
 from caramel.modifiers.serving.pulls import pull
@@ -49,12 +50,15 @@ MODIFIERS: tuple[Modifier, ...] = (
     # When all is there that is between ops of a step.
     place,
     synchronise,
+    tell_positions,
     # Last: all that has state is there.
     contain,
 )
 
-STEP_MODIFIERS: tuple[Modifier, ...] = tuple(m for m in MODIFIERS if m is not synchronise)
-"""For a plan that stands beside another, whose ops read, broadcast and restore variables."""
+STEP_MODIFIERS: tuple[Modifier, ...] = tuple(
+    m for m in MODIFIERS if m not in (synchronise, tell_positions)
+)
+"""For a plan that stands beside another, whose ops do what is no training step."""
 
 _log = logging.getLogger(__name__)
 

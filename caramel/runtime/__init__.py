@@ -7,13 +7,18 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `checkpoint`       checkpoints in TensorFlow's own format, written so that an interruption never
                    loses the last one
 `checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
+`checkpoints`      the checkpoints of a session: written at once, or beside its next steps
 `control/`         which plan does the next step: trials, drift, and plans that cannot run
+`course`           how far training is, also over several runs of a program
 `device_check`     are the devices there that a job asks for, and what runs elsewhere?
 `evaluation`       runs part of the graph once, without training
 `execution/`       parts of the distributed graph on the cluster: compiled once, called many times,
                    never in silence
 `inheritance`      what a session takes over from another one with the same parameter servers
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
+`preemption`       saves a checkpoint when the process is told to end by SIGTERM, and ends it
+`progress`         where training was when a checkpoint was written
+`resuming`         where a program goes on that was started again
 `rotation`         which checkpoints of a series stay: the newest ones, and now and then one for
                    good
 `running_job`      what a session works with while it is open: workers, variables, and what does the
@@ -30,5 +35,6 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    thread begins
 `variables`        the variables that all plans of a session work on: initialised, read, broadcast,
                    merged
+`writer`           writes files beside training: one thing at a time
 ================== =================================================================================
 """

@@ -2,7 +2,8 @@
 
 A checkpoint is an index file and data files whose names say how many there are. One data file takes
 turns with two, so that old and new can stand side by side until one atomic rename of the index
-switches from the old to the new; when that is on the disk, the old ones go.
+switches from the old to the new; when that is on the disk, the old ones go. What is written beside
+the variables is a file with such a name, too, of which TensorFlow knows nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from caramel.core.errors import CheckpointError
+from caramel.core.errors import CheckpointError, DamagedCheckpointError
 from caramel.core.facts import Variable
 from caramel.core.util.atomic_files import sync, write_whole
 from caramel.runtime.checkpoint_index import data_files, with_data_files
 
 tf1 = tf.compat.v1
 
-_SHARD_COUNT = re.compile(r"\.data-\d{5}-of-(\d{5})")
+_SHARD_COUNT = re.compile(r"\.(?:data|progress)-\d{5}-of-(\d{5})")
 _PATTERN = re.compile(r"[*?\[\\]")  # what TensorFlow does not take literally in a path
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NODE = re.compile(r"^Node: .*\n", re.MULTILINE)  # in TensorFlow's messages
@@ -58,11 +59,26 @@ class Restored:
     left_over: tuple[str, ...] = ()
 
 
-def write_checkpoint(prefix: str | os.PathLike[str], tensors: Sequence[SavedTensor]) -> str:
+def path_of(prefix: str | os.PathLike[str]) -> Path:
+    """The path of a checkpoint, without the endings that TensorFlow adds.
+
+    Raises:
+        CheckpointError: it names no file.
+    """
+    path = Path(prefix)
+    if not path.name:
+        raise CheckpointError(f"'{prefix}' is no path of a checkpoint; give a file name, too")
+    return path
+
+
+def write_checkpoint(
+    prefix: str | os.PathLike[str], tensors: Sequence[SavedTensor], progress: str | None = None
+) -> str:
     """Write a checkpoint and make it the latest of its directory.
 
     Args:
         prefix: path without the endings that TensorFlow adds; the directory is made if missing.
+        progress: what stands beside the variables: where training was. None for nothing.
 
     Returns:
         The prefix.
@@ -70,16 +86,17 @@ def write_checkpoint(prefix: str | os.PathLike[str], tensors: Sequence[SavedTens
     Raises:
         CheckpointError: the files cannot be written; an earlier checkpoint of that prefix is whole.
     """
-    path = Path(prefix)
-    if not path.name:
-        raise CheckpointError(f"'{prefix}' is no path of a checkpoint; give a file name, too")
+    path = path_of(prefix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
         with tempfile.TemporaryDirectory(
             dir=path.parent, prefix=_temporary_prefix(path)
         ) as directory:
-            written = _write_files(Path(directory), tensors, _free_shard_count(path))
+            shards = _free_shard_count(path)
+            written = _write_files(Path(directory), tensors, shards)
+            if progress is not None:
+                _progress_file(written, shards).write_text(progress)
             _move_into_place(written, path)
     except (OSError, ValueError, tf.errors.OpError) as error:  # names that cannot be
         raise CheckpointError(
@@ -106,8 +123,8 @@ def read_checkpoint(
         partial: whether the checkpoint may lack some of the variables, but not all.
 
     Raises:
-        CheckpointError: there is none, it cannot be read, or it has not all variables in the right
-            shape; names them.
+        DamagedCheckpointError: files are missing or damaged.
+        CheckpointError: there is none, or it has not all variables in the right shape; names them.
     """
     path = os.fspath(prefix)
     if os.path.isdir(path) and not _exists(path):
@@ -120,7 +137,9 @@ def read_checkpoint(
             held = reader.get_variable_to_dtype_map()
             shapes = reader.get_variable_to_shape_map()
         except (tf.errors.OpError, ValueError) as error:
-            raise CheckpointError(f"cannot read checkpoint '{path}': {_reason(error)}") from error
+            raise DamagedCheckpointError(
+                f"cannot read checkpoint '{path}': {_reason(error)}"
+            ) from error
         if _OBJECTS in held:
             raise CheckpointError(
                 f"checkpoint '{path}' names values by the objects that hold them, as "
@@ -134,6 +153,27 @@ def read_checkpoint(
         values = {v.name: _read_variable(reader, readable, path, v) for v in found}
     known = {variable.full_name for variable in variables}
     return Restored(values, missing, tuple(sorted(set(held) - known)))
+
+
+def read_progress(path: str) -> str | None:
+    """What stands beside the variables of a checkpoint; None if nothing does.
+
+    Raises:
+        DamagedCheckpointError: it cannot be read.
+    """
+    try:
+        count = data_files(Path(f"{path}.index").read_bytes())
+        file = _progress_file(Path(path), count or 0)
+        return file.read_text() if file.exists() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DamagedCheckpointError(
+            f"cannot read where training was at checkpoint '{path}': {_reason(error)}"
+        ) from error
+
+
+def _progress_file(path: Path, shards: int) -> Path:
+    """The file of what stands beside the variables of a checkpoint of so many data files."""
+    return path.with_name(f"{path.name}.progress-00000-of-{shards:05d}")
 
 
 def _exists(path: str) -> bool:
@@ -216,7 +256,7 @@ def _read_variable(reader: Any, readable: str, path: str, variable: Variable) ->
         else:
             value = reader.get_tensor(variable.full_name)
     except (tf.errors.OpError, IndexError, ValueError) as error:  # as the reader sees damaged files
-        raise CheckpointError(
+        raise DamagedCheckpointError(
             f"cannot read '{variable.full_name}' of checkpoint '{path}'; is a data file missing or "
             f"damaged? {_reason(error)}"
         ) from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -16,6 +17,7 @@ from caramel.core.names import TensorRef
 from caramel.runtime.checkpoint import (
     Restored,
     SavedTensor,
+    path_of,
     read_checkpoint,
     some_of,
     write_checkpoint,
@@ -27,13 +29,40 @@ from caramel.runtime.steps.feeds import Feed, check_whole, to_array
 _log = logging.getLogger(__name__)
 
 
-def save_variables(
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a checkpoint is to hold, brought here from the workers.
+
+    Attributes:
+        path: its path, with the number of steps.
+        tensors: the values of variables.
+        rotation: which earlier ones of the same path stay.
+    """
+
+    path: str
+    tensors: Sequence[SavedTensor]
+    rotation: Rotation
+
+    def write(self, progress: str | None) -> None:
+        """Write it.
+
+        Args:
+            progress: what stands beside the variables; None for nothing.
+
+        Raises:
+            CheckpointError: it cannot be written, or an older one not be removed.
+        """
+        write_checkpoint(self.path, self.tensors, progress)
+        rotate(self.path, self.rotation)
+
+
+def copy_variables(
     running: RunningJob,
     path: str | os.PathLike[str],
     global_step: int | None,
     rotation: Rotation,
-) -> str:
-    """Write a checkpoint; see `caramel.runtime.session.Session.save`.
+) -> Copied:
+    """What a checkpoint is to hold; see `caramel.runtime.session.Session.save`.
 
     Args:
         path: its path, without the endings that TensorFlow adds.
@@ -46,22 +75,21 @@ def save_variables(
             "keep is about checkpoints with a number behind their path: give global_step, too; "
             "without one each replaces the one before"
         )
-    if global_step is not None and not isinstance(global_step, Integral):
+    is_number = isinstance(global_step, Integral) and not isinstance(global_step, bool)
+    if global_step is not None and not (is_number and global_step >= 0):
         raise CheckpointError(
-            f"global_step must be a whole number, not {global_step!r}; session.run(global_step) "
-            "returns that of a tensor"
+            f"global_step must be a whole number, at least 0, not {global_step!r}; "
+            "session.run(global_step) returns that of a tensor"
         )
+    prefix = path_of(path if global_step is None else f"{os.fspath(path)}-{global_step}")
+    path_of(path)  # a number alone is no name
     running.settle()
     saved = [variable for variable in running.job.context.variables if variable.saved]
     if not saved:
         raise CheckpointError("the graph has no global variables to save")
     values = dict(running.state.values(saved))
-    prefix = os.fspath(path) if global_step is None else f"{os.fspath(path)}-{global_step}"
-    written = write_checkpoint(
-        prefix, [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
-    )
-    rotate(written, rotation)
-    return written
+    tensors = [SavedTensor(v.full_name, v.slice_spec, values[v.name]) for v in saved]
+    return Copied(str(prefix), tensors, rotation)
 
 
 def restore_variables(

@@ -18,15 +18,18 @@ from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.stopwatch import Stopwatch
+from caramel.runtime.checkpoints import Checkpoints
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.course import Course
 from caramel.runtime.evaluation import evaluate
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
+from caramel.runtime.preemption import Preemption, path_of_last
 from caramel.runtime.rotation import Rotation
 from caramel.runtime.running_job import RunningJob, start_job
-from caramel.runtime.saving import assign_variables, restore_variables, save_variables
+from caramel.runtime.saving import assign_variables, restore_variables
 from caramel.runtime.training import profiled_steps, traced_steps, training_step
 from caramel.runtime.turns import Turns, in_turn, last_turn
 
@@ -55,6 +58,8 @@ class Session:
         initial_feeds: values by tensor or name, of placeholders that initial values depend on.
         variables: another session, with whose variables on parameter servers this one begins.
         shares: whether it works on these themselves, and not on copies.
+        resume: the directory from whose newest checkpoint it goes on.
+        save_on_sigterm: the path of what is saved when the process is told to end.
 
     Raises:
         SessionError: the other session is closed.
@@ -77,9 +82,13 @@ class Session:
         initial_feeds: Mapping[Any, Any] | None = None,
         variables: Session | None = None,
         shares: bool = False,
+        resume: str | os.PathLike[str] | None = None,
+        save_on_sigterm: str | os.PathLike[str] | None = None,
     ) -> None:
         self._turns = Turns()
-        self._saved: dict[str, None] = {}  # paths of checkpoints
+        self._course = Course(is_kept=resume is not None or save_on_sigterm is not None)
+        self._checkpoints = Checkpoints(self._course)
+        self._last_path = None if save_on_sigterm is None else path_of_last(save_on_sigterm)
         parts = ExitStack()
         # Also if nobody closes the session, when it is collected or the interpreter ends.
         self._end = weakref.finalize(self, _end, self._turns, parts)
@@ -98,6 +107,11 @@ class Session:
                 initial_feeds=initial_feeds,
                 inheritance=None if variables is None else variables._bequeathed(shares=shares),
             )
+            parts.callback(self._checkpoints.wait)
+            if resume is not None:
+                self._course.resume(self._running, resume)
+            if save_on_sigterm is not None:
+                parts.callback(Preemption(self._save_last, self._turns).end)
         except BaseException:
             self.close()
             raise
@@ -147,7 +161,9 @@ class Session:
                 updated.
             tf.errors.OpError: an op has failed.
         """
-        return training_step(self._open(), feed_dict, fetches, step, repeats=repeat)
+        running = self._open()
+        with self._course.counted():
+            return training_step(running, feed_dict, fetches, step, repeats=repeat)
 
     @in_turn
     def trace(
@@ -177,7 +193,8 @@ class Session:
         """
         running = self._open()
         _check_number("trace", steps)
-        return traced_steps(running, int(steps), feed_dict, step)
+        with self._course.counted(int(steps)):
+            return traced_steps(running, int(steps), feed_dict, step)
 
     @in_turn
     def profile(
@@ -211,7 +228,20 @@ class Session:
         """
         running = self._open()
         _check_number("profile", steps)
-        return profiled_steps(running, int(steps), feed_dict, step)
+        with self._course.counted(int(steps)):
+            return profiled_steps(running, int(steps), feed_dict, step)
+
+    @property
+    def resumed(self) -> str | None:
+        """The path of the checkpoint from which this session went on, where it was opened with
+        ``resume``; None if training began anew."""
+        return self._course.resumed
+
+    @property
+    def steps_done(self) -> int:
+        """How many training steps were done, also those before the checkpoint from which this
+        session went on. Where the job has several steps, all of them together."""
+        return self._course.steps
 
     # Plans
 
@@ -295,7 +325,10 @@ class Session:
         Raises:
             FeedError: the train op is among what would run, or something fed does not fit.
         """
-        return evaluate(self._open(), fetches, feed_dict)
+        running = self._open()
+        result = evaluate(running, fetches, feed_dict)
+        self._course.ran(running, fetches)
+        return result
 
     @property
     def has_failed(self) -> bool:
@@ -346,11 +379,15 @@ class Session:
         global_step: int | None = None,
         keep: int | None = None,
         keep_every_hours: float | None = None,
+        wait: bool = True,
     ) -> str:
         """Write a checkpoint that `tf.compat.v1.train.Saver` of the user's graph can restore.
 
         It holds the user's global variables and nothing else, is written by this process, and
         replaces an earlier one of that path only when it is whole.
+
+        A session that was opened with ``resume`` or ``save_on_sigterm`` writes one more file beside
+        it, which tells how many steps were done, and how far input pipelines of the graph are.
 
         Args:
             path: its path, without the endings that TensorFlow adds.
@@ -359,6 +396,10 @@ class Session:
                 removed when the new one is whole. All by default.
             keep_every_hours: besides, the first of them stays for good, and each that is at least
                 so many hours newer than the last one that does.
+            wait: False to return when the variables have been brought here, and have the files
+                written beside the next steps. Until they are, this process holds a copy. The next
+                save, a restore, `close` and the end of the program wait for it. Should it fail,
+                the next call of a method raises the error.
 
         Returns:
             The path that restores it.
@@ -366,17 +407,20 @@ class Session:
         Raises:
             CheckpointError: it cannot be written, or an older one not be removed.
         """
-        running = self._open()
-        written = save_variables(running, path, global_step, Rotation(keep, keep_every_hours))
-        self._saved.pop(written, None)
-        self._saved[written] = None
-        return written
+        rotation = Rotation(keep, keep_every_hours)
+        return self._checkpoints.save(self._open(), path, global_step, rotation, wait=wait)
+
+    def _save_last(self) -> str:
+        """Save when the process is told to end; waits for a turn."""
+        assert self._last_path is not None
+        self._checkpoints.give_up()
+        return self.save(self._last_path)
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
         """The paths of the checkpoints that this session has saved and that are there, the newest
         last."""
-        return tuple(path for path in list(self._saved) if os.path.exists(f"{path}.index"))
+        return self._checkpoints.paths
 
     @in_turn
     def restore(self, path: str | os.PathLike[str], *, partial: bool = False) -> tuple[str, ...]:
@@ -395,6 +439,7 @@ class Session:
         Raises:
             CheckpointError: it does not exist or does not fit; the variables are untouched.
         """
+        self._checkpoints.wait()
         return restore_variables(self._open(), path, partial=partial)
 
     # Life
@@ -404,6 +449,7 @@ class Session:
 
         Raises:
             SessionError: it is closed.
+            CheckpointError: what was written beside the last steps has failed.
         """
         if not self._end.alive:
             raise SessionError("the session is closed; open another with model.session()")
@@ -411,6 +457,7 @@ class Session:
             raise SessionError(
                 "the session on whose variables this one works was closed, and they are gone"
             )
+        self._checkpoints.check()
         return self._running
 
     @in_turn
@@ -428,6 +475,10 @@ class Session:
         It waits for what another thread is doing in the session, a step for no longer than
         `step_timeout_s`. Other threads that wait for their turn then get a `SessionError`. In a
         forked child it returns at once, and the parent goes on.
+
+        Raises:
+            CheckpointError: what was written beside the last steps has failed; it is closed all the
+                same.
         """
         self._end()
 
@@ -440,6 +491,8 @@ class Session:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None:  # which is more important than that of a checkpoint
+            self._checkpoints.give_up()
         self.close()
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -32,11 +32,13 @@ class _Ticket:
         what: what is done in it, for messages.
         thread: whose it is.
         called: is released when its turn has come.
+        afterwards: what the thread is to do when it has left the turn.
     """
 
     what: str
     thread: int = field(default_factory=threading.get_ident)
     called: threading.Lock = field(default_factory=threading.Lock)
+    afterwards: list[Callable[[], None]] = field(default_factory=list)
 
 
 class Turns:
@@ -95,15 +97,28 @@ class Turns:
         if self.are_forked:
             return
         with self._lock:
-            for each in [each for each in self._line if each() is ticket]:
+            for each in [each for each in list(self._line) if each() is ticket]:
                 self._line.remove(each)
             first = self._first()
             if first is not None and first.called.locked():
                 first.called.release()
 
+    def when_left(self, action: Callable[[], None]) -> None:
+        """Let this thread do something that is refused within a turn: now, or when it has left.
+
+        Args:
+            action: what a signal handler has to do, say.
+        """
+        with self._lock:
+            outer = self._of_thread(threading.get_ident())
+            if outer is not None:
+                outer.afterwards.append(action)
+        if outer is None:
+            action()
+
     def _of_thread(self, thread: int) -> _Ticket | None:
         """What a thread does, or waits for."""
-        tickets = (each() for each in self._line)
+        tickets = (each() for each in list(self._line))  # a signal handler may change it
         return next((t for t in tickets if t is not None and t.thread == thread), None)
 
     def _is_first(self, thread: int) -> bool:
@@ -148,6 +163,7 @@ def in_turn(method: Method[Taker, Arguments, Result]) -> Method[Taker, Arguments
                     break
                 except BaseException as error:
                     interruption = error
+            _do(ticket.afterwards)
             if interruption is not None:
                 raise interruption
 
@@ -167,5 +183,12 @@ def last_turn(method: Method[Taker, [], None]) -> Method[Taker, [], None]:
             method(self)
         finally:
             turns.leave(ticket)
+            _do(ticket.afterwards)
 
     return taking
+
+
+def _do(actions: Sequence[Callable[[], None]]) -> None:
+    """Do what was to be done when a turn was left."""
+    for action in actions:
+        action()

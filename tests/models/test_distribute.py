@@ -12,6 +12,7 @@ from caramel.core.errors import (
     FeedError,
     GraphError,
     LossScaleError,
+    PlanError,
     SessionError,
     UnsupportedOpError,
 )
@@ -238,3 +239,9 @@ def test_before_the_first_step_there_is_no_session():
 
 def test_outside_of_a_step_a_loss_is_marked_in_vain():
     assert caramel.loss(3) == 3
+
+
+def test_options_of_sessions_that_are_about_their_variables_are_refused():
+    for name in ("resume", "save_on_sigterm"):
+        with pytest.raises(PlanError, match=f"session_options has {name}, but the variables are"):
+            caramel.distribute(Job().step, 2, session_options={name: "checkpoints"})

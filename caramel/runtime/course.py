@@ -1,0 +1,67 @@
+"""How far training is, also over several runs of a program: counted here, and gone on from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.runtime.progress import Pipelines, Progress
+from caramel.runtime.resuming import resume
+from caramel.runtime.running_job import RunningJob
+
+
+class Course:
+    """How far training is.
+
+    Args:
+        is_kept: whether checkpoints are to tell where a program can go on.
+
+    Attributes:
+        steps: how many training steps were done, also those before the checkpoint from which the
+            session went on.
+        resumed: the path of that checkpoint; None if it began anew.
+    """
+
+    def __init__(self, *, is_kept: bool) -> None:
+        self._is_kept = is_kept
+        self._pipelines = Pipelines(is_kept=is_kept)
+        self.steps = 0
+        self.resumed: str | None = None
+
+    def resume(self, running: RunningJob, directory: str | os.PathLike[str]) -> None:
+        """Go on from the newest checkpoint of a directory, if there is one.
+
+        Raises:
+            CheckpointError: it does not fit, or none is whole.
+        """
+        found = resume(running, directory)
+        if found is None:
+            return
+        self.resumed, self.steps = found.path, found.steps(running)
+        if found.progress is not None:
+            self._pipelines.go_on_from(found.progress, running.job)
+
+    @contextmanager
+    def counted(self, steps: int = 1) -> Iterator[None]:
+        """While training steps are done."""
+        try:
+            yield
+        except tf.errors.OutOfRangeError:
+            self._pipelines.end()
+            raise
+        self.steps += steps
+
+    def ran(self, running: RunningJob, fetches: Any) -> None:
+        """Something was run besides steps: iterators that it initialised go on where they were."""
+        self._pipelines.ran(running, fetches)
+
+    def told(self, running: RunningJob) -> str | None:
+        """What is to stand in a checkpoint beside the variables; None for nothing."""
+        if not self._is_kept:
+            return None
+        positions = self._pipelines.positions(running)
+        return Progress(self.steps, running.job.plan.workers, positions).to_json()
