@@ -11,16 +11,23 @@ from pathlib import Path
 from caramel.core.errors import FileError
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     """Write a file, or leave what was there before; nobody ever reads half of it.
+
+    Args:
+        path: where.
+        text: what.
+        private: whether only this user may read it, from the first moment on.
 
     Raises:
         FileError: it cannot be written.
     """
-    # In the same directory: only within one file system is a file replaced at once.
+    # In the same directory: only within one file system is a file replaced at once. Nobody can
+    # guess its name; and where there is something of that name, a link too, it is not opened.
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
-        with temporary.open("x") as file:
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+        with open(os.open(temporary, flags, 0o600 if private else 0o666), "w") as file:
             file.write(text)
         # Else a crash may leave the new name with nothing in it.
         sync(temporary)
@@ -30,6 +37,30 @@ def write_whole(path: Path, text: str) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def make_private(directory: Path) -> None:
+    """Make a directory that only this user can use, or make one of this user's such a directory.
+
+    Raises:
+        FileError: it cannot be made, or is of another user.
+    """
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if directory.stat().st_mode & 0o077:
+            directory.chmod(0o700)
+    except OSError as error:
+        raise FileError(f"cannot make directory {directory}: {error.strerror or error}") from error
+
+
+def is_own(directory: Path) -> bool:
+    """Whether nobody but this user, and root, can change what is in a directory.
+
+    Raises:
+        OSError: there is none.
+    """
+    status = directory.stat()
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & 0o022
 
 
 _CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)  # said by file systems for directories

@@ -1,7 +1,7 @@
 """Measured timings, and plans that proved the fastest, on disk for jobs that start again.
 
-One file for each key in ``$CARAMEL_CACHE``, else ``$XDG_CACHE_HOME/caramel``, else
-``~/.cache/caramel``.
+One file for each key in a directory that is this user's alone: ``$CARAMEL_CACHE``, else
+``$XDG_CACHE_HOME/caramel``, else ``~/.cache/caramel``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 from caramel.core.errors import CaramelError
 from caramel.core.facts import TimingTable
 from caramel.core.plan import Plan
-from caramel.core.util.atomic_files import write_whole
+from caramel.core.util.atomic_files import is_own, make_private, write_whole
 from caramel.core.util.json_records import from_json_value, to_json_value
 
 VARIABLE = "CARAMEL_CACHE"
@@ -61,7 +61,10 @@ def drop_plan(key: str) -> None:
 
 def _kept(name: str, read: Callable[[str], T]) -> T | None:
     try:
-        return read((cache_directory() / f"{name}.json").read_text())
+        directory = cache_directory()
+        if not is_own(directory):
+            return None
+        return read((directory / f"{name}.json").read_text())
     # Whatever is wrong with a file or the directory, it is as if nothing had been kept.
     except (OSError, TypeError, ValueError, RuntimeError, CaramelError):
         return None
@@ -70,5 +73,5 @@ def _kept(name: str, read: Callable[[str], T]) -> T | None:
 def _keep(name: str, text: str) -> None:
     with contextlib.suppress(OSError, RuntimeError):  # the latter without a home directory
         file = cache_directory() / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_private(file.parent)
         write_whole(file, f"{text}\n")
