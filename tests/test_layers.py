@@ -21,7 +21,8 @@ PACKAGE = Path(__file__).parents[1] / "caramel"
 MAY_IMPORT = {
     "core": "",
     "native": "core  tensorflow numpy",
-    "cluster": "core native  tensorflow mpi4py",
+    "protection": "core  cryptography",
+    "cluster": "core native protection  tensorflow mpi4py",
     "capture": "core  tensorflow numpy google",
     "analyzers": "core  numpy networkx",
     "simulation": "core  numpy",
@@ -32,7 +33,8 @@ MAY_IMPORT = {
     "models": "core cluster capture analyzers simulation planning modifiers runtime report  "
     "tensorflow numpy keras",
     "profiling": "core native cluster capture simulation runtime models  tensorflow numpy",
-    "cli": "core native cluster capture simulation planning runtime report models profiling  "
+    "cli": "core native protection cluster capture simulation planning runtime report models "
+    "profiling  "
     "tensorflow numpy typer rich",
 }
 WITHOUT_TENSORFLOW = ("core", "analyzers", "simulation", "planning", "report")

@@ -140,6 +140,10 @@ class ClusterError(CaramelError):
     """The cluster is described wrongly, cannot be started, or has failed."""
 
 
+class CertificateError(ClusterError):
+    """Certificates of hosts cannot be made, read or used."""
+
+
 class WorkerStartError(ClusterError):
     """A worker did not come up in time."""
 
