@@ -1,6 +1,7 @@
 """The command `caramel`: one file for each of its commands.
 
 ========== =========================================================================================
+`certificates` what ``caramel certificates`` does: for workers that strangers do not reach
 `main`     the command ``caramel``. Start a worker with ``caramel worker``; see ``caramel --help``
 `profile`  what ``caramel profile`` does: measures, shows how far it is, and shows what came out
 `run`      the command ``caramel run``: starts a program again when it has crashed

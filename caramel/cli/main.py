@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
+from caramel.cli.certificates import certificates as make_certificates
 from caramel.cluster import onednn_check, tcp_check
 from caramel.cluster.cluster import SERVER_JOB, Cluster
 from caramel.cluster.processes import LISTENING
@@ -104,13 +105,39 @@ def worker(
         int | None,
         typer.Option(min=1, max=_MOST_THREADS, help="Ops that may run at once."),
     ] = None,
+    secure: Annotated[
+        bool,
+        typer.Option("--secure", help="Only those with a certificate reach it."),
+    ] = False,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="What 'caramel certificates' has made, for --secure."),
+    ] = None,
+    firewalled: Annotated[
+        bool,
+        typer.Option(
+            "--firewalled",
+            help="With --secure, where the system allows no network namespaces: a firewall keeps "
+            "others from all ports of this host but the worker's own.",
+        ),
+    ] = False,
 ) -> None:
     """Run one worker, or one parameter server, until it is interrupted or terminated."""
     known = _cluster_with_servers(cluster, ps)
     number = _own_task(known, job, task)
+    _check_protection(secure, certificates, firewalled)
 
     for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
         signal.signal(each, lambda *_: os._exit(0))
+    served = known
+    if certificates is not None:
+        from caramel.cluster.protected import go_inside
+
+        # A child goes on from here.
+        served = go_inside(
+            known, number, certificates, firewalled=firewalled, parent_pid=parent_pid
+        )
+        parent_pid = os.getppid()
     with quiet_start() as restore_errors:
         from caramel.cluster.servers import serve
 
@@ -123,7 +150,7 @@ def worker(
                 print(f"caramel: {hint}.", file=sys.stderr)
 
         serve(
-            known,
+            served,
             number,
             parent_pid=parent_pid,
             intra_op_threads=intra_op_threads,
@@ -159,6 +186,9 @@ def run(
     raise typer.Exit(run_program(command, restarts))
 
 
+app.command(name="certificates")(make_certificates)
+
+
 @app.command()
 def profile(
     out: Annotated[Path, typer.Option(help="The file to write.")],
@@ -168,6 +198,10 @@ def profile(
             help="Running workers between which the network is measured, as --cluster of "
             "'caramel worker' takes them."
         ),
+    ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="With --workers that are secure: what 'caramel certificates' has made."),
     ] = None,
     module: Annotated[
         str | None,
@@ -206,7 +240,11 @@ def profile(
         raise ProfileError(
             "nothing to measure: name --workers for the network, --module for the ops, or both"
         )
-    cluster = None if workers is None else _parse_cluster(workers, "--workers")
+    cluster = None
+    if workers is not None:
+        cluster = _parse_cluster(workers, "--workers", certificates=certificates)
+    elif certificates is not None:
+        raise ProfileError("--certificates are for workers that run: name them by --workers")
     wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
     threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
     # Before anything is measured, which may take minutes.
@@ -356,6 +394,10 @@ def trace(
             "machine. By default what TF_CONFIG, Slurm or MPI says."
         ),
     ] = None,
+    certificates: Annotated[
+        Path | None,
+        typer.Option(help="With a --cluster that is secure: what 'caramel certificates' has made."),
+    ] = None,
     steps: Annotated[int, typer.Option(min=1, max=_MOST_STEPS, help="Steps that are traced.")] = 3,
     profile: Annotated[
         Path | None,
@@ -390,7 +432,7 @@ def trace(
     from caramel.cli.user_job import load_job
 
     job = load_job(module)
-    with _cluster_to_trace(cluster) as workers:
+    with _cluster_to_trace(cluster, certificates) as workers:
         traced = trace_job(job, workers, steps=steps, profile=profile, plan=plan)
     console = Console()
     show_traced(traced, console)
@@ -488,6 +530,16 @@ def simulate(
             console.print(f"written to {path}", soft_wrap=True, highlight=False)
 
 
+def _check_protection(secure: bool, certificates: Path | None, firewalled: bool) -> None:
+    if secure and certificates is None:
+        raise ClusterError(
+            "--secure needs --certificates: what 'caramel certificates --out DIR HOST...' has made"
+        )
+    if not secure and (certificates is not None or firewalled):
+        given = "--firewalled" if certificates is None else "--certificates"
+        raise ClusterError(f"{given} is for workers that strangers do not reach: add --secure")
+
+
 def _check_directory(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileError(f"cannot write {path}: there is no directory '{path.parent}'")
@@ -495,11 +547,17 @@ def _check_directory(path: Path) -> None:
         raise FileError(f"cannot write {path}: it is a directory")
 
 
-def _cluster_to_trace(text: str | None) -> Cluster:
+def _cluster_to_trace(text: str | None, certificates: Path | None) -> Cluster:
     """Running workers that can be reached, or as many as asked for, started here."""
-    if text is not None and (count := parse_whole(text)) is not None:
+    count = None if text is None else parse_whole(text)
+    if certificates is not None and (text is None or count is not None):
+        raise ClusterError("--certificates are for workers that run: name them by --cluster")
+    if count is not None:
         return Cluster.local(count)
-    cluster = Cluster.from_environment() if text is None else _parse_cluster(text)
+    if text is None:
+        cluster = Cluster.from_environment()
+    else:
+        cluster = _parse_cluster(text, certificates=certificates)
     # If this process is a worker itself, its server has not been started yet.
     if cluster.task is None:
         cluster.wait_until_reachable(_WORKERS_START_S)
@@ -514,15 +572,19 @@ def _parse_size(text: str, option: str) -> int:
 
 
 def _parse_cluster(
-    text: str, option: str = "--cluster", *, servers: Sequence[str] | None = None
+    text: str,
+    option: str = "--cluster",
+    *,
+    servers: Sequence[str] | None = None,
+    certificates: Path | None = None,
 ) -> Cluster:
     if not text.lstrip().startswith("{"):
-        return Cluster.of(_addresses(text), parameter_servers=servers)
+        return Cluster.of(_addresses(text), parameter_servers=servers, certificates=certificates)
     try:
         jobs = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ClusterError(f"{option} is not valid JSON ({error}): {text[:200]}") from None
-    return Cluster.of(jobs, parameter_servers=servers)
+    return Cluster.of(jobs, parameter_servers=servers, certificates=certificates)
 
 
 def _addresses(text: str) -> list[str]:

@@ -5,12 +5,14 @@ processes of workers and parameter servers with a server each, set up for large 
 
 ============== =====================================================================================
 `addresses`    the form of addresses, ``host:port``, alone and as those of a job's tasks
+`client_relay` how a program reaches workers that are protected: by a relay of its own
 `cluster`      who computes and who serves, where they listen, and how to find out
 `grpc_tuning`  a process is woken when a message is there, not for each packet of it
 `launchers`    what the launcher of a job says about it: `TF_CONFIG`, Slurm's variables, or MPI
 `onednn_check` does TensorFlow compute with oneDNN on this machine?
 `probes`       who answers at an address?
 `processes`    a group of child processes that cannot outlive the process that started it
+`protected`    a worker or parameter server that only those with a certificate reach
 `quiet_start`  keeps TensorFlow's start-up messages out of a program's errors
 `servers`      TensorFlow's servers: those inside this process, and the one a worker process runs
 `tcp_check`    does this machine's TCP suit aggregation?

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import numbers
 import os
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from caramel.cluster import probes, processes
 from caramel.cluster.addresses import addresses_of, is_list
+from caramel.cluster.client_relay import ClientRelay
 from caramel.cluster.launchers import MOST_WORKERS, read_environment
 from caramel.core.devices import Device
 from caramel.core.errors import ClusterError, WorkerStartError
@@ -30,6 +33,7 @@ SERVER_JOB = "ps"
 _WORKER_JOBS = ("chief", "worker")
 _JOBS = (*_WORKER_JOBS, SERVER_JOB)
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
+_LOOPBACK = "127.0.0.1"
 _PROBE_S = 2.0  # how long one attempt to connect may take
 
 
@@ -62,7 +66,7 @@ class Cluster:
     processes that `Cluster.local` started, and does nothing to others.
 
     TensorFlow's servers listen on all interfaces of their machine, without authentication: keep
-    them on a network you trust.
+    them on a network you trust, or have them protected (`certificates`, `secure`).
 
     Attributes:
         kind: "embedded", "local" (this object started the processes) or "remote".
@@ -79,12 +83,14 @@ class Cluster:
         task: int | None = None,
         group: processes.ProcessGroup | None = None,
         whole: Cluster | None = None,
+        relay: ClientRelay | None = None,
     ) -> None:
         self.kind = kind
         self.tasks = tuple(tasks)
         self.task = task
         self.whole = whole or self
-        self._group = group
+        self._group, self._relay = group, relay
+        self._certificates: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def where(self) -> tuple[str, ...]:
@@ -109,6 +115,7 @@ class Cluster:
         *,
         parameter_servers: Sequence[str] | None = None,
         task: int | None = None,
+        certificates: str | os.PathLike[str] | None = None,
     ) -> Cluster:
         """Workers and servers that have been or will be started elsewhere (``caramel worker``).
 
@@ -117,12 +124,25 @@ class Cluster:
                 addresses; or a `tf.train.ClusterSpec` of these jobs.
             parameter_servers: addresses of the servers, where `workers` has no job ps.
             task: which of them this process is, as an index in `tasks`; None if none.
+            certificates: what ``caramel certificates`` has made for this host, where all of them
+                run with ``--secure``.
 
         Raises:
             ClusterError: an address has another form, is named twice, or has an impossible port;
-                or the jobs are others; or `task` does not exist.
+                or the jobs are others; or `task` does not exist, or is to be reached by
+                certificates.
+            CertificateError: the certificate of this host cannot be used.
         """
-        cluster = cls("remote", _tasks_of(_jobs_of(workers, parameter_servers)), task=task)
+        tasks = _tasks_of(_jobs_of(workers, parameter_servers))
+        relay = None
+        if certificates is not None:
+            if task is not None:
+                raise ClusterError(
+                    "certificates are for a program that is none of the tasks: a server inside of "
+                    "it could be reached by everybody; start 'caramel worker --secure' for each"
+                )
+            relay = ClientRelay(certificates, [task.address or "" for task in tasks])
+        cluster = cls("remote", tasks, task=task, relay=relay)
         if task is not None and not 0 <= task < len(cluster.tasks):
             raise ClusterError(
                 f"task {task} does not exist: the cluster has {cluster._counted}, "
@@ -132,7 +152,12 @@ class Cluster:
 
     @classmethod
     def local(
-        cls, n: int, *, parameter_servers: int | None = None, start_timeout_s: float = 60.0
+        cls,
+        n: int,
+        *,
+        parameter_servers: int | None = None,
+        start_timeout_s: float = 60.0,
+        secure: bool = False,
     ) -> Cluster:
         """Start worker and server processes on this machine and wait until each listens.
 
@@ -143,9 +168,11 @@ class Cluster:
             n: the number of workers.
             parameter_servers: the number of parameter servers; none by default.
             start_timeout_s: how long they may take together, in seconds.
+            secure: whether nobody else can connect to them, not even other users of this machine.
 
         Raises:
             ClusterError: a number is not a whole number of at least 1.
+            CertificateError: no certificates can be made.
             WorkerStartError: a process ended or was not listening in time; says which and what it
                 wrote. No process is left.
         """
@@ -154,7 +181,7 @@ class Cluster:
         # A port is free only at the moment of asking: somebody else may take it before the worker
         # does.
         for races_left in reversed(range(_PORT_RACES)):
-            cluster = cls._start(tasks)
+            cluster = cls._start(tasks, secure)
             try:
                 cluster._wait_until_listening(deadline, start_timeout_s)
             except _PortTakenError as race:
@@ -169,23 +196,41 @@ class Cluster:
         raise AssertionError("the last attempt either returns or raises")
 
     @classmethod
-    def _start(cls, tasks: Sequence[Task]) -> Cluster:
+    def _start(cls, tasks: Sequence[Task], secure: bool) -> Cluster:
         ports = processes.free_ports(len(tasks))
         cluster = cls(
             "local",
             [
-                replace(task, address=f"127.0.0.1:{port}")
+                replace(task, address=f"{_LOOPBACK}:{port}")
                 for task, port in zip(tasks, ports, strict=True)
             ],
         )
-        jobs = cluster.as_dict()
+        jobs, certificates = cluster.as_dict(), None
+        if secure:
+            certificates = cluster._made_certificates()
+            cluster._relay = ClientRelay(
+                certificates, [task.address or "" for task in cluster.tasks]
+            )
         try:
             cluster._group = processes.ProcessGroup(
-                [processes.worker_command(jobs, task.job, task.index) for task in tasks]
+                [
+                    processes.worker_command(jobs, task.job, task.index, certificates)
+                    for task in tasks
+                ]
             )
         except OSError as error:
             raise WorkerStartError(f"no worker process can be started: {error}") from error
         return cluster
+
+    def _made_certificates(self) -> Path:
+        """New certificates for this machine, which nobody can make any more of, until `close`."""
+        from caramel.protection.certificates import AUTHORITY_KEY, make_certificates
+
+        self._certificates = tempfile.TemporaryDirectory(prefix="caramel-certificates-")
+        root = Path(self._certificates.name)
+        (own,) = make_certificates(root, [_LOOPBACK])
+        (root / AUTHORITY_KEY).unlink()
+        return own
 
     @classmethod
     def from_environment(
@@ -331,7 +376,9 @@ class Cluster:
         if all(task.job == SERVER_JOB for task in rest):
             raise ClusterError(f"no worker is left without {self._describe_all(gone)}")
         number = None if own is None else rest.index(own)
-        return Cluster(self.kind, rest, task=number, group=self._group, whole=self.whole)
+        return Cluster(
+            self.kind, rest, task=number, group=self._group, whole=self.whole, relay=self._relay
+        )
 
     @property
     def workers(self) -> tuple[Task, ...]:
@@ -371,6 +418,18 @@ class Cluster:
             jobs.setdefault(task.job, []).append(task.address)
         return jobs
 
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where this process reaches each task, ``host:port``: its address, or the own relay.
+
+        Raises:
+            ClusterError: the own relay cannot be started, or has ended.
+        """
+        if self._relay is None:
+            return tuple(task.address or "" for task in self.tasks)
+        of_whole = self._relay.targets
+        return tuple(of_whole[self.whole.tasks.index(task)] for task in self.tasks)
+
     def name(self, task: int) -> str:
         """What task number `task` is called: "worker 3", or "parameter server 0"."""
         return f"worker {task}" if task < self.size else f"parameter server {task - self.size}"
@@ -403,13 +462,23 @@ class Cluster:
         Args:
             timeout_s: how long a connection may take, in seconds.
         """
-        answers = probes.answers(self._addresses, timeout_s)
-        return tuple(
-            task
-            for task, answer in zip(self.tasks, answers, strict=True)
+        return tuple(self._missing(timeout_s))
+
+    def _missing(self, timeout_s: float) -> dict[Task, str]:
+        """The tasks that cannot be reached, and why, as far as it is known."""
+        answers: list[tuple[probes.Answer, str]]
+        if self._relay is None:
+            found = probes.answers(self._addresses, timeout_s)
+            answers = [("accepts" if each else "refuses", "") for each in found]
+        else:
+            numbers = [self.whole.tasks.index(task) for task in self.tasks]
+            answers = self._relay.answers(numbers, timeout_s)
+        return {
+            task: why
+            for task, (answer, why) in zip(self.tasks, answers, strict=True)
             # Where a worker has ended, another process may answer on its port.
-            if not answer or self._exit_code(task) is not None
-        )
+            if answer != "accepts" or self._exit_code(task) is not None
+        }
 
     def silent(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
         """The tasks that accept a TCP connection and then say nothing, tried all at once.
@@ -441,7 +510,7 @@ class Cluster:
         start = time.monotonic()
         while True:
             left_s = start + timeout_s - time.monotonic()
-            missing = self.unreachable(min(_PROBE_S, max(left_s, 0.1)))
+            missing = self._missing(min(_PROBE_S, max(left_s, 0.1)))
             if not missing:
                 return
             # Waiting does not help where a process has ended.
@@ -451,7 +520,7 @@ class Cluster:
             if left_s <= 0:
                 raise WorkerStartError(
                     f"{len(missing)} of {self._counted} cannot be reached after "
-                    f"{time.monotonic() - start:.1f} s: {self._describe_all(missing)}"
+                    f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}"
                 )
             time.sleep(min(0.2, max(left_s, 0.0)))
 
@@ -460,8 +529,14 @@ class Cluster:
 
         A cluster `without` some tasks leaves them to the one from which it was made.
         """
-        if self._group is not None and self.whole is self:
+        if self.whole is not self:
+            return
+        if self._relay is not None:
+            self._relay.close()
+        if self._group is not None:
             self._group.close()
+        if self._certificates is not None:
+            self._certificates.cleanup()
 
     def __enter__(self) -> Cluster:
         return self
@@ -491,6 +566,11 @@ class Cluster:
 
     def _describe_all(self, tasks: Sequence[Task]) -> str:
         return ", ".join(self.describe(task) for task in tasks)
+
+    def _describe_missing(self, missing: Mapping[Task, str]) -> str:
+        return ", ".join(
+            f"{self.describe(task)}{why and ': '}{why}" for task, why in missing.items()
+        )
 
     def _exit_code(self, task: Task) -> int | None:
         return None if self._group is None else self._group.exit_code(self.whole.tasks.index(task))

@@ -6,8 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
+from typing import Literal
 
 from caramel.cluster.addresses import host_and_port
+
+Answer = Literal["accepts", "refuses", "silent"]
+"""To a TCP connection: it is accepted; the host says that nobody listens; nothing is said."""
 
 
 def answers(addresses: Sequence[str | None], timeout_s: float, *, talk: bool = False) -> list[bool]:

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 PARENT_POLL_S = 0.3
@@ -27,12 +28,18 @@ CANNOT_LISTEN = "cannot listen on"
 """In the error of a worker whose port is taken; what started it then tries other ports."""
 
 
-def worker_command(jobs: Mapping[str, Sequence[str]], job: str, task: int) -> list[str]:
+def worker_command(
+    jobs: Mapping[str, Sequence[str]],
+    job: str,
+    task: int,
+    certificates: Path | None = None,
+) -> list[str]:
     """The command that runs task `task` of `job` for as long as this process lives.
 
     Args:
         jobs: the addresses of "worker", and of "ps" if there are parameter servers.
         job, task: which of them it is.
+        certificates: those that it uses if strangers are to stay outside.
     """
     return [
         *(sys.executable, "-m", "caramel", "worker"),
@@ -40,6 +47,7 @@ def worker_command(jobs: Mapping[str, Sequence[str]], job: str, task: int) -> li
         *(("--ps", ",".join(jobs["ps"])) if "ps" in jobs else ()),
         *("--job", job, "--task", str(task)),
         *("--parent-pid", str(os.getpid())),
+        *(("--secure", "--certificates", str(certificates)) if certificates is not None else ()),
     ]
 
 
@@ -86,12 +94,19 @@ class ProcessGroup:
     watches it (`parent_has_gone`).
     """
 
-    def __init__(self, commands: Sequence[Sequence[str]], *, grace_s: float = 3.0) -> None:
+    def __init__(
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        grace_s: float = 3.0,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
         """Start one process per command.
 
         Args:
             commands: the program and arguments of each process.
             grace_s: seconds between SIGTERM and SIGKILL when the group is closed.
+            pass_fds: open files that each inherits.
 
         Raises:
             OSError: a program cannot be started. Those already started have been ended.
@@ -100,7 +115,7 @@ class ProcessGroup:
         self._end = weakref.finalize(self, _end, self._children, os.getpid(), grace_s)
         try:
             for command in commands:
-                self._children.append(_start(command))
+                self._children.append(_start(command, pass_fds))
         except BaseException:
             self.close()
             raise
@@ -133,7 +148,7 @@ class ProcessGroup:
         self._end()
 
 
-def _start(command: Sequence[str]) -> _Child:
+def _start(command: Sequence[str], pass_fds: Sequence[int]) -> _Child:
     # Files without a name: a child is never blocked by a full pipe, and nothing is left behind.
     # Opened for reading too; `_content` must leave alone the position, which the child shares.
     output, errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
@@ -144,6 +159,7 @@ def _start(command: Sequence[str]) -> _Child:
         stderr=errors,
         # Ctrl-C in a terminal reaches the parent only, which can then still save what it has.
         start_new_session=True,
+        pass_fds=pass_fds,
     )
     return _Child(process, output, errors)
 

@@ -81,7 +81,7 @@ class Runner:
         self._recording: Recording | None = None  # from the first traced calls on
         self.calls = 0  # how many were made, also those that failed
         self.containers = containers or Containers()
-        self._addresses = tuple(task.address or "" for task in cluster.tasks)
+        self._targets = cluster.targets
         self._target = self._connect(start_timeout_s, config)
         self._channel = Channel(cluster)
         self._greet(start_timeout_s)
@@ -140,8 +140,10 @@ class Runner:
     @property
     def server_addresses(self) -> tuple[str, ...]:
         """``host:port`` of each parameter server."""
-        first = len(self._addresses) - len(self._cluster.servers)
-        return self._addresses[first:]
+        servers = self._cluster.servers
+        if self._cluster.kind == "embedded":
+            return self._targets[len(self._targets) - len(servers) :]
+        return tuple(task.address or "" for task in servers)
 
     @property
     def has_failed(self) -> bool:
@@ -302,8 +304,9 @@ class Runner:
         """End the session; what it held on the workers is gone."""
         last = partial(_end, self._recording, self._session)
         self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S)
-        gone = {task.address for task in self.lost}
-        drop(self.containers.owned, (each for each in self._addresses if each not in gone))
+        of_tasks = zip(self._cluster.tasks, self._targets, strict=False)  # embedded ones stay
+        gone = {target for task, target in of_tasks if task in self.lost}
+        drop(self.containers.owned, (each for each in self._targets if each not in gone))
 
     def _config(self, config: Any) -> Any:
         return _config(config, self._cluster)
@@ -316,7 +319,7 @@ class Runner:
             embedded = embedded_servers(
                 whole.size, parameter_servers=len(whole.servers), config=config
             )
-            self._addresses = embedded.addresses
+            self._targets = embedded.addresses
             return embedded.target
         if cluster.task:
             raise ClusterError(
@@ -325,7 +328,7 @@ class Runner:
             )
         own = own_server(cluster.whole, config=config).target if cluster.task == 0 else None
         cluster.wait_until_reachable(timeout_s)
-        return own or f"grpc://{cluster.tasks[0].address}"
+        return own or f"grpc://{self._targets[0]}"
 
     def _greet(self, timeout_s: float) -> None:
         """Let every worker run one op: whatever listens there must be a server of this cluster."""

@@ -1,0 +1,116 @@
+"""How a program reaches workers that are protected: by a relay of its own, a process beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from caramel.cluster.addresses import host_and_port
+from caramel.cluster.probes import Answer
+from caramel.cluster.processes import ProcessGroup
+from caramel.core.errors import ClusterError
+from caramel.protection.credentials import Credentials, directory_of
+
+_START_S = 60.0
+_ANSWER_S = 10.0  # more than the question says
+
+
+class ClientRelay:
+    """The relay of this program. It is started when it is first used.
+
+    Args:
+        certificates: a directory that ``caramel certificates`` has made.
+        addresses: ``host:port`` of each task's relay.
+
+    Raises:
+        CertificateError: the certificate cannot be used.
+    """
+
+    def __init__(self, certificates: str | os.PathLike[str], addresses: Sequence[str]) -> None:
+        name = socket.gethostname()
+        names = (name, name.partition(".")[0], "localhost")
+        credentials = Credentials(directory_of(certificates, names))
+        credentials.check()
+        self._directory: Path = credentials.directory.absolute()
+        self._places = [host_and_port(address) for address in addresses]
+        self._using = threading.Lock()
+        self._targets: tuple[str, ...] | None = None
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Where this program reaches each task: ``host:port`` on loopback, for this user only.
+
+        Raises:
+            ClusterError: the relay cannot be started, or has ended.
+        """
+        with self._using:
+            return self._started()
+
+    def answers(self, tasks: Sequence[int], timeout_s: float) -> list[tuple[Answer, str]]:
+        """What each task answers to a connection now, and why it cannot be used.
+
+        Args:
+            tasks: their numbers.
+            timeout_s: how long they may take together, in seconds.
+
+        Raises:
+            ClusterError: the relay cannot be started, or has ended.
+        """
+        with self._using:
+            self._started()
+            question = {"tasks": list(tasks), "timeout_s": timeout_s}
+            found = self._ask(question, timeout_s)["answers"]
+        return [(answer, why) for answer, why in found]
+
+    def close(self) -> None:
+        """End the relay, if it runs."""
+        with self._using:
+            if self._targets is not None:
+                self._end()
+
+    def _started(self) -> tuple[str, ...]:
+        if self._targets is None:
+            here, there = socket.socketpair()
+            with there:
+                number = there.fileno()
+                command = [sys.executable, "-m", "caramel.protection.client_process", str(number)]
+                try:
+                    self._group = ProcessGroup([command], pass_fds=(number,))
+                except OSError as error:
+                    raise ClusterError(f"no relay can be started: {error}") from error
+            self._channel, self._lines = here, here.makefile("rw")
+            self._end = weakref.finalize(self, _end, self._group, here, self._lines)
+            settings = {"certificates": str(self._directory), "places": self._places}
+            answer = self._ask(settings, _START_S)
+            if "error" in answer:
+                raise ClusterError(f"the relay of this program cannot start: {answer['error']}")
+            self._targets = tuple(f"127.0.0.1:{port}" for port in answer["ports"])
+        return self._targets
+
+    def _ask(self, question: Any, timeout_s: float) -> Any:
+        self._channel.settimeout(timeout_s + _ANSWER_S)
+        try:
+            self._lines.write(json.dumps(question) + "\n")
+            self._lines.flush()
+            answer = self._lines.readline()
+        except (OSError, ValueError) as error:  # the latter of what is closed
+            raise ClusterError(f"the relay of this program does not answer: {error}") from None
+        if not answer:
+            wrote = self._group.errors_tail(0)
+            raise ClusterError(f"the relay of this program has ended{wrote and ': '}{wrote}")
+        return json.loads(answer)
+
+
+def _end(group: ProcessGroup, channel: socket.socket, lines: Any) -> None:
+    with suppress(OSError):
+        lines.close()
+        channel.close()
+    group.close()
