@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from caramel.report.saved import save_timelines
     from caramel.runtime.control.drift import ReplanSettings
     from caramel.runtime.control.trials import TrialSettings
+    from caramel.runtime.recovery.settings import Recovery
     from caramel.runtime.session import Session
     from caramel.runtime.stalls.diagnosis import StallSettings
 
@@ -36,6 +37,7 @@ _HOME = {
     "PSModel": "caramel.models.parameter_server",
     "PlacedModel": "caramel.models.placed",
     "Plan": "caramel.core.plan",
+    "Recovery": "caramel.runtime.recovery.settings",
     "ReplanSettings": "caramel.runtime.control.drift",
     "Session": "caramel.runtime.session",
     "StallSettings": "caramel.runtime.stalls.diagnosis",
@@ -55,6 +57,7 @@ __all__ = [
     "PSModel",
     "PlacedModel",
     "Plan",
+    "Recovery",
     "ReplanSettings",
     "Session",
     "StallSettings",

@@ -183,7 +183,7 @@ class Cluster:
         for races_left in reversed(range(_PORT_RACES)):
             cluster = cls._start(tasks, secure)
             try:
-                cluster._wait_until_listening(deadline, start_timeout_s)
+                cluster._wait_until_listening(deadline, start_timeout_s, range(len(tasks)))
             except _PortTakenError as race:
                 cluster.close()
                 if not races_left:
@@ -524,6 +524,30 @@ class Cluster:
                 )
             time.sleep(min(0.2, max(left_s, 0.0)))
 
+    @property
+    def ended(self) -> tuple[Task, ...]:
+        """The tasks whose processes `Cluster.local` started, and that have ended."""
+        return tuple(task for task in self.tasks if self._exit_code(task) is not None)
+
+    def restart(self, tasks: Sequence[Task], *, timeout_s: float = 60.0) -> None:
+        """Start processes of `Cluster.local` again, on the same ports; those that run are killed.
+
+        Args:
+            tasks: which.
+            timeout_s: how long they may take together until they listen, in seconds.
+
+        Raises:
+            WorkerStartError: one cannot be started, has ended, or was not listening in time.
+        """
+        assert self._group is not None
+        numbers = [self.whole.tasks.index(task) for task in tasks]
+        try:
+            for number in numbers:
+                self._group.restart(number)
+        except OSError as error:
+            raise WorkerStartError(f"no worker process can be started: {error}") from error
+        self.whole._wait_until_listening(time.monotonic() + timeout_s, timeout_s, numbers)
+
     def close(self) -> None:
         """End the processes that `Cluster.local` started; nothing else to do otherwise.
 
@@ -575,9 +599,11 @@ class Cluster:
     def _exit_code(self, task: Task) -> int | None:
         return None if self._group is None else self._group.exit_code(self.whole.tasks.index(task))
 
-    def _wait_until_listening(self, deadline: float, timeout_s: float) -> None:
+    def _wait_until_listening(
+        self, deadline: float, timeout_s: float, numbers: Iterable[int]
+    ) -> None:
         assert self._group is not None
-        waiting = list(range(len(self.tasks)))
+        waiting = list(numbers)
         while waiting:
             for number in waiting:
                 if self._group.exit_code(number) is not None:

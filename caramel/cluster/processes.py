@@ -111,10 +111,11 @@ class ProcessGroup:
         Raises:
             OSError: a program cannot be started. Those already started have been ended.
         """
+        self._commands, self._pass_fds = [list(command) for command in commands], pass_fds
         self._children: list[_Child] = []
         self._end = weakref.finalize(self, _end, self._children, os.getpid(), grace_s)
         try:
-            for command in commands:
+            for command in self._commands:
                 self._children.append(_start(command, pass_fds))
         except BaseException:
             self.close()
@@ -142,6 +143,19 @@ class ProcessGroup:
     def errors_tail(self, index: int, *, lines: int = 20) -> str:
         """The last lines child `index` has written to its standard error; empty once closed."""
         return "\n".join(_content(self._children[index].errors).splitlines()[-lines:])
+
+    def restart(self, index: int) -> None:
+        """End child `index` at once, if it still runs, and start it again.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        child = self._children[index]
+        child.process.kill()
+        child.process.wait()
+        child.output.close()
+        child.errors.close()
+        self._children[index] = _start(self._commands[index], self._pass_fds)
 
     def close(self) -> None:
         """End all children and wait until they have gone. A second call does nothing."""

@@ -161,6 +161,10 @@ class WorkerLostError(ClusterError):
         self.lost = tuple(lost)
 
 
+class RecoveryError(WorkerLostError):
+    """Workers were lost, and the session could not go on without them (`caramel.Recovery`)."""
+
+
 class StepTimeoutError(ClusterError):
     """A step did not end before its deadline although every worker can be reached."""
 

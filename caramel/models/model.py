@@ -21,9 +21,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from caramel.capture.context import Context
-from caramel.cluster.cluster import Cluster
+from caramel.cluster.cluster import Cluster, Task
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
+from caramel.core.train_steps import StepName
 from caramel.core.util.gc_pause import held_back
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.models.assembly import Assembly
@@ -34,6 +35,8 @@ from caramel.planning.choose import Decision
 from caramel.runtime.control.drift import ReplanSettings
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.job import Job
+from caramel.runtime.recovery.settings import Recovery
 from caramel.runtime.resuming import check_directory
 from caramel.runtime.session import Session
 from caramel.runtime.stalls.diagnosis import DEFAULT as DEFAULT_STALLS
@@ -64,6 +67,7 @@ class Model:
                 f"{type(self).__name__} takes a caramel.Context, not {type(context).__name__}; "
                 "make one with caramel.Context(graph, train_op=train_op, loss=loss)"
             )
+        self._given, self._others = (context, options), dict[tuple[Task, ...], Model]()
         self._stopwatch = Stopwatch(options.verbose)
         plans = by_step(options.plan, list(context.steps), "plan")
         facts = find_facts(context, cluster, options)
@@ -74,6 +78,7 @@ class Model:
         first = self._step = next(iter(self.steps.values()))
         self.plan, self.windows, self.variants = first.plan, first.windows, first.variants
         self.traffic = first.traffic
+        self._jobs = {name: step.job for name, step in self.steps.items()}
 
     @property
     def decision(self) -> Decision:
@@ -125,6 +130,7 @@ class Model:
         variables: Session | None = None,
         resume: str | os.PathLike[str] | None = None,
         save_on_sigterm: str | os.PathLike[str] | None = None,
+        recover: Recovery | None = None,
     ) -> Session:
         """Connect to the workers and initialise all variables.
 
@@ -162,6 +168,10 @@ class Model:
                 by SIGTERM (by a spot machine, say), the step that is under way is finished, that is
                 saved, and the program exits with code 143. A handler that the program had installed
                 before is called in place of the exit. It works in the main thread.
+            recover: go on after the loss of a worker, as if nothing had happened: steps are done
+                again from copies of the variables that workers have in their memory. None ends the
+                session with the loss. It is for workers that are processes, each of which has all
+                variables.
 
         Raises:
             SessionError: the session whose variables are asked for is closed.
@@ -180,6 +190,9 @@ class Model:
             raise PlanError(f"config must be a tf.compat.v1.ConfigProto, or None, not {config!r}")
         _check_settings("replanning", replanning, ReplanSettings)
         _check_settings("stalls", stalls, StallSettings)
+        _check_settings("recover", recover, Recovery)
+        if recover is not None:
+            self._check_recoverable()
         if variables is not None:
             self._check_origin(variables)
             if resume is not None:
@@ -197,7 +210,7 @@ class Model:
             stalls=stalls,
         )
         return Session(
-            {name: step.job for name, step in self.steps.items()},
+            self._jobs,
             settings,
             self.cluster,
             start_timeout_s=start_timeout_s,
@@ -209,7 +222,39 @@ class Model:
             shares=variables is not None and not self.plan.job.gradients,
             resume=resume,
             save_on_sigterm=save_on_sigterm,
+            recover=recover,
+            jobs_on=self._jobs_on,
         )
+
+    def _jobs_on(self, cluster: Cluster) -> Mapping[StepName, Job]:
+        """The steps for other workers of the same job; always the same for the same ones."""
+        if cluster.tasks == self.cluster.tasks:
+            return self._jobs
+        if cluster.tasks not in self._others:
+            context, options = self._given
+            self._others[cluster.tasks] = Model(context, cluster, options.on(cluster))
+        return self._others[cluster.tasks]._jobs
+
+    def _check_recoverable(self) -> None:
+        """Raise unless a session can go on after the loss of a worker.
+
+        Raises:
+            PlanError: it cannot.
+        """
+        why = None
+        if self.cluster.kind == "embedded":
+            why = "its workers are inside this process, and are lost only together with it"
+        elif self.plan.placement is not None:
+            why = "it has one copy of the variables, and what a lost device held is gone with it"
+        elif self.cluster.servers:
+            why = (
+                "with parameter servers a lost worker takes no variables with it: open "
+                "model.session(variables=session) with those that are left"
+            )
+        elif len(self.plan.job.devices) == 1:
+            why = "there is only one worker, so that nobody else has the variables"
+        if why is not None:
+            raise PlanError(f"recover cannot be used with this model: {why}")
 
     def _check_origin(self, variables: Any) -> None:
         """Raise unless a session is one whose variables another one can begin with."""

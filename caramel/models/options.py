@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, get_args
 
 from caramel.analyzers.analysis import Analyzer
+from caramel.cluster.cluster import Cluster
+from caramel.core.devices import task_of
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
@@ -56,6 +58,13 @@ class ModelOptions:
         if self.replan == "auto" and (self.plan is not None or not self.planner.plans):
             why = "a plan is given" if self.plan is not None else "nothing is planned"
             raise PlanError(f"replan='auto' cannot plan again where {why}: leave it out")
+
+    def on(self, cluster: Cluster) -> ModelOptions:
+        """What is chosen for some of the workers: nothing that was given for all of them."""
+        devices = self.device_list
+        if devices is not None:
+            devices = [device for device in devices if task_of(device) in cluster.devices]
+        return replace(self, plan=None, profile=None, device_list=devices)
 
 
 def by_step(

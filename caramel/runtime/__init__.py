@@ -18,6 +18,7 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
 `preemption`       saves a checkpoint when the process is told to end by SIGTERM, and ends it
 `progress`         where training was when a checkpoint was written
+`recovery/`        goes on after the loss of workers, unseen by the user's loop
 `resuming`         where a program goes on that was started again
 `rotation`         which checkpoints of a series stay: the newest ones, and now and then one for
                    good
@@ -35,6 +36,8 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    thread begins
 `variables`        the variables that all plans of a session work on: initialised, read, broadcast,
                    merged
+`work`             how a session lets things be done on its workers: once, or again after each loss
+                   of a worker
 `writer`           writes files beside training: one thing at a time
 ================== =================================================================================
 """

@@ -59,6 +59,10 @@ class Course:
         """Something was run besides steps: iterators that it initialised go on where they were."""
         self._pipelines.ran(running, fetches)
 
+    def ran_again(self, running: RunningJob, fetches: Any) -> None:
+        """The same was run once more, in another session after a loss."""
+        self._pipelines.ran_again(running, fetches)
+
     def told(self, running: RunningJob) -> str | None:
         """What is to stand in a checkpoint beside the variables; None for nothing."""
         if not self._is_kept:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from caramel.core import names
 from caramel.core.errors import FeedError
 from caramel.core.facts import Variable
 from caramel.core.names import TensorRef
+from caramel.core.op_types import ITERATOR_READS
 from caramel.core.variable_access import handle_of
 from caramel.modifiers import variable_ops
 from caramel.runtime.job import Job
@@ -22,6 +24,36 @@ from caramel.runtime.running_job import RunningJob
 from caramel.runtime.steps.step_result import Fetch
 from caramel.runtime.steps.user_feeds import whole_feeds_of
 from caramel.runtime.steps.user_fetches import UserFetches
+
+_OPENS = "MakeIterator"
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What is another one after a call than before it.
+
+    Attributes:
+        writes: whether variables may be.
+        prepared: ops that were run on all workers to open pipelines or to fill tables.
+        opened: iterators that begin anew.
+        reads: ops by which elements of pipelines were taken.
+    """
+
+    writes: bool
+    prepared: frozenset[str]
+    opened: frozenset[str]
+    reads: tuple[str, ...]
+
+
+def effects_of(job: Job, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Effects:
+    """What `evaluate` does besides returning something."""
+    graph, feeds = job.context.op_graph, whole_feeds_of(job, feed_dict)
+    fetched = UserFetches(job, fetches).ops
+    closure = graph.ancestors(fetched, stop=frozenset(tensor.op for tensor in feeds))
+    made = {handle_of(graph, graph[op].inputs[1]) for op in closure if graph[op].kind == _OPENS}
+    reads = sorted(op for op in closure if graph[op].kind in ITERATOR_READS)
+    prepared = frozenset(op for op in fetched if _prepares_workers(job, op))
+    return Effects(bool(_written(job, closure)), prepared, frozenset(made), tuple(reads))
 
 
 def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
@@ -120,6 +152,6 @@ def _prepares_workers(job: Job, op: str) -> bool:
     for name in graph.ancestors([op]):
         if name in tables:
             return True
-        if graph[name].kind == "MakeIterator":
+        if graph[name].kind == _OPENS:
             return handle_of(graph, graph[name].inputs[1]) in iterators
     return False

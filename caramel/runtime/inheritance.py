@@ -74,6 +74,10 @@ class Inheritance:
             return None
         return Containers(on_servers=self.runner.containers.on_servers, owns=False)
 
+    def given(self, plan: Plan) -> frozenset[str]:
+        """The variables that are not initialised: those on servers."""
+        return plan.job.served
+
     def prepare(self, job: Job, runner: Runner, cluster: Cluster) -> None:
         """Add what reads the other session's variables to the new session's graph.
 

@@ -78,6 +78,9 @@ class Pipelines:
         self._is_kept = is_kept
         self._has_ended = False  # since it was initialised
         self._pending: dict[str, tuple[bytes, ...]] = {}
+        self._begun: dict[
+            str, tuple[bytes, ...] | None
+        ] = {}  # where they were put when initialised
 
     def go_on_from(self, progress: Progress, job: Job) -> None:
         """Let each iterator go on where it was when it is initialised for the first time."""
@@ -103,7 +106,15 @@ class Pipelines:
         for name in _initialised(running.job, fetches):
             self._has_ended = False
             if name in self._pending:
-                _put_back(running, name, self._pending.pop(name))
+                _put_back(running, name, self._pending[name])
+            self._begun[name] = self._pending.pop(name, None)
+
+    def ran_again(self, running: RunningJob, fetches: Any) -> None:
+        """Iterators were initialised once more, by another session: they begin where they did."""
+        for name in _initialised(running.job, fetches) if self._is_kept else ():
+            begun = self._begun.get(name)
+            if begun is not None:
+                _put_back(running, name, begun)
 
     def positions(self, running: RunningJob) -> dict[str, tuple[str, ...]]:
         """How far the workers are; nothing of those that are not initialised, or at their end."""

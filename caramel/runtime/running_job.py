@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from caramel.capture.initial_values import check_initial_feeds
 from caramel.cluster.cluster import Cluster
+from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.runtime.control.controllers import Controllers
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.device_check import check_devices
+from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
-from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.steps.missing_feeds import MissingFeeds
 from caramel.runtime.steps.user_feeds import whole_feeds_of
@@ -51,24 +52,45 @@ class RunningJob:
         self.state.mend()
 
 
+class Origin(Protocol):
+    """Where a session has its variables from, if not from their initial values."""
+
+    def check(self, plan: Plan) -> None:
+        """Raise unless it has what a plan needs."""
+
+    def containers(self) -> Containers | None:
+        """Where the session has its state; None for new containers."""
+
+    def given(self, plan: Plan) -> frozenset[str]:
+        """The names of the variables that are not initialised."""
+
+    def prepare(self, job: Job, runner: Runner, cluster: Cluster) -> None:
+        """Add what it needs to the session's graph."""
+
+    def hand_over(self, job: Job, runner: Runner, state: SharedState, cluster: Cluster) -> None:
+        """Give variables their values; all others were initialised."""
+
+
 def start_job(
     jobs: Mapping[StepName, Job],
-    settings: ControlSettings,
     cluster: Cluster,
     parts: ExitStack,
     *,
+    settings: ControlSettings,
     start_timeout_s: float,
     step_timeout_s: float,
     config: Any,
     stopwatch: Stopwatch,
     initial_feeds: Mapping[Any, Any] | None,
-    inheritance: Inheritance | None = None,
+    origin: Origin | None = None,
+    earlier: Controllers | None = None,
 ) -> RunningJob:
     """Reach the workers, place the graph, and give variables their initial values.
 
     Args:
         parts: gets what is to be closed in the end, in reverse order, also if this fails.
-        inheritance: the variables of another session, where those on servers begin.
+        origin: where variables are from that are not initialised.
+        earlier: what did the steps of these very jobs before, and is gone on with.
 
     For the other arguments, and what is raised, see `caramel.runtime.session.Session`.
     """
@@ -76,8 +98,8 @@ def start_job(
     initial = whole_feeds_of(job, initial_feeds)
     check_initial_feeds(job.context.op_graph, job.context.job, initial)
     devices = job.plan.hosts
-    if inheritance is not None:
-        inheritance.check(job.plan)
+    if origin is not None:
+        origin.check(job.plan)
     runner = Runner(
         job.graph,
         devices,
@@ -85,22 +107,23 @@ def start_job(
         start_timeout_s=start_timeout_s,
         call_timeout_s=step_timeout_s,
         config=config,
-        containers=None if inheritance is None else inheritance.containers(),
+        containers=None if origin is None else origin.containers(),
     )
     parts.callback(runner.close)
-    if inheritance is not None:
-        inheritance.prepare(job, runner, cluster)
+    if origin is not None:
+        origin.prepare(job, runner, cluster)
     available = runner.available_devices(start_timeout_s)
     is_soft = config is not None and config.allow_soft_placement
     check_devices(job.context, devices, available, is_soft=is_soft)
-    controllers = Controllers(jobs, settings, runner, cluster)
+    controllers = Controllers(jobs, settings, runner, cluster, earlier)
     parts.callback(controllers.close)  # before the runner: it has threads that read marks
     stopwatch.note("connect")
     state = SharedState(job, runner)
     runner.extend()
     stopwatch.note("place")
-    state.initialise(initial, besides=controllers.preparation, with_servers=inheritance is None)
-    if inheritance is not None:
-        inheritance.hand_over(job, runner, state, cluster)
+    given = frozenset() if origin is None else origin.given(job.plan)
+    state.initialise(initial, besides=controllers.preparation, given=given)
+    if origin is not None:
+        origin.hand_over(job, runner, state, cluster)
     stopwatch.note("initialise")
     return RunningJob(job, runner, state, controllers)

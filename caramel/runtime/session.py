@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from numbers import Integral, Real
 from types import TracebackType
 from typing import Any
@@ -23,15 +24,18 @@ from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.course import Course
-from caramel.runtime.evaluation import evaluate
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.preemption import Preemption, path_of_last
+from caramel.runtime.recovery.kept_calls import StepCall
+from caramel.runtime.recovery.settings import Recovery
+from caramel.runtime.recovery.supervised import JobsOn, Supervised
 from caramel.runtime.rotation import Rotation
 from caramel.runtime.running_job import RunningJob, start_job
 from caramel.runtime.saving import assign_variables, restore_variables
-from caramel.runtime.training import profiled_steps, traced_steps, training_step
+from caramel.runtime.training import profiled_steps, traced_steps
 from caramel.runtime.turns import Turns, in_turn, last_turn
+from caramel.runtime.work import Unattended, Work
 
 
 class Session:
@@ -60,6 +64,8 @@ class Session:
         shares: whether it works on these themselves, and not on copies.
         resume: the directory from whose newest checkpoint it goes on.
         save_on_sigterm: the path of what is saved when the process is told to end.
+        recover: how it goes on after the loss of a worker; None for not at all.
+        jobs_on: for that makes the job for other workers.
 
     Raises:
         SessionError: the other session is closed.
@@ -84,6 +90,8 @@ class Session:
         shares: bool = False,
         resume: str | os.PathLike[str] | None = None,
         save_on_sigterm: str | os.PathLike[str] | None = None,
+        recover: Recovery | None = None,
+        jobs_on: JobsOn | None = None,
     ) -> None:
         self._turns = Turns()
         self._course = Course(is_kept=resume is not None or save_on_sigterm is not None)
@@ -95,21 +103,24 @@ class Session:
         # Agents read what the other session has for as long as that is open.
         self._origin = variables if shares else None
         try:
-            self._running = start_job(
-                jobs,
-                settings,
-                cluster,
-                parts,
+            start = partial(
+                start_job,
+                settings=settings,
                 start_timeout_s=start_timeout_s,
                 step_timeout_s=step_timeout_s,
                 config=config,
                 stopwatch=stopwatch or Stopwatch(False),
                 initial_feeds=initial_feeds,
-                inheritance=None if variables is None else variables._bequeathed(shares=shares),
             )
+            self._work: Work
+            if recover is not None and jobs_on is not None:
+                self._work = Supervised(jobs_on, start, cluster, recover, parts, self._course)
+            else:
+                origin = None if variables is None else variables._bequeathed(shares=shares)
+                self._work = Unattended(start(jobs, cluster, parts, origin=origin), self._course)
             parts.callback(self._checkpoints.wait)
             if resume is not None:
-                self._course.resume(self._running, resume)
+                self._work.change(lambda running: self._course.resume(running, resume))
             if save_on_sigterm is not None:
                 parts.callback(Preemption(self._save_last, self._turns).end)
         except BaseException:
@@ -161,9 +172,9 @@ class Session:
                 updated.
             tf.errors.OpError: an op has failed.
         """
-        running = self._open()
+        work, call = self._open(), StepCall(feed_dict, fetches, step, repeat)
         with self._course.counted():
-            return training_step(running, feed_dict, fetches, step, repeats=repeat)
+            return work.steps(call, call.do)
 
     @in_turn
     def trace(
@@ -191,10 +202,11 @@ class Session:
             InstallationError: TensorFlow does not name what it traces as Caramel reads it.
             WorkerLostError, tf.errors.OpError: as `step`.
         """
-        running = self._open()
+        work = self._open()
         _check_number("trace", steps)
-        with self._course.counted(int(steps)):
-            return traced_steps(running, int(steps), feed_dict, step)
+        count, call = int(steps), StepCall(feed_dict, step=step, times=int(steps))
+        with self._course.counted(count):
+            return work.steps(call, lambda running: traced_steps(running, count, feed_dict, step))
 
     @in_turn
     def profile(
@@ -226,10 +238,11 @@ class Session:
             ProfileError: gradients travel between workers, but no transfer was seen.
             InstallationError, WorkerLostError, tf.errors.OpError: as `trace`.
         """
-        running = self._open()
+        work = self._open()
         _check_number("profile", steps)
-        with self._course.counted(int(steps)):
-            return profiled_steps(running, int(steps), feed_dict, step)
+        count, call = int(steps), StepCall(feed_dict, step=step, times=int(steps))
+        with self._course.counted(count):
+            return work.steps(call, lambda running: profiled_steps(running, count, feed_dict, step))
 
     @property
     def resumed(self) -> str | None:
@@ -263,9 +276,12 @@ class Session:
             FeedError: the job has several steps, and `step` is none of them.
             WorkerLostError, tf.errors.OpError: what was left to do of the last step has failed.
         """
-        running = self._open()
-        with running.state.torn_by_failures():
-            running.controllers.own(step).use(plan)
+
+        def use(running: RunningJob) -> None:
+            with running.state.torn_by_failures():
+                running.controllers.own(step).use(plan)
+
+        self._open().read(use)
 
     @in_turn
     def try_plans(
@@ -286,7 +302,7 @@ class Session:
             PlanError: there is no such plan, or `settings` are none.
             FeedError: the job has several steps, and `step` is none of them.
         """
-        running = self._open()
+        running = self._open().running
         if settings is not None and not isinstance(settings, TrialSettings):
             raise PlanError(f"settings must be caramel.TrialSettings or None, not {settings!r}")
         if isinstance(plans, str) or not isinstance(plans, Iterable | None):
@@ -306,7 +322,7 @@ class Session:
         Raises:
             FeedError: the job has several steps, and `step` is none of them.
         """
-        return self._running.controllers.metrics(step)
+        return self._work.metrics(step)
 
     # Anything but training
 
@@ -325,15 +341,12 @@ class Session:
         Raises:
             FeedError: the train op is among what would run, or something fed does not fit.
         """
-        running = self._open()
-        result = evaluate(running, fetches, feed_dict)
-        self._course.ran(running, fetches)
-        return result
+        return self._open().run(fetches, feed_dict)
 
     @property
     def has_failed(self) -> bool:
         """Whether it cannot be used any more: a worker was lost, or it is closed."""
-        return not self._end.alive or self._running.runner.has_failed
+        return not self._end.alive or self._work.has_failed
 
     # Variables
 
@@ -350,12 +363,16 @@ class Session:
             worker: whose replica's; by default those that are equal on all workers, and the mean
                 of those that are not.
         """
-        running = self._open()
-        plan = running.job.plan
+        work = self._open()
+        plan = work.running.job.plan
         if worker is not None and not (isinstance(worker, Integral) and 0 <= worker < plan.workers):
             raise FeedError(f"there is no worker {worker!r}; they are 0 to {plan.workers - 1}")
-        running.settle()
-        return dict(running.state.values(running.job.context.variables, worker))
+
+        def values(running: RunningJob) -> dict[str, np.ndarray]:
+            running.settle()
+            return dict(running.state.values(running.job.context.variables, worker))
+
+        return work.read(values)
 
     @in_turn
     def assign(self, values: Mapping[str, Any]) -> None:
@@ -369,7 +386,7 @@ class Session:
         Raises:
             FeedError: there is no such variable, or a value does not fit it; nothing is assigned.
         """
-        assign_variables(self._open(), values)
+        self._open().change(lambda running: assign_variables(running, values))
 
     @in_turn
     def save(
@@ -408,7 +425,10 @@ class Session:
             CheckpointError: it cannot be written, or an older one not be removed.
         """
         rotation = Rotation(keep, keep_every_hours)
-        return self._checkpoints.save(self._open(), path, global_step, rotation, wait=wait)
+        work = self._open()
+        return work.read(
+            lambda running: self._checkpoints.save(running, path, global_step, rotation, wait=wait)
+        )
 
     def _save_last(self) -> str:
         """Save when the process is told to end; waits for a turn."""
@@ -440,12 +460,14 @@ class Session:
             CheckpointError: it does not exist or does not fit; the variables are untouched.
         """
         self._checkpoints.wait()
-        return restore_variables(self._open(), path, partial=partial)
+        return self._open().change(
+            lambda running: restore_variables(running, path, partial=partial)
+        )
 
     # Life
 
-    def _open(self) -> RunningJob:
-        """What the session works with.
+    def _open(self) -> Work:
+        """What does what the session is asked for.
 
         Raises:
             SessionError: it is closed.
@@ -458,12 +480,17 @@ class Session:
                 "the session on whose variables this one works was closed, and they are gone"
             )
         self._checkpoints.check()
-        return self._running
+        return self._work
+
+    @property
+    def _running(self) -> RunningJob:
+        """What the session works with now."""
+        return self._work.running
 
     @in_turn
     def _bequeathed(self, *, shares: bool) -> Inheritance:
         """What another session begins with; also after a worker was lost."""
-        running = self._open()
+        running = self._open().running
         if not running.runner.has_failed:
             running.settle()
         return Inheritance(running.job.plan, running.runner, shares)

@@ -5,7 +5,7 @@ Everything runs on the nodes of the first plan. Whoever calls has done what is p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 
@@ -40,7 +40,7 @@ class SharedState:
         fed: Mapping[TensorRef, np.ndarray],
         besides: Sequence[str] = (),
         *,
-        with_servers: bool = True,
+        given: Collection[str] = frozenset(),
     ) -> None:
         """Fill all tables and give all variables their initial values.
 
@@ -48,23 +48,22 @@ class SharedState:
             fed: what their initial values depend on besides the graph.
             besides: further ops to run. Each call of another part of a large graph takes TensorFlow
                 a second, so they run in one that is made anyway.
-            with_servers: whether variables on servers get them, too.
+            given: names of variables that get their values otherwise.
         """
         plan, job = self._plan, self._job.context.job
         prefix = variable_ops.source_prefix(plan)
         prefixes = {prefix, *(names.replica_prefix(worker) for worker in range(plan.workers))}
         tables = [names.in_copy(p, op) for op in job.table_initializers for p in sorted(prefixes)]
         self._run(tables, "filling lookup tables", self._initial_feeds(fed, prefixes))
-        kept = frozenset() if with_servers else plan.job.served
         first, *others = (
-            [variable for variable in portion if variable.name not in kept]
+            [variable for variable in portion if variable.name not in given]
             for portion in in_order(self._job.context.op_graph, plan.job.variables)
         )
         initial = [names.in_copy(prefix, variable.initializer) for variable in first]
         initial += [
             names.in_replica(worker, variable.initializer)
             for variable in plan.job.variables
-            if variable.name in plan.job.constant
+            if variable.name in plan.job.constant and variable.name not in given
             for worker in variable_ops.broadcast_targets(variable, plan)
         ]
         fed_here = self._initial_feeds(fed, {prefix})
@@ -72,7 +71,8 @@ class SharedState:
         for portion in others:
             initial = [names.in_copy(prefix, variable.initializer) for variable in portion]
             self._run(initial, "initialising variables", fed_here)
-        self.broadcast(v for v in plan.job.variables if v.name not in plan.job.constant)
+        own = plan.job.constant.union(given)
+        self.broadcast(v for v in plan.job.variables if v.name not in own)
 
     def values(
         self, variables: Sequence[Variable], worker: int | None = None
@@ -84,15 +84,19 @@ class SharedState:
         splits = self._job.context.row_splits
         for chunk in _chunks(variables):
             parts = {v.name: splits.parts(v) for v in chunk}
-            tensors = [self._value(part, worker) for own in parts.values() for part in own]
+            tensors = [self._value_of(part, worker) for own in parts.values() for part in own]
             values = iter(self._runner.run(tensors, [], {}, "reading variables"))
             for name, several in parts.items():
                 first, *others = [next(values) for _ in several]
                 yield name, np.concatenate([first, *others]) if others else first
 
-    def _value(self, variable: Variable, worker: int | None) -> TensorRef:
+    def _value_of(self, variable: Variable, worker: int | None) -> TensorRef:
         if worker is not None:
             return variable_ops.value_on(self._plan, worker, variable)
+        return self.value(variable)
+
+    def value(self, variable: Variable) -> TensorRef:
+        """What a variable is on all workers together; of integers that differ, worker 0's."""
         if variable_ops.is_merged(variable, self._plan):
             return variable_ops.merged_value(variable)
         return variable_ops.value_on(self._plan, 0, variable)

@@ -64,6 +64,7 @@ class Controller:
         settings: how plans are tried, and when the job plans.
         planning: what there is to plan while it runs; None for nothing.
         watchdog: looks into steps that take too long; None for nobody.
+        earlier: what did the steps of this job before a worker was lost, and is gone on with.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Controller:
         settings: ControlSettings,
         planning: LivePlanning | None = None,
         watchdog: Watchdog | None = None,
+        earlier: Controller | None = None,
     ) -> None:
         self._job, self._runner, self._plans = job, runner, job.plans
         self._settings, self._watchdog = settings, watchdog
@@ -92,11 +94,28 @@ class Controller:
         self._probation = Probation(job, runner)
         self._executors = Executors(job, runner, self._probation, plan)
         self._executor = self._last = self._executors.of(plan)
+        if earlier is not None:
+            self._go_on_from(earlier)
 
     @property
     def job(self) -> Job:
         """The distributed graph with the plans of the step."""
         return self._job
+
+    def _go_on_from(self, earlier: Controller) -> None:
+        """Know what another one knew: its trials go on, and what it has measured counts."""
+        phase = earlier._phase
+        if isinstance(phase, Trying):
+            self._phase = Trying(phase.trials)
+        else:  # steps that were traced are traced again
+            self._phase = Settled(phase.trials)
+        self._drift, self._may_factor = earlier._drift, earlier._may_factor
+        self._times, self._orders = earlier._times, earlier._orders
+
+    @property
+    def plan(self) -> str:
+        """The name of the plan that does the next step, unless plans are tried."""
+        return self._executor.name
 
     @property
     def preparation(self) -> list[str]:

@@ -28,6 +28,8 @@ class Controllers:
         settings: how plans are chosen, and when a step counts as stalled.
         runner: runs parts of the graph.
         cluster: the workers.
+        earlier: what did the steps of these very jobs before a worker was lost, and is gone on
+            with; None if nothing did.
 
     Attributes:
         active: the one that did the last step, or will do the first.
@@ -39,9 +41,13 @@ class Controllers:
         settings: ControlSettings,
         runner: Runner,
         cluster: Cluster,
+        earlier: Controllers | None = None,
     ) -> None:
         self._settings, self._runner, self._cluster = settings, runner, cluster
-        self._own = {name: self._controller(job) for name, job in jobs.items()}
+        before: Mapping[StepName, Controller] = {} if earlier is None else earlier._own
+        self._own: Mapping[StepName, Controller] = {
+            name: self._controller(job, before.get(name)) for name, job in jobs.items()
+        }
         self._joint: dict[StepName, list[Controller]] = {name: [] for name in jobs}
         self._serving: dict[tuple[StepName, tuple[str, ...]], Controller] = {}
         self._last = dict(self._own)  # by name of the step what did it last
@@ -116,16 +122,18 @@ class Controllers:
         self._joint[name].append(controller)
         return controller
 
-    def _controller(self, job: Job) -> Controller:
+    def _controller(self, job: Job, earlier: Controller | None = None) -> Controller:
         """What does a step; plans are tried in it if there is something to try."""
         settings, plans = self._settings, job.plans
+        watchdog = None
+        if settings.stalls is not None:
+            watchdog = Watchdog(self._runner, self._cluster, job, settings.stalls)
+        if earlier is not None:
+            return Controller(job, self._runner, earlier.plan, settings, None, watchdog, earlier)
         planning, tried = None, [plans.own]
         if settings.trials is not None:
             planning = plans.live_planning()
             tried = plans.tried(all_known=settings.tries_all)
-        watchdog = None
-        if settings.stalls is not None:
-            watchdog = Watchdog(self._runner, self._cluster, job, settings.stalls)
         controller = Controller(job, self._runner, tried[0], settings, planning, watchdog)
         if settings.trials is not None and (settings.tries_all or len(tried) > 1):
             controller.try_plans(tried, settings.trials)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from caramel.core.orders import Orders
 from caramel.runtime.control.trials import TrialState
+from caramel.runtime.recovery.record import RecoveryRecord
 from caramel.runtime.stalls.diagnosis import Stall
 
 
@@ -29,6 +30,8 @@ class Metrics:
         orders: with parameter servers, what the steps that were traced last tell of the order in
             which workers received parameters; None before any were traced. A job traces some of its
             first steps to plan from them, and `Session.trace` does.
+        recoveries: each time that the session went on after the loss of a worker, or with workers
+            that had come back.
     """
 
     steps: int
@@ -40,3 +43,4 @@ class Metrics:
     stalls: tuple[Stall, ...] = ()
     whole_feeds: tuple[str, ...] = ()
     orders: Orders | None = None
+    recoveries: tuple[RecoveryRecord, ...] = ()

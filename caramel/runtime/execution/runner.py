@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -31,6 +31,7 @@ _CANCELLING_S = 10.0  # for all workers to give up a call
 _CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
 
 Call = Callable[[], list[Any]]
+Result = TypeVar("Result")
 
 
 class Runner:
@@ -127,6 +128,24 @@ class Runner:
         size = sum(len(part.graph_def) for part in parts) + sum(len(each) for each, _ in added)
         deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
         self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
+
+    def aside(self, graph: tf.Graph, function: Callable[[Any], Result], what: str) -> Result:
+        """What a function makes of a session of its own with the same workers.
+
+        Args:
+            graph: a small one, which that session runs.
+            function: gets a `tf.compat.v1.Session`, with which it has to be done when it returns.
+            what: what is being done, for messages.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+
+        def asked() -> Result:
+            with tf1.Session(self._target, graph=graph, config=self._config(None)) as session:
+                return function(session)
+
+        return self._channel.call(asked, what=what, timeout_s=self._timeout_s)
 
     def add(self, graph_def: bytes, variant: int) -> None:
         """Add nodes to a variant in this session alone, which the next `extend` sends.

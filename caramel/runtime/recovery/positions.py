@@ -1,0 +1,127 @@
+"""How far input pipelines are, so that another session can go on with their next elements.
+
+Its iterators are new: they are opened by the calls that opened those before, and elements are taken
+of each copy of them as often as before. Elements come in the same order only if the pipeline itself
+says so, as one does that shuffles with a seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from caramel.core import names
+from caramel.core.op_types import ITERATOR_READS
+from caramel.core.variable_access import handle_of
+from caramel.modifiers.variable_ops import source_prefix
+from caramel.runtime.course import Course
+from caramel.runtime.evaluation import Effects
+from caramel.runtime.job import Job
+from caramel.runtime.recovery.kept_calls import RunCall, StepCall
+from caramel.runtime.running_job import RunningJob
+
+_AT_ONCE = 100  # elements that are taken in one call
+
+Reads = Mapping[tuple[str, str], int]
+"""How often an op took an element: by the prefix of its copy, and its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A call of `session.run` that opened pipelines, or filled tables.
+
+    Attributes:
+        call: what was asked for.
+        effects: what it did.
+    """
+
+    call: RunCall
+    effects: Effects
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """Where pipelines are, at one moment.
+
+    Attributes:
+        openings: what opened them, in order.
+        reads: how many elements were taken of each copy since.
+    """
+
+    openings: tuple[Opening, ...] = ()
+    reads: Reads = field(default_factory=dict)
+
+    @property
+    def are_any(self) -> bool:
+        """Whether anything is to be brought back."""
+        return bool(self.openings or self.reads)
+
+    def after_opening(self, job: Job, opening: Opening) -> Positions:
+        """After pipelines were opened, perhaps again."""
+        opened = opening.effects.opened
+        reads = {key: count for key, count in self.reads.items() if _handle(job, key) not in opened}
+        earlier = [o for o in self.openings if not _replaces(opening, o)]
+        return Positions((*earlier, opening), reads)
+
+    def after(self, job: Job, call: StepCall | RunCall) -> Positions:
+        """After steps, in which each worker takes elements, or another call, in which one does."""
+        if not call.reads:
+            return self
+        if isinstance(call, StepCall):
+            times, places = call.times, [*map(names.replica_prefix, range(job.plan.workers))]
+        else:
+            times, places = 1, [source_prefix(job.plan)]
+        taken = {(place, op): times for op in call.reads for place in places}
+        return replace(self, reads=Counter(self.reads) + Counter(taken))
+
+    def bring_back(self, running: RunningJob, course: Course) -> None:
+        """Open the pipelines of a new session, and take what was taken before.
+
+        Args:
+            running: the new session.
+            course: knows where pipelines began that had been opened by an earlier program.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.run`.
+        """
+        for opening in self.openings:
+            opening.call.do(running)
+            course.ran_again(running, opening.call.fetches)
+        left = Counter(self.reads)
+        while left:
+            several = min(_AT_ONCE, min(left.values()))
+            targets = [names.in_copy(*key) for key in left]
+            _take(running, targets, several)
+            left -= Counter(dict.fromkeys(left, several))
+
+
+def reads_of_step(job: Job, fetched: Iterable[str]) -> tuple[str, ...]:
+    """The ops by which a step takes elements of pipelines."""
+    if not job.pipelines.iterators:
+        return ()
+    train, graph = job.context.job, job.context.op_graph
+    needed = graph.ancestors([*fetched, train.train_op, train.loss.op])
+    return tuple(sorted(name for name in needed if graph[name].kind in ITERATOR_READS))
+
+
+def _take(running: RunningJob, targets: list[str], several: int) -> None:
+    one = running.runner.compile([], targets, {})
+
+    def take() -> list[Any]:
+        for _ in range(several):
+            one()
+        return []
+
+    running.runner.call(take, "taking elements of input pipelines again")
+
+
+def _handle(job: Job, key: tuple[str, str]) -> str:
+    graph = job.context.op_graph
+    return handle_of(graph, graph[key[1]].inputs[0])
+
+
+def _replaces(new: Opening, old: Opening) -> bool:
+    """Whether nothing is left of what an earlier call did."""
+    return new.effects.prepared >= old.effects.prepared

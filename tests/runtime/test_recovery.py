@@ -1,0 +1,198 @@
+"""A session with `caramel.Recovery` loses workers, and nobody sees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+import caramel
+from caramel.cluster.processes import LISTENING, free_ports
+from caramel.core.errors import PlanError, RecoveryError
+from caramel.runtime.recovery import members
+from tests.support.deferring import EVERY, deferred
+from tests.support.networks import (
+    FEATURES,
+    Network,
+    cross_entropy,
+    inputs,
+    network,
+    perceptron,
+    relative_error,
+    start_from,
+    tf,
+    tf1,
+    wide,
+)
+from tests.support.pipelines import regression
+from tests.support.processes import WORKER, started, worker_pid
+
+pytestmark = pytest.mark.processes
+
+WORKERS = 3
+
+
+@pytest.fixture(name="cluster", scope="module")
+def fixture_cluster():
+    """Worker processes, which a test may kill: sessions start them again."""
+    with caramel.Cluster.local(WORKERS) as cluster:
+        yield cluster
+
+
+def batch(job: Network, step: int) -> dict:
+    """Another batch in each step; of one array for all of them, as users do it."""
+    return {name: np.roll(value, step, axis=0) for name, value in job.feed.items()}
+
+
+def on_one_device(job: Network, initial, steps: int) -> dict:
+    """What plain TensorFlow makes of so many steps."""
+    with job.graph.as_default(), tf1.Session(graph=job.graph) as session:
+        variables = start_from(initial, session)
+        for step in range(steps):
+            session.run(job.train_op, batch(job, step))
+        return session.run(variables)
+
+
+def kill(cluster, worker, number=signal.SIGKILL):
+    os.kill(worker_pid(cluster, worker), number)
+
+
+def test_killed_workers_are_started_again_and_training_ends_as_if_undisturbed(cluster):
+    """Also the one that drives the session; with updates that are deferred into the next step."""
+    job = network("momentum", model=wide)
+    context = job.context()
+    plan = deferred(caramel.ARModel(context, cluster, pattern="shuffle"), EVERY)
+    model = caramel.ARModel(context, cluster, plan=plan)
+    assert model.plan.consequences.deferral.moved
+    kills, steps = {7: 1, 12: 0, 13: 2}, 20
+    x = np.empty_like(job.feed["x:0"])
+    with model.session(recover=caramel.Recovery(snapshot_every=5)) as session:
+        initial = session.variables()
+        for step in range(steps):
+            if step in kills:
+                kill(cluster, kills[step])
+            fed = batch(job, step)
+            x[:] = fed["x:0"]  # users use arrays again
+            session.step({**fed, "x:0": x})
+        values = session.variables()
+        replicas = [session.variables(worker) for worker in range(WORKERS)]
+        metrics = session.metrics()
+    assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
+    for replica in replicas:
+        for name, value in values.items():
+            np.testing.assert_array_equal(replica[name], value)
+    assert metrics.steps == steps
+    assert len(metrics.recoveries) == 3
+    for record, (step, worker) in zip(metrics.recoveries, kills.items(), strict=True):
+        assert record.workers == WORKERS
+        assert record.snapshot + record.repeated == step
+        assert any(f"/task:{worker} " in lost for lost in record.lost)
+
+
+@pytest.fixture(name="external")
+def fixture_external():
+    """Workers that somebody else starts: the cluster, and a function that starts one."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(WORKERS)]
+    running = {}
+    with ExitStack() as stack:
+
+        def start(worker):
+            command = (*WORKER, "--cluster", ",".join(addresses), "--task", str(worker))
+            running[worker] = stack.enter_context(started(*command))
+            assert LISTENING in running[worker].stdout.readline()
+            return running[worker]
+
+        for worker in range(WORKERS):
+            start(worker)
+        yield caramel.Cluster.of(addresses), running, start
+
+
+def averaged():
+    """A job with moving averages, which each worker has for itself, and a total of examples."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(1)
+        x, y, feed = inputs(42)
+        loss = cross_entropy(perceptron(x), y)
+        mean = tf1.get_variable("mean", [FEATURES], tf.float64, trainable=False)
+        total = tf1.get_variable(
+            "total", [], tf.float64, tf1.zeros_initializer(), trainable=False, use_resource=True
+        )
+        updates = [
+            mean.assign_sub(0.1 * (mean - tf.reduce_mean(x, 0))),
+            total.assign_add(tf.cast(tf.shape(x)[0], tf.float64)),
+        ]
+        train = tf1.train.AdamOptimizer(0.01).minimize(
+            loss, global_step=tf1.train.get_or_create_global_step()
+        )
+        return Network(graph, tf.group(train, *updates), loss, feed)
+
+
+def test_training_goes_on_with_fewer_workers_and_takes_them_in_again(external):
+    """Whoever computes, each step is that of one device on the whole batch."""
+    cluster, running, start = external
+    job, steps = averaged(), 24
+    model = caramel.ARModel(job.context(), cluster, pattern="shuffle")
+    settings = caramel.Recovery(snapshot_every=3, wait_s=0.5, least_workers=2)
+    workers = []
+    with model.session(trials=None, recover=settings) as session:
+        initial = session.variables()
+        for step in range(steps):
+            if step == 5:
+                running[0].kill()
+                running[0].wait()
+            if step == 10:
+                start(0)
+                time.sleep(members.RETURN_EVERY_S)
+            session.step(batch(job, step))
+            workers.append(len(session._running.job.plan.job.devices))
+        values, records = session.variables(), session.metrics().recoveries
+        running[1].kill()
+        running[2].kill()
+        with pytest.raises(RecoveryError, match="1 of 3 workers are left, and least_workers is 2"):
+            session.step(job.feed)
+    assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
+    assert workers == [3] * 5 + [2] * 7 + [3] * 12
+    assert [record.workers for record in records] == [2, 3]
+    assert "/task:0 " in records[1].returned[0]
+
+
+def test_no_example_of_a_pipeline_is_lost_or_repeated(cluster):
+    """Neither of what workers take in steps, nor of what `session.run` takes, in a copy of it."""
+    with tf.Graph().as_default() as graph:
+        numbers = tf.data.Dataset.range(60).shuffle(60, seed=3).batch(1)
+        iterator = tf1.data.make_initializable_iterator(numbers)
+        ids = tf.identity(iterator.get_next(), name="ids")
+        train_op, loss = regression(tf.reshape(ids % 40, [-1]))
+    model = caramel.ARModel(caramel.Context(graph, train_op=train_op, loss=loss), cluster)
+
+    def train(recover, killed):
+        """The examples of each step, and those that `session.run` took."""
+        seen, run = [], []
+        with model.session(trials=None, recover=recover) as session:
+            session.run(iterator.initializer)
+            for step in range(18):
+                if step in killed:
+                    kill(cluster, killed[step])
+                seen += session.step(fetches="ids:0").tolist()
+                if step in (2, 5, 12):
+                    run += session.run("ids:0").tolist()
+            return seen, run
+
+    seen, run = train(None, {})
+    assert len(set(seen)) == 18 * WORKERS
+    assert train(caramel.Recovery(snapshot_every=4), {6: 0, 13: 1}) == (seen, run)
+
+
+def test_what_cannot_be_recovered_is_refused():
+    job = network("momentum")
+    with pytest.raises(PlanError, match="its workers are inside this process"):
+        caramel.ARModel(job.context(), 2).session(recover=caramel.Recovery())
+    with pytest.raises(PlanError, match="recover must be a caramel.Recovery"):
+        caramel.ARModel(job.context(), 2).session(recover=True)
+    for wrong in ({"wait_s": -1}, {"restarts": 0}, {"least_workers": 1.5}, {"snapshot_every": 0}):
+        with pytest.raises(PlanError, match=next(iter(wrong))):
+            caramel.Recovery(**wrong)
