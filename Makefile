@@ -1,4 +1,5 @@
 # make train   trains a network on real data, on several workers of this machine
+# make demo    shows in a minute what a plan brings, on two hosts of this machine (needs root)
 # make train-ps         trains it with parameter servers
 # make train-keras      trains a Keras model
 # make train-placed     trains a network that needs more memory than a worker has
@@ -12,7 +13,7 @@
 # make bench-horovod   builds Horovod with Gloo and MPI (minutes; needs g++ and cmake) into
 #                      .venv-horovod, unless it is there
 #
-# Each of the first nine makes the virtual environment .venv and installs everything into it, if
+# Each of the first ten makes the virtual environment .venv and installs everything into it, if
 # that is not done yet.
 
 PYTHON ?= python3
@@ -26,12 +27,15 @@ PYTEST := $(VENV)/bin/python -m pytest -n 3 --dist worksteal
 # In this mode editors and type checkers find the package, too.
 EDITABLE := --config-settings editable_mode=compat --editable
 
-.PHONY: train train-ps train-keras train-placed test test-fast test-benchmarks lint docs \
+.PHONY: train demo train-ps train-keras train-placed test test-fast test-benchmarks lint docs \
 	bench-torch bench-horovod
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
 	@$(VENV)/bin/python examples/train_resnet.py --local --workers $(WORKERS)
+
+demo: $(READY)
+	@$(VENV)/bin/python -m benchmarks demo
 
 train-ps: $(READY)
 	@echo "Training on $(WORKERS) worker processes and a parameter server of this machine:"

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from benchmarks import demo as demo_of_plan
 from benchmarks import document as document_of_tables
 from benchmarks import held as held_benchmark
 from benchmarks import keras as keras_benchmark
@@ -87,6 +88,15 @@ def held(
 ) -> None:
     """What each device of a placed model holds in a step, predicted and measured."""
     _run_one("held", held_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def demo(
+    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = demo_of_plan.SECONDS,
+) -> None:
+    """Show in a minute what a plan brings, on two hosts of this machine."""
+    with _errors_in_a_line():
+        raise typer.Exit(demo_of_plan.run(seconds))
 
 
 @app.command()

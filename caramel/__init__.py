@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from caramel.models.parameter_server import PSModel
     from caramel.models.placed import PlacedModel
     from caramel.native.malloc import keep_memory
+    from caramel.report.progress import show_progress
     from caramel.report.saved import save_timelines
     from caramel.runtime.control.drift import ReplanSettings
     from caramel.runtime.control.trials import TrialSettings
@@ -47,6 +48,7 @@ _HOME = {
     "keras": "caramel.models",
     "loss": "caramel.capture.functions",
     "save_timelines": "caramel.report.saved",
+    "show_progress": "caramel.report.progress",
 }
 
 __all__ = [
@@ -68,17 +70,19 @@ __all__ = [
     "keras",
     "loss",
     "save_timelines",
+    "show_progress",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        home = importlib.import_module(_HOME[name])
-        if name == "keras":  # a module of its own, which imports Keras
-            return importlib.import_module("caramel.models.keras")
-        return getattr(home, name)
-    raise AttributeError(f"module 'caramel' has no attribute '{name}'")
+if not TYPE_CHECKING:  # else a name that does not exist would be no error for type checkers
 
+    def __getattr__(name: str) -> Any:
+        if name in _HOME:
+            home = importlib.import_module(_HOME[name])
+            if name == "keras":  # a module of its own, which imports Keras
+                return importlib.import_module("caramel.models.keras")
+            return getattr(home, name)
+        raise AttributeError(f"module 'caramel' has no attribute '{name}'")
 
-def __dir__() -> list[str]:
-    return sorted(set(globals()) | set(__all__))
+    def __dir__() -> list[str]:
+        return list(__all__)

@@ -30,6 +30,7 @@ from sklearn.model_selection import train_test_split
 import caramel
 from caramel.cluster.quiet_start import quiet_start
 from caramel.planning.options import Planner
+from caramel.profiling.gain import gain
 
 with quiet_start():
     import tensorflow as tf
@@ -326,7 +327,12 @@ def main(
             {network.images: test.images, network.labels: test.labels, network.is_training: False},
         )
         path = session.save(checkpoint)
+        step_s = session.metrics().usual_step_s
     print(f"test accuracy {accuracy:.2%}, {steps_per_s:.1f} steps/s, checkpoint {path}")
+    if chosen.size > 1 and step_s is not None:
+        images, labels = next(training.batches(batch_size, np.random.default_rng(seed)))
+        feeds = {network.images: images, network.labels: labels, network.is_training: True}
+        print(gain(context, feeds, cluster=chosen, step_s=step_s))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,8 @@ from caramel.core.graph import Op, OpGraph
 from caramel.core.names import JOINED_STEP, TensorRef, control_string, parse_tensor
 from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName, given_steps, told
+from caramel.core.util.program import program_name
+from caramel.core.util.sizes import counted, megabytes
 from caramel.core.variable_access import state_access
 
 tf1 = tf.compat.v1
@@ -72,6 +74,7 @@ class Context:
             a scalar (class weights, say).
         trains: False for a job that updates no parameter, such as an evaluation. What its step
             writes each worker keeps for itself: what metrics gather, say.
+        name: what explanations and pages call the job; by default the program's name.
 
     Attributes:
         graph_def: the captured graph.
@@ -82,6 +85,7 @@ class Context:
         row_splits: which parameters are split by rows, so that parameter servers have parts of
             them, and why others are not.
         lowered: how a function became the graph, if it did (`from_function`).
+        name: what explanations and pages call the job.
 
     Raises:
         GraphError: the graph cannot be distributed; the subclass and the message say why and what
@@ -100,6 +104,7 @@ class Context:
         loss_weight: Any = None,
         replicated_feeds: Sequence[Any] = (),
         trains: bool = True,
+        name: str | None = None,
     ) -> None:
         if not isinstance(graph, tf.Graph):
             raise NotTensorFlowError(
@@ -112,6 +117,7 @@ class Context:
             raise GraphError("give loss_reduction or loss_weight, not both")
         _refuse_unsupported(graph)
         self.lowered: LoweredStep | None = None
+        self.name = program_name() if name is None else str(name)
         names = GraphNames(graph)
         # Weakly: who only trains need not keep the graph in memory.
         self._graph = weakref.ref(graph)
@@ -171,6 +177,14 @@ class Context:
         self._check_initialised(in_steps | losses)
         self.row_splits = RowSplits()
         self._captured: Context | None = None
+
+    def __repr__(self) -> str:
+        size = sum(variable.spec.bytes or 0 for variable in self.variables)
+        ops, variables = counted(len(self.op_graph), "op"), counted(len(self.variables), "variable")
+        steps = ", ".join(
+            f"train op '{job.train_op}', loss '{job.loss}'" for job in self._jobs.values()
+        )
+        return f"<Context: {ops}, {variables} of {megabytes(size)}, {steps}>"
 
     @property
     def variables(self) -> tuple[Variable, ...]:

@@ -2,6 +2,7 @@
 
 ========== =========================================================================================
 `certificates` what ``caramel certificates`` does: for workers that strangers do not reach
+`doctor`   what ``caramel doctor`` does: says what this machine has for Caramel, and what to change
 `main`     the command ``caramel``. Start a worker with ``caramel worker``; see ``caramel --help``
 `profile`  what ``caramel profile`` does: measures, shows how far it is, and shows what came out
 `run`      the command ``caramel run``: starts a program again when it has crashed

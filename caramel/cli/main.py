@@ -73,21 +73,21 @@ def worker(
         typer.Option(
             help='All workers, in order: "host:port,host:port", or JSON such as '
             '\'{"chief": ["host:port"], "worker": ["host:port"], "ps": ["host:port"]}\'. '
-            "By default what TF_CONFIG, Slurm or MPI says."
+            "By default what TF_CONFIG, Slurm, MPI, torchrun or Kubernetes says."
         ),
     ] = None,
     ps: Annotated[
         str | None,
         typer.Option(
-            help='All parameter servers, in order: "host:port,host:port". Under Slurm or MPI how '
-            "many of the ranks, the first ones."
+            help='All parameter servers, in order: "host:port,host:port". Elsewhere how many '
+            "of the ranks, the first ones."
         ),
     ] = None,
     job: Annotated[
         str | None,
         typer.Option(
             help='"worker", or "ps" for a parameter server. By default that of this process in '
-            "TF_CONFIG, Slurm or MPI, or with --task a worker."
+            "TF_CONFIG or among the ranks, or with --task a worker."
         ),
     ] = None,
     task: Annotated[
@@ -187,6 +187,17 @@ def run(
 
 
 app.command(name="certificates")(make_certificates)
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine has for Caramel, and what to change."""
+    from rich.console import Console
+
+    from caramel.cli.doctor import findings, show
+
+    if not show(findings(), Console()):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -391,7 +402,7 @@ def trace(
         str | None,
         typer.Option(
             help="Running workers, as 'caramel worker' takes them; or how many to start on this "
-            "machine. By default what TF_CONFIG, Slurm or MPI says."
+            "machine. By default what TF_CONFIG, Slurm, MPI, torchrun or Kubernetes says."
         ),
     ] = None,
     certificates: Annotated[
@@ -600,8 +611,8 @@ def _cluster_with_servers(cluster: str | None, ps: str | None) -> Cluster:
     if (count := parse_whole(ps)) is not None:
         return Cluster.from_environment(parameter_servers=count)
     raise ClusterError(
-        f"--ps is '{ps}' without --cluster; name the workers, too, or say how many ranks of Slurm "
-        "or MPI are parameter servers"
+        f"--ps is '{ps}' without --cluster; name the workers, too, or say how many of the "
+        "launcher's ranks are parameter servers"
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from caramel.capture.context import Context
 from caramel.core.errors import CaramelError, GraphError
 from caramel.core.train_steps import told
+from caramel.core.util.program import program_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ def load_job(text: str) -> UserJob:
             f"{text} returned {type(made).__name__}; expected a caramel.Context, or a pair of a "
             "Context and a feed"
         )
+    if context.name == program_name():  # that of this command says nothing
+        context.name = name
     if len(context.steps) > 1:
         first, *_ = context.steps
         raise GraphError(

@@ -1,14 +1,18 @@
 """Who computes, who serves, and how processes start.
 
-In comes what users and launchers say (hosts, `TF_CONFIG`, Slurm, MPI); out come a `Cluster`, and
-processes of workers and parameter servers with a server each, set up for large messages.
+In comes what users and launchers say (hosts, `TF_CONFIG`, Slurm, MPI, torchrun, Kubernetes); out
+come a `Cluster`, and processes of workers and parameter servers with a server each, set up for
+large messages.
 
 ============== =====================================================================================
 `addresses`    the form of addresses, ``host:port``, alone and as those of a job's tasks
 `client_relay` how a program reaches workers that are protected: by a relay of its own
 `cluster`      who computes and who serves, where they listen, and how to find out
 `grpc_tuning`  a process is woken when a message is there, not for each packet of it
-`launchers`    what the launcher of a job says about it: `TF_CONFIG`, Slurm's variables, or MPI
+`kubernetes`   indexed jobs of Kubernetes: pods whose names differ in their index only
+`launch`       a job as its launcher describes it, and how numbers in descriptions are read
+`launchers`    what the launcher of a job says about it: who asks whom, `TF_CONFIG`, Slurm's
+               variables, MPI
 `onednn_check` does TensorFlow compute with oneDNN on this machine?
 `probes`       who answers at an address?
 `processes`    a group of child processes that cannot outlive the process that started it
@@ -16,5 +20,7 @@ processes of workers and parameter servers with a server each, set up for large 
 `quiet_start`  keeps TensorFlow's start-up messages out of a program's errors
 `servers`      TensorFlow's servers: those inside this process, and the one a worker process runs
 `tcp_check`    does this machine's TCP suit aggregation?
+`torchrun`     jobs that torchrun started, or that set its variables: ranks that know where rank 0
+               is
 ============== =====================================================================================
 """

@@ -10,6 +10,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -17,9 +18,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from caramel.cluster import probes, processes
 from caramel.cluster.addresses import addresses_of, is_list
 from caramel.cluster.client_relay import ClientRelay
-from caramel.cluster.launchers import MOST_WORKERS, read_environment
+from caramel.cluster.launch import MOST_WORKERS
+from caramel.cluster.launchers import read_environment
 from caramel.core.devices import Device
 from caramel.core.errors import ClusterError, WorkerStartError
+from caramel.core.util.progress import working
 
 Kind = Literal["embedded", "local", "remote"]
 
@@ -243,8 +246,10 @@ class Cluster:
         """The cluster this process was started in, as its launcher describes it.
 
         Looked for in this order: `TF_CONFIG`; Slurm's variables, unless they belong to an
-        ``mpirun`` inside a Slurm job (OMPI_COMM_WORLD_SIZE is set); an MPI launcher's variables.
-        With MPI this is a collective call: every rank must make it.
+        ``mpirun`` inside a Slurm job (OMPI_COMM_WORLD_SIZE is set); an MPI launcher's variables;
+        torchrun's (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), which count before Slurm's if
+        torchrun itself has set them; Kubernetes' JOB_COMPLETION_INDEX with WORLD_SIZE. With MPI and
+        torchrun this is a collective call: every rank must make it.
 
         An evaluator in `TF_CONFIG` is no part of the cluster: where this process is one, `task` is
         None.
@@ -252,9 +257,9 @@ class Cluster:
         Args:
             environ: the environment; this process's own by default.
             base_port: under Slurm, the port of the first task on each machine; further tasks
-                on the machine get the next ones.
-            parameter_servers: how many ranks of Slurm or MPI are parameter servers: the first ones,
-                so that the next is worker 0. `TF_CONFIG` itself says who serves.
+                on the machine get the next ones. In Kubernetes, that of each pod.
+            parameter_servers: how many ranks are parameter servers: the first ones, so that the
+                next is worker 0. `TF_CONFIG` itself says who serves.
 
         Raises:
             ClusterError: there is no such description, or it contradicts itself or
@@ -508,21 +513,27 @@ class Cluster:
                 ended; names each that is missing.
         """
         start = time.monotonic()
-        while True:
-            left_s = start + timeout_s - time.monotonic()
-            missing = self._missing(min(_PROBE_S, max(left_s, 0.1)))
-            if not missing:
-                return
-            # Waiting does not help where a process has ended.
-            lost = [task for task in missing if self._exit_code(task) is not None]
-            if lost:
-                raise WorkerStartError(f"{self._describe_all(lost)} ended before it was needed")
-            if left_s <= 0:
-                raise WorkerStartError(
-                    f"{len(missing)} of {self._counted} cannot be reached after "
-                    f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}"
-                )
-            time.sleep(min(0.2, max(left_s, 0.0)))
+        told: tuple[Task, ...] = ()  # the missing ones that were told last
+        with ExitStack() as waiting:
+            while True:
+                left_s = start + timeout_s - time.monotonic()
+                missing = self._missing(min(_PROBE_S, max(left_s, 0.1)))
+                if not missing:
+                    return
+                # Waiting does not help where a process has ended.
+                lost = [task for task in missing if self._exit_code(task) is not None]
+                if lost:
+                    raise WorkerStartError(f"{self._describe_all(lost)} ended before it was needed")
+                if left_s <= 0:
+                    raise WorkerStartError(
+                        f"{len(missing)} of {self._counted} cannot be reached after "
+                        f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}"
+                    )
+                if tuple(missing) != told:
+                    told = tuple(missing)
+                    waiting.close()
+                    waiting.enter_context(working(f"waiting for {self._describe_all(told)}"))
+                time.sleep(min(0.2, max(left_s, 0.0)))
 
     @property
     def ended(self) -> tuple[Task, ...]:
@@ -604,18 +615,21 @@ class Cluster:
     ) -> None:
         assert self._group is not None
         waiting = list(numbers)
-        while waiting:
-            for number in waiting:
-                if self._group.exit_code(number) is not None:
-                    self._raise_not_started(number, "ended before it listened")
-            waiting = [
-                number
-                for number in waiting
-                if processes.LISTENING not in self._group.output(number)
-            ]
-            if waiting and time.monotonic() > deadline:
-                self._raise_not_started(waiting[0], f"did not listen within {timeout_s:g} s")
-            time.sleep(0.05)
+        count = len(waiting)
+        with working(f"starting {count} of {self._counted}") as move:
+            while waiting:
+                for number in waiting:
+                    if self._group.exit_code(number) is not None:
+                        self._raise_not_started(number, "ended before it listened")
+                waiting = [
+                    number
+                    for number in waiting
+                    if processes.LISTENING not in self._group.output(number)
+                ]
+                move(count - len(waiting), count)
+                if waiting and time.monotonic() > deadline:
+                    self._raise_not_started(waiting[0], f"did not listen within {timeout_s:g} s")
+                time.sleep(0.05)
 
     def _raise_not_started(self, number: int, what: str) -> None:
         assert self._group is not None

@@ -1,4 +1,4 @@
-"""What the launcher of a job says about it: `TF_CONFIG`, Slurm's variables, or MPI."""
+"""What the launcher of a job says about it: who asks whom, `TF_CONFIG`, Slurm's variables, MPI."""
 
 from __future__ import annotations
 
@@ -7,59 +7,45 @@ import math
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
+from caramel.cluster import kubernetes, torchrun
+from caramel.cluster.launch import MOST_WORKERS, Launch, number, ranked, short
 from caramel.core.errors import ClusterError
-from caramel.core.util.sizes import parse_whole
-
-MOST_WORKERS = 65_536
-"""What describes more is taken for a mistake."""
-
-_SHOWN = 200  # characters of a description in a message
 
 MPI_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK")
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """A job as its launcher describes it.
-
-    Attributes:
-        source: who describes it, for messages.
-        workers: addresses, or a mapping from jobs to addresses.
-        own: job and index of this process's own task; None if it is none of them.
-    """
-
-    source: str
-    workers: Any
-    own: tuple[str, int] | None = None
 
 
 def read_environment(environ: Mapping[str, str], base_port: int, servers: int = 0) -> Launch:
     """The job that an environment describes; see `caramel.Cluster.from_environment`.
 
     Args:
-        servers: how many ranks of Slurm or MPI are parameter servers.
+        servers: how many of the first ranks are parameter servers.
 
     Raises:
         ClusterError: there is no description, or it contradicts itself.
     """
     if environ.get("TF_CONFIG", "").strip():
         return _from_tf_config(environ["TF_CONFIG"])
+    if torchrun.BY_TORCHRUN in environ and torchrun.describes(environ):  # also inside a Slurm job
+        return torchrun.launch_of(environ, servers)
     # An ``mpirun`` inside a Slurm job is a task of Slurm's itself; its ranks are not.
     by_srun = "SLURM_PROCID" in environ and "OMPI_COMM_WORLD_SIZE" not in environ
     if by_srun and _slurm_nodes(environ):
         return _from_slurm(environ, base_port, servers)
     if any(name in environ for name in MPI_VARIABLES):
         return _from_mpi(environ, servers)
+    if torchrun.describes(environ):
+        return torchrun.launch_of(environ, servers)
+    if kubernetes.describes(environ):
+        return kubernetes.launch_of(environ, base_port, servers)
     raise ClusterError(
         "the environment describes no cluster. Looked for: TF_CONFIG; Slurm (SLURM_PROCID with "
         "SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, which srun sets); "
-        f"MPI ({', '.join(MPI_VARIABLES)}). "
+        f"MPI ({', '.join(MPI_VARIABLES)}); torchrun ({', '.join(torchrun.VARIABLES)}); indexed "
+        f"jobs of Kubernetes ({kubernetes.INDEX} with {kubernetes.SIZE}). "
         "Give the workers' addresses, or a number for workers on this machine"
     )
 
@@ -68,15 +54,15 @@ def _from_tf_config(text: str) -> Launch:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ClusterError(f"TF_CONFIG is not valid JSON ({error}): {_short(text)}") from None
+        raise ClusterError(f"TF_CONFIG is not valid JSON ({error}): {short(text)}") from None
     if not isinstance(config, dict) or not isinstance(config.get("cluster"), dict):
         raise ClusterError(
-            f"TF_CONFIG describes no cluster; expected a 'cluster' entry: {_short(text)}"
+            f"TF_CONFIG describes no cluster; expected a 'cluster' entry: {short(text)}"
         )
     task = config.get("task") or {}
     if not isinstance(task, dict):
         raise ClusterError(
-            f"TF_CONFIG: 'task' is {_short(repr(task))}; expected a 'type' and an 'index'"
+            f"TF_CONFIG: 'task' is {short(repr(task))}; expected a 'type' and an 'index'"
         )
     # Some launchers write the index as a string.
     job, index = task.get("type"), str(task.get("index"))
@@ -86,30 +72,13 @@ def _from_tf_config(text: str) -> Launch:
     # error: as a client it would drive the job.
     if not isinstance(job, str) or (job not in jobs and job != "ps"):
         return Launch("TF_CONFIG", jobs)
-    own = _number(index, f"TF_CONFIG: the index of the task is {_short(index)}")
+    own = number(index, f"TF_CONFIG: the index of the task is {short(index)}")
     return Launch("TF_CONFIG", jobs, (job, own))
 
 
 def _slurm_nodes(environ: Mapping[str, str]) -> str:
     # A step may run on some nodes of its job only.
     return environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST", "")
-
-
-def _ranked(source: str, addresses: Sequence[str], rank: int, servers: int) -> Launch:
-    """A job of ranks with these addresses, of which the first ones are parameter servers.
-
-    Raises:
-        ClusterError: no rank is left to be a worker.
-    """
-    if servers >= len(addresses):
-        raise ClusterError(
-            f"parameter_servers is {servers}, but {source} has {len(addresses)} ranks: none is "
-            "left to be a worker"
-        )
-    if not servers:
-        return Launch(source, addresses, ("worker", rank))
-    jobs = {"ps": addresses[:servers], "worker": addresses[servers:]}
-    return Launch(source, jobs, ("ps", rank) if rank < servers else ("worker", rank - servers))
 
 
 def _from_slurm(environ: Mapping[str, str], base_port: int, servers: int) -> Launch:
@@ -131,28 +100,11 @@ def _from_slurm(environ: Mapping[str, str], base_port: int, servers: int) -> Lau
             "needs the distribution 'block' (srun --distribution=block)"
         )
     addresses = [f"{node}:{base_port + local}" for node, local in places]
-    return _ranked("Slurm", addresses, rank, servers)
+    return ranked("Slurm", addresses, rank, servers)
 
 
 def _slurm_number(environ: Mapping[str, str], name: str) -> int:
-    return _number(environ[name], f"{name} is '{_short(environ[name])}'")
-
-
-def _number(text: str, what: str) -> int:
-    """A number that is not negative.
-
-    Raises:
-        ClusterError: it is none, or has too many digits to mean anything; begins with `what`.
-    """
-    number = parse_whole(text)
-    if number is None:
-        raise ClusterError(f"{what}; expected a number")
-    return number
-
-
-def _short(text: str) -> str:
-    """The begin of a text that may be long."""
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return number(environ[name], f"{name} is '{short(environ[name])}'")
 
 
 def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]:
@@ -172,7 +124,7 @@ def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]
     if len(counts) != node_count or total not in (None, sum(counts)):
         raise ClusterError(
             f"Slurm's variables contradict each other: {node_count} nodes, "
-            f"{'any number of' if total is None else total} tasks, '{_short(str(given))}' tasks "
+            f"{'any number of' if total is None else total} tasks, '{short(str(given))}' tasks "
             "per node"
         )
     if sum(counts) > MOST_WORKERS:
@@ -182,16 +134,16 @@ def _slurm_task_counts(environ: Mapping[str, str], node_count: int) -> list[int]
 
 def _expand_counts(text: str) -> list[int]:
     """Slurm's short form of a list of numbers: ``2(x3),1`` gives 2, 2, 2, 1."""
-    wrong = f"SLURM_TASKS_PER_NODE is '{_short(text)}'"
+    wrong = f"SLURM_TASKS_PER_NODE is '{short(text)}'"
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]+)(?:\(x([0-9]+)\))?", part.strip())
         if match is None:
             raise ClusterError(f"{wrong}; expected a form like '2(x3),1'")
-        times = _number(match[2] or "1", wrong)
+        times = number(match[2] or "1", wrong)
         if len(counts) + times > MOST_WORKERS:
             raise ClusterError(f"{wrong}: there are more than {MOST_WORKERS} nodes")
-        counts += [_number(match[1], wrong)] * times
+        counts += [number(match[1], wrong)] * times
     return counts
 
 
@@ -202,25 +154,25 @@ def _expand_nodes(node_list: str) -> list[str]:
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", node_list):
         pieces = re.split(r"\[([^\]]*)\]", part)  # text, ranges, text, ranges, ..., text
         choices = [
-            _expand_ranges(piece, node_list) if number % 2 else [piece]
-            for number, piece in enumerate(pieces)
+            _expand_ranges(piece, node_list) if place % 2 else [piece]
+            for place, piece in enumerate(pieces)
         ]
         if len(nodes) + math.prod(map(len, choices)) > MOST_WORKERS:
             raise _too_many(node_list)
         nodes += ["".join(choice) for choice in product(*choices)]
     if not nodes:
-        raise ClusterError(f"Slurm's node list is '{_short(node_list)}', which names no node")
+        raise ClusterError(f"Slurm's node list is '{short(node_list)}', which names no node")
     return nodes
 
 
 def _expand_ranges(ranges: str, node_list: str) -> list[str]:
-    wrong = f"Slurm's node list is '{_short(node_list)}'"
+    wrong = f"Slurm's node list is '{short(node_list)}'"
     texts: list[str] = []
     for part in ranges.split(","):
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+))?", part.strip())
         if match is None:
             raise ClusterError(f"{wrong}; expected a form like 'node[01-03,07],gpu5'")
-        first, last = _number(match[1], wrong), _number(match[2] or match[1], wrong)
+        first, last = number(match[1], wrong), number(match[2] or match[1], wrong)
         if last < first:
             raise ClusterError(f"{wrong}, where the range '{part.strip()}' ends before it begins")
         if len(texts) + last - first >= MOST_WORKERS:
@@ -231,7 +183,7 @@ def _expand_ranges(ranges: str, node_list: str) -> list[str]:
 
 def _too_many(node_list: str) -> ClusterError:
     return ClusterError(
-        f"Slurm's node list is '{_short(node_list)}', of more than {MOST_WORKERS} nodes"
+        f"Slurm's node list is '{short(node_list)}', of more than {MOST_WORKERS} nodes"
     )
 
 
@@ -263,4 +215,4 @@ def _from_mpi(environ: Mapping[str, str], servers: int) -> Launch:
     # The machine's name need not be known to itself.
     one_machine = len({host for host, _ in places}) == 1
     addresses = [f"{'127.0.0.1' if one_machine else host}:{port}" for host, port in places]
-    return _ranked("MPI", addresses, rank, servers)
+    return ranked("MPI", addresses, rank, servers)

@@ -29,8 +29,8 @@ def advice(environment: Mapping[str, str] = os.environ, processor: Path = PROCES
     """
     if SETTING in environment:
         return None
-    features = _features(processor)
-    if "avx2" not in features or features & _USED_FOR:
+    found = features(processor)
+    if "avx2" not in found or found & _USED_FOR:
         return None
     return (
         "TensorFlow computes without oneDNN on this processor unless it is told to use it. "
@@ -39,8 +39,8 @@ def advice(environment: Mapping[str, str] = os.environ, processor: Path = PROCES
     )
 
 
-def _features(processor: Path) -> set[str]:
-    """Of an x86 processor, by their names in Linux; none if it is another one."""
+def features(processor: Path = PROCESSOR) -> set[str]:
+    """What an x86 processor can do, by the names that Linux has; nothing if it is another one."""
     try:
         lines = processor.read_text().splitlines()
     except OSError:

@@ -157,6 +157,7 @@ class Explanation:
         placed: where ops are and why, if one replica is spread over several devices. Then these
             count as workers, there are no groups, parameters are variables, the plain step is that
             of one device alone, and the wire limit what the busiest link takes.
+        values: how many numbers all parameters have together; None if that is not known.
     """
 
     job: str
@@ -183,6 +184,7 @@ class Explanation:
     efficiency: float | None = None
     orders: Orders | None = None
     placed: PlacedStep | None = None
+    values: int | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.step_s > 0:
@@ -203,6 +205,25 @@ class Explanation:
     def bound_s(self) -> float:
         """The least that any plan could reach: the longer of computation and wire limit."""
         return max(self.computation_s, self.wire_limit_s)
+
+    @property
+    def usual_step_s(self) -> float:
+        """The step as measured; before that, as predicted."""
+        return self.step_s if self.measured_step_s is None else self.measured_step_s
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as many examples a second as one worker, which transfers nothing; None
+        where one replica is spread over several devices."""
+        if self.placed is not None:
+            return None
+        return self.workers * self.computation_s / self.usual_step_s
+
+    @property
+    def shown_alpha(self) -> float | None:
+        """alpha, where it means something: a step longer than computation and communication one
+        after the other hides nothing."""
+        return self.alpha if self.alpha >= 0 else None
 
     @property
     def misses(self) -> tuple[GroupExplanation, ...]:

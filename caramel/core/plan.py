@@ -34,6 +34,7 @@ from caramel.core.patterns import (
 from caramel.core.placement import Placement
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
+from caramel.core.util.sizes import counted, megabytes
 
 FORMAT = 2
 
@@ -291,6 +292,17 @@ class Plan:
         return tuple(
             g for g in self.decision.gates if g.after in deferred and g.group not in deferred
         )
+
+    def __repr__(self) -> str:
+        who = counted(self.workers, "worker")
+        if self.job.servers:
+            who += f" and {counted(len(self.job.servers), 'parameter server')}"
+        if self.placement is not None:
+            return f"<Plan: one replica over {counted(len(self.placement.devices), 'device')}>"
+        size = sum(gradient.bytes for gradient in self.job.gradients)
+        what = f"{counted(len(self.decision.groups), 'group')} of gradients, {megabytes(size)}"
+        deferred = f", {len(self.deferred)} deferred" if self.deferred else ""
+        return f"<Plan: {who}, {what}{deferred}>"
 
     def group(self, name: str) -> Group:
         """The group of that name; a KeyError if there is none."""

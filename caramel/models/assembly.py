@@ -11,6 +11,7 @@ import tensorflow as tf
 from caramel.capture.context import Context
 from caramel.core.names import in_replica
 from caramel.core.plan import Plan
+from caramel.core.util.progress import working
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.modifiers.crossings import Wiring
 from caramel.modifiers.defer import moved_ops, step_ops
@@ -37,6 +38,7 @@ class Assembly:
         self.graph = DistributedGraph()
         self._lock = threading.Lock()  # sessions of one model may be used by different threads
 
+    @working("building the distributed graph")
     def add(self, context: Context, plan: Plan) -> tuple[int, Traffic]:
         """Add the nodes that carry a plan out; returns their number and what a step sends.
 

@@ -24,6 +24,7 @@ from caramel.core.profile import Profile
 from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName
 from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.core.util.progress import working
 from caramel.models.in_parts import in_parts
 from caramel.models.options import GivenProfile, ModelOptions, by_step
 
@@ -92,6 +93,7 @@ class JobFacts:
         return None if self.cluster.task is None else this_machine().cores
 
 
+@working("analysing the job")
 def find_facts(context: Context, cluster: Cluster, options: ModelOptions) -> JobFacts:
     """What is known of a job and its workers.
 

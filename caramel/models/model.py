@@ -80,6 +80,12 @@ class Model:
         self.traffic = first.traffic
         self._jobs = {name: step.job for name, step in self.steps.items()}
 
+    def __repr__(self) -> str:
+        plans = self._step.plans
+        forecast = plans.forecast(plans.own)
+        step = "" if forecast is None else f", predicted step {forecast.step_s * 1e3:,.1f} ms"
+        return f"<{type(self).__name__}: {self.cluster!r}, {self.plan!r}{step}>"
+
     @property
     def decision(self) -> Decision:
         """Why the plan is what it is, and what else was looked at; if several, the last one."""

@@ -29,6 +29,7 @@ from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.core.util.disk_cache import kept_plan
 from caramel.core.util.fingerprint import digest, graph_hash
+from caramel.core.util.progress import working
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.core.version import __version__
 from caramel.models.facts import JobFacts, KnownStep
@@ -80,6 +81,7 @@ class PlannedStep:
         return _fitted(plan, self.plan, self.known)
 
 
+@working("planning the transfers")
 def plan_step(
     step: KnownStep, job: JobFacts, options: ModelOptions, given: Plan | None, stopwatch: Stopwatch
 ) -> PlannedStep:

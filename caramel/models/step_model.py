@@ -105,7 +105,7 @@ class StepModel:
         explanation = explain(
             self.plan_of(measured),
             self.decision.outlook,
-            job=self.job.context.job.train_op,
+            job=self.job.context.name,
             planner="none, the plan was given" if self.is_given else planner,
             deferrable=self.decision.deferrable,
             measured=measured,
@@ -122,7 +122,7 @@ class StepModel:
         assert placement is not None, "all its plans place"
         explanation = explain_placed(
             planner.layout_of(placement, known.analysis(known.measured)),
-            job=self.job.context.job.train_op,
+            job=self.job.context.name,
             planner="none, the plan was given" if self.is_given else planner.name,
             measured=measured,
             measured_step_s=measured_step_s,
@@ -151,7 +151,7 @@ class StepModel:
                 plan,
                 worker,
                 order,
-                job=self.job.context.job.train_op,
+                job=self.job.context.name,
                 measured=measured,
                 measured_step_s=measured_step_s,
             )

@@ -5,6 +5,8 @@ In come a job or a cluster; out come measurements, timings and a calibration for
 ============= ======================================================================================
 `calibration` measures on this machine, in some seconds, what transfers cost it
               (`core.calibration`)
+`gain`        what several workers bring: their step beside that of one worker, and what other
+              machines would bring
 `network`     measures what aggregations take on a real cluster (Caramel paper, section 4.2)
 `ops`         traces steps of the single-device job: how long does each op take (Caramel paper,
               section 4.1)?

@@ -22,6 +22,8 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
 `perfetto`         timelines as JSON in the Trace Event Format, for ui.perfetto.dev and
                    chrome://tracing
 `plan_table`       prints a plan as a table: what is aggregated together, when, how, and why
+`progress`         shows what the library is doing while that takes long: live on a terminal, in
+                   lines elsewhere
 `saved`            timelines as files that people look at: a picture, or JSON for a viewer
 `shown`            an explanation that people look at: printed, in a notebook, or as a page of its
                    own

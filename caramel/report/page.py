@@ -16,7 +16,7 @@ from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
 from caramel.report.page_parts import bar, bar_head, section, tile
 from caramel.report.page_placed import placed_bars, placed_sections, placed_tiles
-from caramel.report.table import MISSES_SHOWN, limited_text, off_text
+from caramel.report.table import MISSES_SHOWN, limited_text, off_text, parameters_text
 from caramel.report.table_placed import crossing_text
 from caramel.report.timeline_picture import timeline_picture
 from caramel.report.units import bytes_text, percent_text, ratio_text, seconds_text, three_digits
@@ -58,9 +58,8 @@ def _head(explanation: Explanation) -> Markup:
 
 
 def _header(explanation: Explanation) -> Markup:
-    what = "parameters" if explanation.placed is None else "variables"
     facts = (
-        f"{explanation.parameters:,} {what}, {bytes_text(explanation.parameter_bytes)}, "
+        f"{parameters_text(explanation)}, {bytes_text(explanation.parameter_bytes)}, "
         f"{_how(explanation)}: {explanation.planner}."
     )
     title = element("h1", f"{explanation.job} on {hosts_text(explanation)}")
@@ -90,6 +89,8 @@ def _sections(explanation: Explanation) -> Iterator[Markup]:
     if misses:
         title = f"Largest misses: {min(MISSES_SHOWN, len(misses))} of {len(misses)}"
         yield section(title, misses_table(explanation), class_=beside)
+    if explanation.placed is None:
+        yield _words(explanation)
     yield section("Timeline", timeline_picture(explanation))
     if explanation.groups:
         title = f"{words_of(explanation).group.capitalize()}s"
@@ -108,7 +109,7 @@ def _figures(explanation: Explanation) -> Markup:
     tiles = _tiles(explanation) if placed is None else placed_tiles(explanation, placed)
     if explanation.measured_step_s is not None:
         measured = seconds_text(explanation.measured_step_s)
-        tiles.insert(1, tile("Measured step", measured, off_text(explanation)))
+        tiles.insert(0, tile("Measured step", measured, off_text(explanation)))
     return element("dl", *tiles)
 
 
@@ -122,12 +123,18 @@ def _tiles(explanation: Explanation) -> list[Markup]:
             ratio_text(gain),
             f"{seconds_text(explanation.plain_step_s)} without",
         ),
-        tile("Computation, C", seconds_text(explanation.computation_s), "busiest worker"),
+        tile("Computation, C", seconds_text(explanation.computation_s), "of one worker's part"),
         tile("Wire limit", seconds_text(explanation.wire_limit_s), "least time to send it all"),
-        tile("rho", three_digits(explanation.rho), "communication \u00f7 computation"),
-        tile("alpha", three_digits(explanation.alpha), "overlapped, 1 is all"),
-        tile("U", percent_text(explanation.utilisation), "of the step is computation"),
+        tile("rho", three_digits(explanation.rho), "wire limit \u00f7 computation"),
     ]
+    if explanation.shown_alpha is not None:
+        tiles.append(
+            tile("alpha", three_digits(explanation.shown_alpha), "of the shorter one is hidden")
+        )
+    tiles.append(tile("U", percent_text(explanation.utilisation), "of the step is computation"))
+    if explanation.speedup is not None and explanation.workers > 1:
+        note = f"examples of one worker; {explanation.workers} at most"
+        tiles.insert(1, tile("Speed-up", ratio_text(explanation.speedup), note))
     if explanation.efficiency is not None:
         efficiency = three_digits(explanation.efficiency)
         tiles.append(tile("E", efficiency, "ordering efficiency, 1 is a perfect order"))
@@ -149,6 +156,41 @@ def _orders(orders: Orders) -> Markup:
         ("Stragglers", percent_text(orders.stragglers), "the longest wait for other workers"),
     )
     return element("dl", *(tile(*each) for each in tiles), class_="figures", id="orders")
+
+
+_RHO = (
+    "the least time on the wire, divided by the computation. Below 1 a good plan can hide all "
+    "transfers behind computation; above 1 workers wait for the network, whatever the plan"
+)
+_ALPHA = (
+    "how much of the shorter of both, computation and transfers, goes on while the other one does: "
+    "1 is all, 0 is one after the other"
+)
+_GLOSSARY = (
+    ("Computation, C", "what a worker computes in a step, without waiting for anybody"),
+    ("Wire limit", "how long the busiest link sends what it must, at its full rate"),
+    ("rho", _RHO),
+    ("alpha", _ALPHA),
+    ("U", "the part of the step in which a worker computes"),
+    ("Group", "gradients that are sent together"),
+    (
+        "Deferred",
+        "sent in the next step, while its forward pass runs, which does not need them yet",
+    ),
+)
+
+
+def _words(explanation: Explanation) -> Markup:
+    """What the figures mean, for who asks."""
+    # With parameter servers transfers are of variables, and none is deferred.
+    known = _GLOSSARY if not explanation.servers else _GLOSSARY[:-2]
+    rows = (
+        part
+        for word, meaning in known
+        for part in (element("dt", word), element("dd", f"{meaning}."))
+    )
+    summary = element("summary", "What these words mean")
+    return element("section", element("details", summary, element("dl", *rows)), class_="words")
 
 
 # The step and its bounds ------------------------------------------------------------------------

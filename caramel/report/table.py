@@ -76,15 +76,37 @@ def _summary(explanation: Explanation) -> tuple[str, ...]:
     step_s, plain_s = explanation.step_s, explanation.plain_step_s
     return (
         f"{explanation.job} on {_number(explanation.workers, 'worker')}: "
-        f"{_number(explanation.parameters, 'parameter')}, "
+        f"{parameters_text(explanation)}, "
         f"{bytes_text(explanation.parameter_bytes)}, in "
         f"{_number(len(explanation.groups), 'group')}; planner: {explanation.planner}",
         f"Predicted step {seconds_text(step_s)}; without planning {seconds_text(plain_s)} "
         f"({ratio_text(plain_s / step_s)})",
         f"Computation {seconds_text(explanation.computation_s)}, wire limit "
-        f"{seconds_text(explanation.wire_limit_s)}; rho {three_digits(explanation.rho)}, alpha "
-        f"{three_digits(explanation.alpha)}, U {percent_text(explanation.utilisation)}",
+        f"{seconds_text(explanation.wire_limit_s)}; rho {three_digits(explanation.rho)}"
+        f"{_alpha(explanation)}, U {percent_text(explanation.utilisation)}",
+        *_speedup(explanation),
     )
+
+
+def _alpha(explanation: Explanation) -> str:
+    alpha = explanation.shown_alpha
+    return "" if alpha is None else f", alpha {three_digits(alpha)}"
+
+
+def _speedup(explanation: Explanation) -> Iterator[str]:
+    """What all workers bring, beside one of them."""
+    if explanation.speedup is not None and explanation.workers > 1:
+        yield (
+            f"One worker alone takes {seconds_text(explanation.computation_s)} for its part; "
+            f"{explanation.workers} are {ratio_text(explanation.speedup)} as fast as one"
+        )
+
+
+def parameters_text(explanation: Explanation) -> str:
+    """How many numbers in how many parameters: "77,562 in 4 parameters"."""
+    what = "variable" if explanation.placed is not None else "parameter"
+    count = _number(explanation.parameters, what)
+    return count if explanation.values is None else f"{explanation.values:,} in {count}"
 
 
 def limited_text(explanation: Explanation) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 from caramel.capture.graph_names import suggestion
 from caramel.core.errors import CheckpointError, FeedError
 from caramel.core.names import TensorRef
+from caramel.core.util.progress import working
 from caramel.runtime.checkpoint import (
     Restored,
     SavedTensor,
@@ -43,6 +44,7 @@ class Copied:
     tensors: Sequence[SavedTensor]
     rotation: Rotation
 
+    @working("writing a checkpoint")
     def write(self, progress: str | None) -> None:
         """Write it.
 
@@ -56,6 +58,7 @@ class Copied:
         rotate(self.path, self.rotation)
 
 
+@working("copying variables for a checkpoint")
 def copy_variables(
     running: RunningJob,
     path: str | os.PathLike[str],
@@ -92,6 +95,7 @@ def copy_variables(
     return Copied(str(prefix), tensors, rotation)
 
 
+@working("restoring variables")
 def restore_variables(
     running: RunningJob, path: str | os.PathLike[str], *, partial: bool
 ) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from caramel.capture.initial_values import in_order
 from caramel.core import names
 from caramel.core.facts import Variable
 from caramel.core.names import TensorRef
+from caramel.core.util.progress import working
 from caramel.modifiers import variable_ops
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
@@ -35,6 +36,7 @@ class SharedState:
         self._refreshed = True  # whether the evaluation copy has what local variables are together
         self._torn = False  # whether a failure may have kept updates from some workers
 
+    @working("initialising variables")
     def initialise(
         self,
         fed: Mapping[TensorRef, np.ndarray],

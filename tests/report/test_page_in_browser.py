@@ -52,8 +52,9 @@ def page(wide, file):
 def test_the_key_numbers_can_be_read(page):
     assert page.text("h1") == "resnet_v1_50, batch 32 on 8 workers"
     assert page.texts(".figures dd:not(.quiet)") == [
-        "1.55 s",
         "1.64 s",
+        "1.55 s",
+        "3.17 \u00d7",
         "1.19 \u00d7",
         "0.650 s",
         "1.49 s",
@@ -179,7 +180,9 @@ def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
     """Nothing is made up here: the plan, its explanation and the traced steps are the product's."""
     monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=2_000))
     job = network("adam", "clip_by_global_norm", model=fully_connected, dtype=tf.float32)
-    model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
+    context = job.context()
+    context.name = "digits"
+    model = caramel.ARModel(context, 2, analyzers=slow_facts(2))
     with model.session(trials=None) as session:
         for _ in range(3):
             session.step(job.feed)
@@ -188,7 +191,7 @@ def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
     file.write_text(html_page(explanation), encoding="utf-8")
     wide.messages(), wide.requests()
     wide.open(file)
-    assert wide.text("h1") == f"{job.train_op.name} on 2 workers"
+    assert wide.text("h1") == f"{context.name} on 2 workers"
     assert wide.text(".lead").startswith("Limited by the wire. ")
     assert sorted(wide.texts(NAMES)) == sorted(group.name for group in model.plan.decision.groups)
     assert wide.texts("#misses tbody th") == [g.name for g in explanation.misses[:10]]
@@ -204,7 +207,8 @@ def test_the_page_of_a_job_that_is_trained(wide, tmp_path, monkeypatch):
 def test_the_page_of_a_job_with_parameter_servers(wide, tmp_path):
     """Likewise; servers' links stand behind the first worker, and the table is one of transfers."""
     job = network("adam", model=fully_connected, dtype=tf.float32)
-    model = caramel.PSModel(job.context(), 2, 2, analyzers=slow_facts(2))
+    context = job.context()
+    model = caramel.PSModel(context, 2, 2, analyzers=slow_facts(2))
     with model.session(trials=None) as session:
         for _ in range(3):
             session.step(job.feed)
@@ -213,7 +217,7 @@ def test_the_page_of_a_job_with_parameter_servers(wide, tmp_path):
     shown.save_page(file)
     wide.messages(), wide.requests()
     wide.open(file)
-    assert wide.text("h1") == f"{job.train_op.name} on 2 workers and 2 servers"
+    assert wide.text("h1") == f"{context.name} on 2 workers and 2 servers"
     variables = [pull.variable for pull in model.plan.decision.pulls]
     assert wide.texts(NAMES) == variables
     assert wide.texts(".timeline h3") == ["Worker 0", "Server 0", "Server 1", "Worker 1"]

@@ -33,6 +33,7 @@ def test_before_training_the_plan_is_shown():
         "tiny on 2 workers: 3 parameters, 3.00 MiB, in 2 groups; planner: search",
         "Predicted step 0.500 s; without planning 0.600 s (1.20 \u00d7)",
         "Computation 0.400 s, wire limit 0.250 s; rho 0.625, alpha 0.600, U 80 %",
+        "One worker alone takes 0.400 s for its part; 2 are 1.60 \u00d7 as fast as one",
         "Limited by computation. Computation takes 0.400 s of 0.500 s.",
         "",
         "Groups in order of transfer; times in ms from the begin of their step",
@@ -90,7 +91,7 @@ def test_brackets_in_names_are_shown_as_they_are():
     group = replace(SMALL.groups[0], name="[bold]g[/bold]", reason="as [red]said[/red]")
     lines = shown(replace(SMALL, job="[red]job", groups=(group,), why="a [b]"))
     assert lines[0].startswith("[red]job on 2 workers")
-    assert lines[3] == "Limited by computation. A [b]."
+    assert lines[4] == "Limited by computation. A [b]."
     assert any(line.startswith("[bold]g[/bold] ") for line in lines)
     assert any(line.endswith("as [red]said[/red]") for line in lines)
 

@@ -8,7 +8,10 @@
 `fingerprint`  which graph is it, and which machine? Answers that are the same in every process
 `gc_pause`     Python's cyclic garbage collector, held back while a graph is built
 `json_records` frozen dataclasses to JSON and back, by their annotations
-`sizes`        sizes in bytes, and numbers, as people write them
+`program`      what is the program called that uses the library?
+`progress`     work that may take long says so here, to whoever wants to see it: to nobody by
+               default
+`sizes`        sizes and counts, as people write and read them
 `stopwatch`    how long do the parts of a build take?
 ============== =====================================================================================
 """

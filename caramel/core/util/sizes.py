@@ -1,4 +1,4 @@
-"""Sizes in bytes, and numbers, as people write them."""
+"""Sizes and counts, as people write and read them."""
 
 from __future__ import annotations
 
@@ -53,3 +53,14 @@ def parse_whole(text: str) -> int | None:
     """The whole number that a text is, without a sign; None if it is none, or has too many digits
     to mean anything."""
     return int(text) if _WHOLE.fullmatch(text) else None
+
+
+def megabytes(size_bytes: float) -> str:
+    """A size in few characters: "97.4 MB", "0.02 MB"."""
+    size = size_bytes / 1e6
+    return f"{size:,.2f} MB" if size < 1 else f"{size:,.1f} MB"
+
+
+def counted(count: int, what: str) -> str:
+    """A number of things: "1 worker", "1,234 ops"."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"

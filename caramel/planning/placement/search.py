@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from caramel.core.errors import PlanError
+from caramel.core.util.progress import Move, working
 from caramel.planning.placement.bounds import least_makespan_s
 from caramel.planning.placement.chain import Link, critical_chain
 from caramel.planning.placement.clusters import clustered
@@ -85,10 +86,11 @@ def search(
         PlanError: a vertex fits on no device, or no placement was found that fits.
     """
     check_each_fits(problem)
-    searching = _Search(problem, links, budget)
-    searching.begin(share, seed)
-    searching.improve(share)
-    best = searching.best
+    with working("searching a placement") as move:
+        searching = _Search(problem, links, budget, move)
+        searching.begin(share, seed)
+        searching.improve(share)
+        best = searching.best
     lack = max(overruns(problem, best.peaks), default=None)
     if lack:
         raise PlanError(f"no placement was found that fits: {needed(problem, best, lack[1])}")
@@ -96,9 +98,10 @@ def search(
 
 
 class _Search:
-    def __init__(self, problem: Problem, links: Links, budget: int) -> None:
+    def __init__(self, problem: Problem, links: Links, budget: int, move: Move) -> None:
         self._problem, self._links = problem, links
-        self._left = budget
+        self._left = self._budget = budget
+        self._move = move
         self._limited = any(device.memory_bytes < float("inf") for device in problem.devices)
         self._least_s = least_makespan_s(problem)
         self._best: dict[tuple[int, ...], _Candidate] = {}
@@ -370,6 +373,7 @@ class _Search:
     ) -> _Candidate:
         """Simulate a placement; it is remembered if it is among the best."""
         self._left -= len(placement)
+        self._move(min(self._budget - self._left, self._budget), self._budget)
         schedule = simulate(self._problem, placement, scheduler, links=self._links, order=order)
         needs = peaks(self._problem, placement, schedule) if self._limited else ()
         lack = sum(lack for lack, _ in overruns(self._problem, needs)) if needs else 0.0

@@ -86,6 +86,7 @@ def explain(
         what_if=tuple(own.what_if()),
         measured=_by_group(measured[len(measured) // 2]) if measured else None,
         measured_step_s=measured_step_s,
+        values=sum(gradient.elements for gradient in plan.job.gradients),
     )
 
 

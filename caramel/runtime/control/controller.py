@@ -32,6 +32,7 @@ from typing import Any
 from caramel.core.errors import CaramelError, PlanError
 from caramel.core.orders import Orders
 from caramel.core.timeline import Timeline
+from caramel.core.util.progress import tell, working
 from caramel.runtime.control.drift import DriftMonitor
 from caramel.runtime.control.executors import Executors
 from caramel.runtime.control.metrics import Metrics
@@ -351,6 +352,7 @@ class Controller:
         ):
             self._trace(self._phase)
 
+    @working("making the plans that are tried")
     def _make_tried(self, trials: Trials) -> None:
         """Let all plans that are tried be made, so that TensorFlow has to place them only once.
 
@@ -365,6 +367,7 @@ class Controller:
         else:
             trials = Trials(made, trials.settings) if len(made) < len(tried) else trials
             self._phase = Trying(trials, are_made=True)
+            tell(f"trying {len(made)} plans in the next steps: {', '.join(made)}")
 
     def _made(self, names: Sequence[str]) -> list[str]:
         """Those of some plans whose graphs are there or could be made."""
@@ -401,6 +404,7 @@ class Controller:
         if len(state.plans) == 1:  # nothing was compared
             return
         _log.info("plan '%s' is kept: %s", state.turn, _told(state))
+        tell(f"kept the plan '{state.turn}'{_gain(state)}")
         if self._settings.trials is not None:  # else the user has asked for these alone
             self._plans.keep(state.turn)
         if self._drift is not None:
@@ -409,6 +413,7 @@ class Controller:
     def _trace(self, settled: Settled) -> None:
         """Let the next steps be traced."""
         self._phase = Tracing(settled.trials)
+        tell(f"measuring the job in the next {self._settings.replanning.traced} steps")
 
     def _traced_step(
         self, tracing: Tracing, fetches: Sequence[Fetch], feeds: SplitFeeds
@@ -421,6 +426,7 @@ class Controller:
             self._plan(tracing)
         return result
 
+    @working("planning from the steps that were measured")
     def _plan(self, tracing: Tracing) -> None:
         """Make plans from what was traced, and try them. What goes wrong costs no training."""
         assert self._settings.trials is not None
@@ -493,3 +499,13 @@ def _told(state: TrialState) -> str:
         f"'{plan.name}' " + ("untimed" if plan.median_s is None else f"{plan.median_s:.4f} s")
         for plan in state.plans
     )
+
+
+def _gain(state: TrialState) -> str:
+    """How much faster steps are by the plan that is kept than by the slowest, if known."""
+    medians = {plan.name: plan.median_s for plan in state.plans if plan.median_s}
+    slowest = max(medians, key=lambda name: medians[name], default=state.turn)
+    if state.turn not in medians or slowest == state.turn:
+        return ""
+    ratio = medians[slowest] / medians[state.turn]
+    return f", whose steps are {ratio:.2f} times as fast as by '{slowest}'"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
+from statistics import median
 
 from caramel.core.orders import Orders
+from caramel.core.util.sizes import counted
 from caramel.runtime.control.trials import TrialState
 from caramel.runtime.recovery.record import RecoveryRecord
 from caramel.runtime.stalls.diagnosis import Stall
@@ -44,3 +48,50 @@ class Metrics:
     whole_feeds: tuple[str, ...] = ()
     orders: Orders | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
+
+    @property
+    def usual_step_s(self) -> float | None:
+        """The median of the last steps, in seconds; None before any were timed."""
+        return median(self.recent_step_s) if self.recent_step_s else None
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """What there is to tell, in words: names and values."""
+        yield "steps", f"{self.steps:,}"
+        yield "plan", self.plan
+        if (usual_s := self.usual_step_s) is not None:
+            yield "step", f"{_ms(usual_s)} (median of {counted(len(self.recent_step_s), 'step')})"
+        if self.expected_s is not None:
+            yield "expected", _ms(self.expected_s)
+        if self.drift is not None:
+            yield "drift", f"{self.drift:.2f} times the expected step"
+        if self.trials is not None:
+            yield "trials", _told(self.trials)
+        for stall in self.stalls[-1:]:
+            yield "last stall", stall.text
+        if self.recoveries:
+            yield "recoveries", f"{len(self.recoveries)}, the last: {self.recoveries[-1]}"
+        if self.whole_feeds:
+            yield "fed whole", ", ".join(self.whole_feeds)
+
+    def __str__(self) -> str:
+        rows = list(self.rows())
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.rows())
+        return f"<table>{''.join(rows)}</table>"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"
+
+
+def _told(trials: TrialState) -> str:
+    """How far trials are, and the medians."""
+    medians = ", ".join(
+        f"'{plan.name}' " + ("untimed" if plan.median_s is None else _ms(plan.median_s))
+        for plan in trials.plans
+    )
+    state = f"'{trials.turn}' was kept" if trials.is_over else f"round {trials.round}"
+    return f"{state}: {medians}"

@@ -15,6 +15,7 @@ from caramel.cluster.servers import embedded_servers, own_server
 from caramel.core.devices import task_of
 from caramel.core.errors import ClusterError, StepTimeoutError, WorkerStartError
 from caramel.core.names import TensorRef, in_variant, tensor_in_variant, variant_prefix
+from caramel.core.util.progress import working
 from caramel.native.check import check_labels
 from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
 from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
@@ -127,7 +128,8 @@ class Runner:
 
         size = sum(len(part.graph_def) for part in parts) + sum(len(each) for each, _ in added)
         deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
-        self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
+        with working("placing the graph on the workers"):
+            self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
 
     def aside(self, graph: tf.Graph, function: Callable[[Any], Result], what: str) -> Result:
         """What a function makes of a session of its own with the same workers.
@@ -349,6 +351,7 @@ class Runner:
         cluster.wait_until_reachable(timeout_s)
         return own or f"grpc://{self._targets[0]}"
 
+    @working("connecting to the workers")
     def _greet(self, timeout_s: float) -> None:
         """Let every worker run one op: whatever listens there must be a server of this cluster."""
         graph = tf.Graph()

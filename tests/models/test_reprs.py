@@ -1,0 +1,41 @@
+"""What things are is seen at a glance: in a debugger, in a log, in a notebook."""
+
+from __future__ import annotations
+
+import re
+
+import caramel
+from caramel.runtime.control.metrics import Metrics
+from caramel.runtime.control.trials import TrialState, TriedPlan
+from tests.support.networks import network
+
+
+def test_a_context_a_model_and_its_plan():
+    context = network("momentum").context()
+    assert re.fullmatch(
+        r"<Context: \d+ ops, \d+ variables of 0\.\d\d MB, train op '.+', loss '.+:0'>",
+        repr(context),
+    )
+    model = caramel.ARModel(context, workers=2)
+    assert re.fullmatch(
+        r"<Plan: 2 workers, \d+ groups? of gradients, 0\.\d\d MB>", repr(model.plan)
+    )
+    assert repr(model) == f"<ARModel: Cluster.embedded(2), {model.plan!r}>"
+    served = caramel.PSModel(context, workers=1, parameter_servers=2)
+    assert repr(served.plan).startswith("<Plan: 1 worker and 2 parameter servers, ")
+
+
+def test_metrics_are_a_table():
+    trials = TrialState(
+        False, 2, "a", (TriedPlan("a", 3, 0.25, False), TriedPlan("<b>", 0, None, False))
+    )
+    metrics = Metrics(1200, "a", (0.2, 0.3, 0.25), trials, expected_s=0.2)
+    assert str(metrics).splitlines() == [
+        "steps     1,200",
+        "plan      a",
+        "step      250.0 ms (median of 3 steps)",
+        "expected  200.0 ms",
+        "trials    round 2: 'a' 250.0 ms, '<b>' untimed",
+    ]
+    assert "<th>steps</th><td>1,200</td>" in metrics._repr_html_()
+    assert "&lt;b&gt;" in metrics._repr_html_()
