@@ -103,10 +103,10 @@ def _speedup(explanation: Explanation) -> Iterator[str]:
 
 
 def parameters_text(explanation: Explanation) -> str:
-    """How many numbers in how many parameters: "77,562 in 4 parameters"."""
+    """How many numbers in how many parameters: "77,562 values in 4 parameters"."""
     what = "variable" if explanation.placed is not None else "parameter"
     count = _number(explanation.parameters, what)
-    return count if explanation.values is None else f"{explanation.values:,} in {count}"
+    return count if explanation.values is None else f"{explanation.values:,} values in {count}"
 
 
 def limited_text(explanation: Explanation) -> tuple[str, str]:
