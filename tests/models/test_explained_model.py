@@ -66,7 +66,9 @@ def test_an_explanation_shows_itself(explained, tmp_path, capsys, monkeypatch):
     assert "\x1b" not in text
     assert all(group.name in text for group in explanation.groups)
     explanation.show()
-    assert capsys.readouterr().out.startswith("training job on 2 workers: 7,003 values in 4 parameters")
+    assert capsys.readouterr().out.startswith(
+        "training job on 2 workers: 7,003 values in 4 parameters"
+    )
     explanation.save_page(tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     frame = explanation._repr_html_()

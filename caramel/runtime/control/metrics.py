@@ -69,7 +69,9 @@ class Metrics:
         for stall in self.stalls[-1:]:
             yield "last stall", stall.text
         if self.recoveries:
-            yield "recoveries", f"{len(self.recoveries)}, the last: {self.recoveries[-1]}"
+            last = self.recoveries[-1]
+            told = f"{last.reason}; {last.repeated} steps done again, {last.workers} workers since"
+            yield "recoveries", f"{len(self.recoveries)}, the last: {told}"
         if self.whole_feeds:
             yield "fed whole", ", ".join(self.whole_feeds)
 
