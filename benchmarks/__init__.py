@@ -9,6 +9,7 @@
 | `search`      | how near to the bound plans are predicted to be, and what planning takes      |
 | `ps`          | orders of what workers receive from parameter servers                         |
 | `overhead`    | what a session's step costs                                                   |
+| `protection`  | what it costs that strangers stay outside                                     |
 | `networks`    | the papers' networks, in plain TensorFlow                                     |
 | `emulate`     | accelerators without a GPU: computation replaced by timed waits               |
 | `peers`       | other systems, trained side by side with Caramel                              |

@@ -20,6 +20,7 @@ from benchmarks import order as order_benchmark
 from benchmarks import overhead as overhead_benchmark
 from benchmarks import place as place_benchmark
 from benchmarks import placed as placed_benchmark
+from benchmarks import protection as protection_benchmark
 from benchmarks import ps as ps_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
@@ -216,6 +217,16 @@ def ps(
 ) -> None:
     """What orders of parameters from servers are worth, and how many there are without a plan."""
     _run_one("ps", ps_benchmark, quick, results, only=network or (), parts=part or ())
+
+
+@app.command()
+def protection(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """What it costs that strangers stay outside: steps with and without relays, and their rate."""
+    _run_one("protection", protection_benchmark, quick, results, only=network or ())
 
 
 @app.command()

@@ -19,9 +19,9 @@ from benchmarks.testbed import Testbed
 PORT = 4321
 
 
-def addresses(bed: Testbed) -> list[str]:
+def addresses(bed: Testbed, port: int = PORT) -> list[str]:
     """Where the workers of a bed listen, one on each host."""
-    return [f"{host.address}:{PORT}" for host in bed.hosts]
+    return [f"{host.address}:{port}" for host in bed.hosts]
 
 
 @contextmanager
@@ -52,7 +52,13 @@ def on_each_host(bed: Testbed, programs: Sequence[Sequence[str]]) -> Iterator[No
 
 @contextmanager
 def workers(
-    bed: Testbed, *, servers: int = 0, threads: int = 1, inter_op_threads: int | None = None
+    bed: Testbed,
+    *,
+    servers: int = 0,
+    threads: int = 1,
+    inter_op_threads: int | None = None,
+    port: int = PORT,
+    certificates: Path | None = None,
 ) -> Iterator[list[str]]:
     """One worker or server process on each host, ended in the end; gives their addresses.
 
@@ -60,8 +66,10 @@ def workers(
         servers: how many of the hosts are parameter servers: the last ones.
         threads: intra-op threads of each process.
         inter_op_threads: ops that each may run at once; by default as many as its host has cores.
+        port: where each listens.
+        certificates: those of all hosts, if strangers are to stay outside.
     """
-    listed = addresses(bed)
+    listed = addresses(bed, port)
     count = len(listed) - servers
     options = ["--cluster", ",".join(listed[:count])]
     if servers:
@@ -69,6 +77,8 @@ def workers(
     options += ["--intra-op-threads", str(threads)]
     if inter_op_threads is not None:
         options += ["--inter-op-threads", str(inter_op_threads)]
+    if certificates is not None:
+        options += ["--secure", "--certificates", str(certificates)]
     tasks = [("worker", task) for task in range(count)] + [("ps", task) for task in range(servers)]
     programs = [
         ["caramel", "worker", *options, "--job", job, "--task", str(task)] for job, task in tasks
