@@ -6,6 +6,7 @@ server, in a network namespace of its own. They end together.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -28,6 +29,7 @@ from caramel.protection.namespace import enter_network_namespace
 from caramel.protection.relay import Place, Relay, local_listener, port_of, public_listeners
 from caramel.protection.way_in import RelayEnd, ServerEnd
 
+_SET_PARENT_DEATH_SIGNAL = 1  # of prctl
 _GRACE_S = 3.0  # between SIGTERM and SIGKILL
 _SOON_S = 30 * 24 * 3600.0  # a certificate that expires sooner is told
 
@@ -75,7 +77,13 @@ def go_inside(
         listener.close()
     if not firewalled:
         enter_network_namespace()
+    _end_with_relay()
     return _seen_from_inside(cluster, task, None if firewalled else place.port, ServerEnd(there))
+
+
+def _end_with_relay() -> None:
+    """Let the system kill this process when its parent ends, even while it is stopped."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
 
 def _seen_from_inside(cluster: Cluster, task: int, port: int | None, way_in: ServerEnd) -> Cluster:

@@ -65,32 +65,27 @@ def test_they_train_as_one_device_does_and_nobody_else_reaches_them(cluster):
             assert protection.is_refused(stranger)
 
 
-def test_both_processes_of_a_worker_end_together():
+def test_both_processes_of_a_worker_end_together_and_a_lost_one_is_named():
     before = kept_certificates()
+    job = networks.network(number=12)
     with caramel.Cluster.local(2, secure=True) as cluster:
+        assert len(kept_certificates() - before) == 1
         relays = [worker_pid(cluster, worker) for worker in range(2)]
         servers = list(servers_of(cluster))
-        assert len(kept_certificates() - before) == 1
-        cluster.wait_until_reachable(60.0)
-        os.kill(relays[0], signal.SIGKILL)
-        os.kill(servers[1], signal.SIGKILL)
-        assert wait_for(lambda: not is_running(servers[0]))
-        assert wait_for(lambda: not is_running(relays[1]))
-        assert cluster.unreachable() == cluster.tasks
-        assert "killed by signal 9" in cluster.describe(1, wait_s=10.0)
-    assert kept_certificates() <= before
-
-
-def test_a_lost_worker_is_named():
-    job = networks.network(number=12)
-    with (
-        caramel.Cluster.local(2, secure=True) as cluster,
-        caramel.ARModel(job.context(), workers=cluster).session() as session,
-    ):
-        session.step(job.feed)
-        os.kill(worker_pid(cluster, 1), signal.SIGKILL)
-        with pytest.raises(WorkerLostError, match=f"lost worker 1 .*{cluster.tasks[1].address}"):
+        with caramel.ARModel(job.context(), workers=cluster).session() as session:
             session.step(job.feed)
+            os.kill(servers[1], signal.SIGKILL)
+            lost = f"lost worker 1 .*{cluster.tasks[1].address}, .*killed by signal 9"
+            with pytest.raises(WorkerLostError, match=lost):
+                session.step(job.feed)
+        assert wait_for(lambda: not is_running(relays[1]))
+        os.kill(servers[0], signal.SIGSTOP)
+        os.kill(relays[0], signal.SIGKILL)
+        assert wait_for(lambda: not is_running(servers[0]))
+        assert cluster.unreachable() == cluster.tasks
+        cluster.restart(cluster.tasks)
+        cluster.wait_until_reachable(60.0)
+    assert kept_certificates() <= before
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import resource
@@ -13,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from caramel.protection import client_process, handshakes, local_users
+from caramel.protection import client_process, handshakes, local_users, namespace
 from caramel.protection.certificates import make_certificates, revoke
 from caramel.protection.credentials import REVOKED, Credentials
 from caramel.protection.relay import Relay
@@ -245,3 +246,26 @@ def test_other_users_of_this_machine_are_told_from_this_one():
         with listener.accept()[0] as accepted:
             assert not local_users.is_of_this_user(accepted)
         os.waitpid(child, 0)
+
+
+@protection.needs_namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_a_namespace_needs_no_root():
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            # Who was root is not trusted with its own /proc; other users are.
+            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+            before = os.stat("/proc/self/ns/net").st_ino
+            namespace.enter_network_namespace()
+            with socket.create_server((protection.HOST, 0)) as listener:
+                socket.create_connection(listener.getsockname(), 10).close()
+            is_alone = os.stat("/proc/self/ns/net").st_ino != before
+            code = 0 if is_alone and os.getuid() == 65534 else 1
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
