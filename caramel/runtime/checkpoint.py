@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ import tensorflow as tf
 from caramel.core.errors import CheckpointError, DamagedCheckpointError
 from caramel.core.facts import Variable
 from caramel.core.util.atomic_files import sync, write_whole
+from caramel.core.util.leftovers import remove_leftovers, temporary_prefix
 from caramel.runtime.checkpoint_index import data_files, with_data_files
 
 tf1 = tf.compat.v1
@@ -89,9 +89,9 @@ def write_checkpoint(
     path = path_of(prefix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(path)
+        remove_leftovers(path.parent, path.name)
         with tempfile.TemporaryDirectory(
-            dir=path.parent, prefix=_temporary_prefix(path)
+            dir=path.parent, prefix=temporary_prefix(path.name)
         ) as directory:
             shards = _free_shard_count(path)
             written = _write_files(Path(directory), tensors, shards)
@@ -373,21 +373,6 @@ def _free_shard_count(path: Path) -> int:
         # Of an index that is not known, any data file may be.
         taken = {current} if current else {int(file.name[-5:]) for file in _data_files(path)}
     return next(number for number in itertools.count(1) if number not in taken)
-
-
-def _temporary_prefix(path: Path) -> str:
-    return f".{path.name}.saving-{os.getpid()}-"
-
-
-def _remove_leftovers(path: Path) -> None:
-    """Remove directories of savings that were interrupted: their process has ended."""
-    start = f".{path.name}.saving-"
-    for directory in path.parent.iterdir():
-        if not directory.name.startswith(start):
-            continue
-        process = directory.name.removeprefix(start).partition("-")[0]
-        if process.isdigit() and not os.path.exists(f"/proc/{process}"):
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _make_latest(path: Path) -> None:

@@ -13,6 +13,7 @@ import tensorflow as tf
 from caramel.core.errors import CheckpointError
 from caramel.core.facts import Variable
 from caramel.core.graph import TensorSpec
+from caramel.core.util.leftovers import temporary_prefix
 from caramel.runtime import checkpoint
 from caramel.runtime.checkpoint import SavedTensor, read_checkpoint, write_checkpoint
 from caramel.runtime.checkpoint_index import data_files, with_data_files
@@ -47,11 +48,33 @@ def test_names_that_look_like_patterns_are_taken_as_they_are(tmp_path, name, mon
     assert read(name) == [2, 2]
 
 
-def test_leftovers_of_such_a_name_are_removed(tmp_path):
-    leftover = tmp_path / ".[m].saving-999999999-x"
-    leftover.mkdir()
+def test_only_leftovers_of_this_machine_and_its_ended_processes_are_removed(tmp_path):
+    here = temporary_prefix("[m]").removesuffix(f"{os.getpid()}-")
+    gone, mine = tmp_path / f"{here}999999999-x", tmp_path / "mine"
+    stays = [
+        tmp_path / name
+        for name in (
+            f"{here}{os.getpid()}-x",
+            ".[m].saving-0123456789abcdef-999999999-x",  # of another machine, or an earlier start
+            f"{here}999999999",
+            ".[m].saving-999999999-x",
+        )
+    ]
+    for each in (gone, mine, *stays):
+        each.mkdir()
+        (each / "file").write_text("")
+    link = tmp_path / f"{here}999999999-link"
+    link.symlink_to(mine)
+    foreign = tmp_path / f"{here}999999999-foreign"
+    foreign.mkdir()
+    if os.geteuid() == 0:
+        os.chown(foreign, 65534, 65534)
+        stays.append(foreign)
     write(tmp_path / "[m]", 1)
-    assert not leftover.exists()
+    assert not gone.exists()
+    assert link.is_symlink()
+    assert (mine / "file").exists()
+    assert all(each.exists() for each in stays)
 
 
 @pytest.mark.parametrize("header", [b"", b"\0\0", b"unknown format" * 9, bytes(100)])

@@ -8,6 +8,8 @@
 `fingerprint`  which graph is it, and which machine? Answers that are the same in every process
 `gc_pause`     Python's cyclic garbage collector, held back while a graph is built
 `json_records` frozen dataclasses to JSON and back, by their annotations
+`leftovers`    directories for what is being written tell who made them; what was interrupted is
+               removed
 `program`      what is the program called that uses the library?
 `progress`     work that may take long says so here, to whoever wants to see it: to nobody by
                default
