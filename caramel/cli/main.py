@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import signal
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,13 +11,11 @@ import typer
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.cli.certificates import certificates as make_certificates
-from caramel.cluster import onednn_check, tcp_check
-from caramel.cluster.cluster import SERVER_JOB, Cluster
-from caramel.cluster.processes import LISTENING
+from caramel.cli.clusters import WORKERS_START_S, cluster_to_trace, parse_cluster
+from caramel.cli.worker import worker as run_worker
 from caramel.cluster.quiet_start import quiet_start
-from caramel.core.errors import CaramelError, ClusterError, FileError, ProfileError
+from caramel.core.errors import CaramelError, FileError, ProfileError
 from caramel.core.util.atomic_files import write_whole
-from caramel.core.util.sizes import parse_whole
 from caramel.core.version import __version__
 from caramel.native.malloc import keep_memory
 from caramel.planning.options import Planner
@@ -36,8 +30,7 @@ app = typer.Typer(
 _SIZE = re.compile(r"(?P<number>[0-9]{1,18})\s*(?P<unit>[KMkm]?[Bb])?")
 _UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20}
 # More than these are mistakes, and some would take all memory.
-_MOST_THREADS, _MOST_STEPS, _MOST_PLANNED = 10_000, 1_000_000, 4096
-_WORKERS_START_S = 10.0  # how long `caramel profile` and `caramel trace` wait for workers
+_MOST_STEPS, _MOST_PLANNED = 1_000_000, 4096
 
 
 def main() -> NoReturn:
@@ -66,100 +59,8 @@ def _caramel(
     """Train single-device TensorFlow graphs on many workers."""
 
 
-@app.command()
-def worker(
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help='All workers, in order: "host:port,host:port", or JSON such as '
-            '\'{"chief": ["host:port"], "worker": ["host:port"], "ps": ["host:port"]}\'. '
-            "By default what TF_CONFIG, Slurm, MPI, torchrun or Kubernetes says."
-        ),
-    ] = None,
-    ps: Annotated[
-        str | None,
-        typer.Option(
-            help='All parameter servers, in order: "host:port,host:port". Elsewhere how many '
-            "of the ranks, the first ones."
-        ),
-    ] = None,
-    job: Annotated[
-        str | None,
-        typer.Option(
-            help='"worker", or "ps" for a parameter server. By default that of this process in '
-            "TF_CONFIG or among the ranks, or with --task a worker."
-        ),
-    ] = None,
-    task: Annotated[
-        int | None,
-        typer.Option(help="Which of the workers, or of the servers, this is, counted from 0."),
-    ] = None,
-    parent_pid: Annotated[
-        int | None, typer.Option(help="End when the parent is no longer this process.")
-    ] = None,
-    intra_op_threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=_MOST_THREADS, help="Threads that one op may use."),
-    ] = None,
-    inter_op_threads: Annotated[
-        int | None,
-        typer.Option(min=1, max=_MOST_THREADS, help="Ops that may run at once."),
-    ] = None,
-    secure: Annotated[
-        bool,
-        typer.Option("--secure", help="Only those with a certificate reach it."),
-    ] = False,
-    certificates: Annotated[
-        Path | None,
-        typer.Option(help="What 'caramel certificates' has made, for --secure."),
-    ] = None,
-    firewalled: Annotated[
-        bool,
-        typer.Option(
-            "--firewalled",
-            help="With --secure, where the system allows no network namespaces: a firewall keeps "
-            "others from all ports of this host but the worker's own.",
-        ),
-    ] = False,
-) -> None:
-    """Run one worker, or one parameter server, until it is interrupted or terminated."""
-    known = _cluster_with_servers(cluster, ps)
-    number = _own_task(known, job, task)
-    _check_protection(secure, certificates, firewalled)
-
-    for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
-        signal.signal(each, lambda *_: os._exit(0))
-    served = known
-    if certificates is not None:
-        from caramel.cluster.protected import go_inside
-
-        # A child goes on from here.
-        served = go_inside(
-            known, number, certificates, firewalled=firewalled, parent_pid=parent_pid
-        )
-        parent_pid = os.getppid()
-    with quiet_start() as restore_errors:
-        from caramel.cluster.servers import serve
-
-        def ready() -> None:
-            restore_errors()
-            address = known.tasks[number].address
-            count = len(known.servers if number >= known.size else known.workers)
-            print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
-            for hint in _hints(known, number):
-                print(f"caramel: {hint}.", file=sys.stderr)
-
-        serve(
-            served,
-            number,
-            parent_pid=parent_pid,
-            intra_op_threads=intra_op_threads,
-            inter_op_threads=inter_op_threads,
-            ready=ready,
-        )
-    # Whatever TensorFlow's threads are doing, nobody waits for it: do not take it apart.
-    sys.stderr.flush()
-    os._exit(0)
+app.command(name="worker")(run_worker)
+app.command(name="certificates")(make_certificates)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -184,9 +85,6 @@ def run(
     from caramel.cli.run import run as run_program
 
     raise typer.Exit(run_program(command, restarts))
-
-
-app.command(name="certificates")(make_certificates)
 
 
 @app.command()
@@ -253,7 +151,7 @@ def profile(
         )
     cluster = None
     if workers is not None:
-        cluster = _parse_cluster(workers, "--workers", certificates=certificates)
+        cluster = parse_cluster(workers, "--workers", certificates=certificates)
     elif certificates is not None:
         raise ProfileError("--certificates are for workers that run: name them by --workers")
     wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
@@ -261,7 +159,7 @@ def profile(
     # Before anything is measured, which may take minutes.
     _check_directory(out)
     if cluster is not None:
-        cluster.wait_until_reachable(_WORKERS_START_S)
+        cluster.wait_until_reachable(WORKERS_START_S)
     keep_memory()
     with quiet_start():
         import tensorflow  # noqa: F401
@@ -443,7 +341,7 @@ def trace(
     from caramel.cli.user_job import load_job
 
     job = load_job(module)
-    with _cluster_to_trace(cluster, certificates) as workers:
+    with cluster_to_trace(cluster, certificates) as workers:
         traced = trace_job(job, workers, steps=steps, profile=profile, plan=plan)
     console = Console()
     show_traced(traced, console)
@@ -541,16 +439,6 @@ def simulate(
             console.print(f"written to {path}", soft_wrap=True, highlight=False)
 
 
-def _check_protection(secure: bool, certificates: Path | None, firewalled: bool) -> None:
-    if secure and certificates is None:
-        raise ClusterError(
-            "--secure needs --certificates: what 'caramel certificates --out DIR HOST...' has made"
-        )
-    if not secure and (certificates is not None or firewalled):
-        given = "--firewalled" if certificates is None else "--certificates"
-        raise ClusterError(f"{given} is for workers that strangers do not reach: add --secure")
-
-
 def _check_directory(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileError(f"cannot write {path}: there is no directory '{path.parent}'")
@@ -558,93 +446,8 @@ def _check_directory(path: Path) -> None:
         raise FileError(f"cannot write {path}: it is a directory")
 
 
-def _cluster_to_trace(text: str | None, certificates: Path | None) -> Cluster:
-    """Running workers that can be reached, or as many as asked for, started here."""
-    count = None if text is None else parse_whole(text)
-    if certificates is not None and (text is None or count is not None):
-        raise ClusterError("--certificates are for workers that run: name them by --cluster")
-    if count is not None:
-        return Cluster.local(count)
-    if text is None:
-        cluster = Cluster.from_environment()
-    else:
-        cluster = _parse_cluster(text, certificates=certificates)
-    # If this process is a worker itself, its server has not been started yet.
-    if cluster.task is None:
-        cluster.wait_until_reachable(_WORKERS_START_S)
-    return cluster
-
-
 def _parse_size(text: str, option: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ProfileError(f"{option}: '{text}' is no size; expected one such as 64, 64KB or 4MB")
     return int(match["number"]) * _UNITS[(match["unit"] or "").upper()]
-
-
-def _parse_cluster(
-    text: str,
-    option: str = "--cluster",
-    *,
-    servers: Sequence[str] | None = None,
-    certificates: Path | None = None,
-) -> Cluster:
-    if not text.lstrip().startswith("{"):
-        return Cluster.of(_addresses(text), parameter_servers=servers, certificates=certificates)
-    try:
-        jobs = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ClusterError(f"{option} is not valid JSON ({error}): {text[:200]}") from None
-    return Cluster.of(jobs, parameter_servers=servers, certificates=certificates)
-
-
-def _addresses(text: str) -> list[str]:
-    return [address.strip() for address in text.split(",")]
-
-
-def _cluster_with_servers(cluster: str | None, ps: str | None) -> Cluster:
-    """What --cluster and --ps of a worker say, or its launcher."""
-    if cluster is not None:
-        return _parse_cluster(cluster, servers=None if ps is None else _addresses(ps))
-    if ps is None:
-        return Cluster.from_environment()
-    if (count := parse_whole(ps)) is not None:
-        return Cluster.from_environment(parameter_servers=count)
-    raise ClusterError(
-        f"--ps is '{ps}' without --cluster; name the workers, too, or say how many of the "
-        "launcher's ranks are parameter servers"
-    )
-
-
-def _hints(workers: Cluster, number: int) -> Iterator[str]:
-    """What to change on the machine of this worker, said by the first that is on it."""
-    addresses = [each.address or "" for each in workers.tasks]
-    hosts = [each.rpartition(":")[0] for each in addresses]
-    # One hint for each machine is enough.
-    if hosts.index(hosts[number]) == number:
-        yield from filter(None, (tcp_check.advice(addresses), onednn_check.advice()))
-
-
-def _own_task(known: Cluster, job: str | None, task: int | None) -> int:
-    """Which task of the cluster this process is, as an index in its tasks."""
-    if job not in (None, "worker", SERVER_JOB):
-        raise ClusterError(f"--job is '{job}'; expected worker (the chief is worker 0) or ps")
-    if task is None and known.task is not None and job in (None, _job_of(known, known.task)):
-        return known.task
-    if job == SERVER_JOB:
-        which, count, before = "parameter server", len(known.servers), known.size
-    else:
-        which, count, before = "worker", known.size, 0
-    if count == 0:
-        raise ClusterError(
-            "--job is ps, but the cluster has no parameter server; name them by --ps"
-        )
-    if task is None:
-        raise ClusterError(f"--task is needed: which {which}, 0 to {count - 1}, is this?")
-    if not 0 <= task < count:
-        raise ClusterError(f"--task {task} does not exist: the {which}s are 0 to {count - 1}")
-    return before + task
-
-
-def _job_of(known: Cluster, task: int) -> str:
-    return "worker" if task < known.size else SERVER_JOB

@@ -15,8 +15,9 @@ def said(*, congestion, onednn, task=0):
     """What one of two workers of this machine says, if these are its hints."""
     program = (
         "import caramel.cli.main as cli;"
-        f"cli.tcp_check.advice = lambda addresses: {congestion!r};"
-        f"cli.onednn_check.advice = lambda: {onednn!r};"
+        "from caramel.cluster import onednn_check, tcp_check;"
+        f"tcp_check.advice = lambda addresses: {congestion!r};"
+        f"onednn_check.advice = lambda: {onednn!r};"
         "cli.main()"
     )
     cluster = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
