@@ -32,7 +32,7 @@ EDITABLE := --config-settings editable_mode=compat --editable
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
-	@$(VENV)/bin/python examples/train_resnet.py --local --workers $(WORKERS)
+	@$(VENV)/bin/python examples/train_resnet.py --local --compare --workers $(WORKERS)
 
 demo: $(READY)
 	@$(VENV)/bin/python -m benchmarks demo

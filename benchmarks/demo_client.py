@@ -17,12 +17,15 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 
 import caramel
-from benchmarks import networks
+from caramel.cluster.quiet_start import quiet_start
 
-PLAIN, PLANNED = "without a plan", "planned by Caramel"
+with quiet_start():
+    from benchmarks import networks
+
+PLAIN, PLANNED = "without a plan", "with Caramel's plan"
 WARM_UP = 3
 TRACED = 2
-_WIDTH = 36  # characters of the longest bar
+_WIDTH = 24  # characters of the longest bar
 
 
 def batches(job: networks.Job, size: int) -> Iterator[dict[str, np.ndarray]]:
@@ -49,13 +52,13 @@ def run(case: Mapping[str, Any], console: Console) -> None:
     with ExitStack() as stack:
         with console.status("preparing: workers, graphs, a measurement and a plan"):
             plain = caramel.ARModel(context, case["workers"], planner="plain")
-            sessions = {PLAIN: stack.enter_context(plain.session(trials=None))}
+            sessions = {PLAIN: stack.enter_context(plain.session(trials=None, stalls=None))}
             feed = next(data)
             for _ in range(WARM_UP):
                 sessions[PLAIN].step(feed)
             profile = sessions[PLAIN].profile(TRACED, feed)
             planned = caramel.ARModel(context, case["workers"], profile=profile)
-            sessions[PLANNED] = stack.enter_context(planned.session(trials=None))
+            sessions[PLANNED] = stack.enter_context(planned.session(trials=None, stalls=None))
             sessions[PLANNED].assign(sessions[PLAIN].variables())  # both go on from here
             for _ in range(WARM_UP):
                 feed = next(data)
@@ -84,7 +87,11 @@ def run(case: Mapping[str, Any], console: Console) -> None:
 
 def table(samples_s: Mapping[str, list[float]], losses: Mapping[str, float], batch: int) -> Table:
     """How far both ways are."""
-    found = Table("", "steps", "s a step", "images a second", "loss", "", show_edge=False)
+    found = Table(show_edge=False)
+    found.add_column("", no_wrap=True)
+    for column in ("steps", "s a step", "images a second", "loss"):
+        found.add_column(column, justify="right")
+    found.add_column("", no_wrap=True)
     best = max(1 / median(own) for own in samples_s.values())
     for way, own in samples_s.items():
         rate = 1 / median(own)

@@ -280,6 +280,9 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 20,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a step, of all workers.")] = 96,
     checkpoint: Annotated[str, typer.Option(help="Where to save.")] = "checkpoints/digits.ckpt",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Say at last what the workers have brought, and why.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="For the weights and the order of images.")] = 0,
 ) -> None:
     """Train a residual network on 8x8 handwritten digits."""
@@ -329,10 +332,12 @@ def main(
         path = session.save(checkpoint)
         step_s = session.metrics().usual_step_s
     print(f"test accuracy {accuracy:.2%}, {steps_per_s:.1f} steps/s, checkpoint {path}")
-    if chosen.size > 1 and step_s is not None:
+    if compare and step_s is not None:
         images, labels = next(training.batches(batch_size, np.random.default_rng(seed)))
         feeds = {network.images: images, network.labels: labels, network.is_training: True}
-        print(gain(context, feeds, cluster=chosen, step_s=step_s))
+        with quiet_start():  # TensorFlow's profiler tells each time that it begins
+            gained = gain(context, feeds, cluster=chosen, step_s=step_s)
+        print(gained)
 
 
 if __name__ == "__main__":
