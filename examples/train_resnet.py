@@ -30,10 +30,11 @@ from sklearn.model_selection import train_test_split
 import caramel
 from caramel.cluster.quiet_start import quiet_start
 from caramel.planning.options import Planner
-from caramel.profiling.gain import gain
 
 with quiet_start():
     import tensorflow as tf
+
+    from caramel.profiling.gain import gain
 
 tf1 = tf.compat.v1
 
