@@ -222,7 +222,7 @@ class Supervised:
         """
         begin_s, at_s = time.monotonic(), time.time()
         lost, before = self._members.describe(loss.lost), self._members.missing
-        _log.warning("%s; going back to the last snapshot", str(loss).partition(";")[0])
+        _log.warning("%s; going back to the last snapshot", _short(loss))
         error: Exception = loss
         while True:
             if not self._restarts.begin():
@@ -249,7 +249,7 @@ class Supervised:
             _log.warning("it did not go on: %s", error)
         self._loss = None
         returned = [task for task in before if task not in self._members.missing]
-        self._tell(lost, returned, at_s, time.monotonic() - begin_s, str(loss))
+        self._tell(lost, returned, at_s, time.monotonic() - begin_s, _short(loss))
 
     def _bring_back(self) -> None:
         """Open a session on the workers that are there, and do again what was done."""
@@ -394,3 +394,8 @@ class Supervised:
         for thread in self._closings:
             thread.join(_CLOSING_S)
         drop([self._snapshots.container], self._members.cluster.targets)
+
+
+def _short(loss: WorkerLostError) -> str:
+    """What was lost, without what to do."""
+    return str(loss).partition(";")[0]
