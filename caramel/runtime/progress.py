@@ -106,7 +106,7 @@ class Pipelines:
         for name in _initialised(running.job, fetches):
             self._has_ended = False
             if name in self._pending:
-                _put_back(running, name, self._pending[name])
+                put_back_position(running, name, self._pending[name])
             self._begun[name] = self._pending.pop(name, None)
 
     def ran_again(self, running: RunningJob, fetches: Any) -> None:
@@ -114,7 +114,7 @@ class Pipelines:
         for name in _initialised(running.job, fetches) if self._is_kept else ():
             begun = self._begun.get(name)
             if begun is not None:
-                _put_back(running, name, begun)
+                put_back_position(running, name, begun)
 
     def positions(self, running: RunningJob) -> dict[str, tuple[str, ...]]:
         """How far the workers are; nothing of those that are not initialised, or at their end."""
@@ -123,7 +123,7 @@ class Pipelines:
         found = {}
         for name in iterators(running.job):
             try:
-                found[name] = tuple(map(_as_text, _read(running, name)))
+                found[name] = tuple(map(_as_text, read_position(running, name)))
             except tf.errors.FailedPreconditionError:  # it is not initialised
                 if name in self._pending:
                     found[name] = tuple(map(_as_text, self._pending[name]))
@@ -153,13 +153,24 @@ def _initialised(job: Job, fetches: Any) -> Collection[str]:
     return [name for name in dict.fromkeys(made) if name in known]
 
 
-def _read(running: RunningJob, iterator: str) -> list[bytes]:
+def read_position(running: RunningJob, iterator: str) -> list[bytes]:
+    """How far each worker is in the pipeline of an iterator.
+
+    Raises:
+        tf.errors.FailedPreconditionError: it is not initialised.
+        tf.errors.OpError: TensorFlow cannot tell.
+    """
     workers = range(running.job.plan.workers)
     tensors = [position(worker, iterator) for worker in workers]
     return running.runner.run(tensors, [], {}, "reading the positions of input pipelines")
 
 
-def _put_back(running: RunningJob, iterator: str, positions: Sequence[bytes]) -> None:
+def put_back_position(running: RunningJob, iterator: str, positions: Sequence[bytes]) -> None:
+    """Let each worker go on there, in an iterator that is initialised.
+
+    Raises:
+        PlanError: the pipeline is another one.
+    """
     targets = [put_back_op(worker, iterator) for worker in range(len(positions))]
     fed = {to_put_back(worker, iterator): each for worker, each in enumerate(positions)}
     try:

@@ -13,7 +13,7 @@ import pytest
 import caramel
 from caramel.cluster.processes import LISTENING, free_ports
 from caramel.core.errors import PlanError, RecoveryError
-from caramel.runtime.recovery import members
+from caramel.runtime.recovery import members, positions
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
     FEATURES,
@@ -160,10 +160,13 @@ def test_training_goes_on_with_fewer_workers_and_takes_them_in_again(external):
     assert "/task:0 " in records[1].returned[0]
 
 
-def test_no_example_of_a_pipeline_is_lost_or_repeated(cluster):
-    """Neither of what workers take in steps, nor of what `session.run` takes, in a copy of it."""
+@pytest.mark.parametrize("most_bytes", [positions.MOST_BYTES, 0])
+def test_no_example_of_a_pipeline_is_lost_or_repeated(cluster, monkeypatch, most_bytes):
+    """Neither of what workers take in steps, nor of what `session.run` takes, in a copy of it; nor
+    where pipelines hold too much to be kept."""
+    monkeypatch.setattr(positions, "MOST_BYTES", most_bytes)
     with tf.Graph().as_default() as graph:
-        numbers = tf.data.Dataset.range(60).shuffle(60, seed=3).batch(1)
+        numbers = tf.data.Dataset.range(60).shuffle(60, seed=3).batch(1).prefetch(2)
         iterator = tf1.data.make_initializable_iterator(numbers)
         ids = tf.identity(iterator.get_next(), name="ids")
         train_op, loss = regression(tf.reshape(ids % 40, [-1]))

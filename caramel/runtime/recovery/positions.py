@@ -1,16 +1,20 @@
 """How far input pipelines are, so that another session can go on with their next elements.
 
-Its iterators are new: they are opened by the calls that opened those before, and elements are taken
-of each copy of them as often as before. Elements come in the same order only if the pipeline itself
-says so, as one does that shuffles with a seed.
+Its iterators are new: they are opened by the calls that opened those before. TensorFlow can tell
+how far those of workers are, with all that they hold, and put them back there. Where it cannot, or
+they hold too much, and in the copy for evaluation, elements are taken as often as before: they come
+in the same order only if the pipeline itself says so, as one does that shuffles with a seed.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import tensorflow as tf
 
 from caramel.core import names
 from caramel.core.op_types import ITERATOR_READS
@@ -19,10 +23,14 @@ from caramel.modifiers.variable_ops import source_prefix
 from caramel.runtime.course import Course
 from caramel.runtime.evaluation import Effects
 from caramel.runtime.job import Job
+from caramel.runtime.progress import iterators, put_back_position, read_position
 from caramel.runtime.recovery.kept_calls import RunCall, StepCall
 from caramel.runtime.running_job import RunningJob
 
 _AT_ONCE = 100  # elements that are taken in one call
+MOST_BYTES = 16 * 2**20  # of what pipelines hold, for them to be kept with each snapshot
+
+_log = logging.getLogger(__name__)
 
 Reads = Mapping[tuple[str, str], int]
 """How often an op took an element: by the prefix of its copy, and its name."""
@@ -48,10 +56,12 @@ class Positions:
     Attributes:
         openings: what opened them, in order.
         reads: how many elements were taken of each copy since.
+        told: by iterator how far each worker is, as TensorFlow tells it, where it does.
     """
 
     openings: tuple[Opening, ...] = ()
     reads: Reads = field(default_factory=dict)
+    told: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
 
     @property
     def are_any(self) -> bool:
@@ -89,12 +99,48 @@ class Positions:
         for opening in self.openings:
             opening.call.do(running)
             course.ran_again(running, opening.call.fetches)
-        left = Counter(self.reads)
+        for iterator, positions in self.told.items():
+            put_back_position(running, iterator, positions)
+        left = Counter({k: n for k, n in self.reads.items() if not self._is_told(running.job, k)})
         while left:
             several = min(_AT_ONCE, min(left.values()))
             targets = [names.in_copy(*key) for key in left]
             _take(running, targets, several)
             left -= Counter(dict.fromkeys(left, several))
+
+    def _is_told(self, job: Job, key: tuple[str, str]) -> bool:
+        workers = [*map(names.replica_prefix, range(job.plan.workers))]
+        return key[0] in workers and _handle(job, key) in self.told
+
+
+class Teller:
+    """Asks TensorFlow how far pipelines are, until they hold too much."""
+
+    def __init__(self) -> None:
+        self._asks = True
+
+    def told(self, running: RunningJob) -> dict[str, Sequence[bytes]]:
+        """By iterator how far each worker is; nothing of those of which it cannot be told.
+
+        Raises:
+            WorkerLostError, StepTimeoutError: as `Runner.run`.
+        """
+        found: dict[str, Sequence[bytes]] = {}
+        for iterator in iterators(running.job) if self._asks else ():
+            try:
+                found[iterator] = read_position(running, iterator)
+            except tf.errors.OpError as error:
+                _log.info("how far input pipeline '%s' is cannot be told: %s", iterator, error)
+        size = sum(len(each) for own in found.values() for each in own)
+        if size > MOST_BYTES:
+            self._asks = False
+            _log.warning(
+                "input pipelines hold %.0f MiB: after a loss they are opened again, and what was "
+                "taken is skipped, which gives the same elements if they shuffle with a seed",
+                size / 2**20,
+            )
+            return {}
+        return found
 
 
 def reads_of_step(job: Job, fetched: Iterable[str]) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from caramel.runtime.job import Job
 from caramel.runtime.recovery.kept_calls import KeptCalls, RunCall, StepCall
 from caramel.runtime.recovery.members import Members
 from caramel.runtime.recovery.pace import Pace
-from caramel.runtime.recovery.positions import Opening, Positions, reads_of_step
+from caramel.runtime.recovery.positions import Opening, Positions, Teller, reads_of_step
 from caramel.runtime.recovery.record import RecoveryRecord
 from caramel.runtime.recovery.restarts import Restarts
 from caramel.runtime.recovery.settings import Recovery
@@ -103,6 +103,7 @@ class Supervised:
         self._snapshots, self._pace = Snapshots(), Pace(settings.snapshot_every)
         self._kept = KeptCalls()
         self._positions = self._positions_then = Positions()  # now, and at the last snapshot
+        self._teller = Teller()
         self._reads: dict[Any, tuple[str, ...]] = {}
         self._done: Counter[StepName] = Counter()  # by name of the step how often it was done
         self._snapshot_at = 0  # after how many steps
@@ -267,9 +268,10 @@ class Supervised:
         earlier = self._opened.running.controllers
         self._opened = self._open(earlier)
         self._pace.begin_again()
-        self._positions = self._positions_then
-        if self._positions.are_any:
-            self._positions.bring_back(self.running, self._course)
+        then = self._positions_then
+        self._positions = dataclasses.replace(then, told={})
+        if then.are_any:
+            then.bring_back(self.running, self._course)
             # What opened pipelines may have written variables.
             running = self.running
             self._snapshots.hand_over(
@@ -314,10 +316,12 @@ class Supervised:
     def _snapshot(self) -> None:
         begin_s = time.perf_counter()
         self.running.settle()
+        told = self._teller.told(self.running) if self._positions.are_any else {}
         self._snapshots.take(self.running)
         self._pace.taken(time.perf_counter() - begin_s)
         self._kept.clear()
-        self._positions_then, self._snapshot_at = self._positions, self._done.total()
+        self._positions_then = dataclasses.replace(self._positions, told=told)
+        self._snapshot_at = self._done.total()
         self._wants_snapshot = False
 
     def _take_in(self) -> None:
