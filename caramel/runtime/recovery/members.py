@@ -81,7 +81,7 @@ class Members:
 
     def _away(self) -> set[Task]:
         """Those that do not answer."""
-        return {*self._all.unreachable(_PROBE_S), *self._all.silent(_PROBE_S)}
+        return set(self._all.unreachable(_PROBE_S))
 
     def _start_again(self, lost: Iterable[Task] = ()) -> None:
         """Start what was lost, or has ended, of the processes that this one has started."""
