@@ -10,6 +10,7 @@
 | `ps`          | orders of what workers receive from parameter servers                         |
 | `overhead`    | what a session's step costs                                                   |
 | `protection`  | what it costs that strangers stay outside                                     |
+| `faults`      | what training does when something goes wrong                                  |
 | `networks`    | the papers' networks, in plain TensorFlow                                     |
 | `emulate`     | accelerators without a GPU: computation replaced by timed waits               |
 | `peers`       | other systems, trained side by side with Caramel                              |

@@ -128,9 +128,10 @@ class _Supervisor:
 
         try:
             return subprocess.Popen(self._command, preexec_fn=prepare)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for what no argument can be
+            reason = error.strerror if isinstance(error, OSError) else error
             raise ClusterError(
-                f"cannot start '{self._command[0]}': {error.strerror}; expected a program and its "
+                f"cannot start '{self._command[0]}': {reason}; expected a program and its "
                 "arguments, as in 'caramel run -- python train.py'"
             ) from None
 

@@ -27,12 +27,13 @@ def addresses_of(job: str, addresses: Any) -> Iterator[str]:
     if isinstance(addresses, Mapping):  # the form of a ClusterSpec with numbered tasks
         if set(addresses) != set(range(len(addresses))):
             raise ClusterError(
-                f"the tasks of job {job} are {list(addresses)}; expected 0, 1, ... without gaps"
+                f"the tasks of job {job} are {list(addresses)!s:.200}; expected 0, 1, ... without "
+                "gaps"
             )
         addresses = [addresses[index] for index in range(len(addresses))]
     if not is_list(addresses):
         raise ClusterError(
-            f"the addresses of job {job} are {addresses!r}; expected a list of host:port"
+            f"the addresses of job {job} are {addresses!r:.200}; expected a list of host:port"
         )
     for address in addresses:
         host_and_port(address)
@@ -48,7 +49,7 @@ def host_and_port(address: Any) -> tuple[str, int]:
     match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
     if match is None:
         raise ClusterError(
-            f"{address!r} is not an address; expected host:port, such as 'node1:4321', "
+            f"{address!r:.200} is not an address; expected host:port, such as 'node1:4321', "
             "'192.168.0.7:4321' or '[::1]:4321'"
         )
     port = match["port"]

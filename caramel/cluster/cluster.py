@@ -356,7 +356,7 @@ class Cluster:
         if is_list(workers) or isinstance(workers, Mapping | ClusterSpecLike):
             return cls.of(workers, parameter_servers=addresses)
         raise ClusterError(
-            f"workers is {workers!r} ({type(workers).__name__}); expected a number of workers "
+            f"workers is {workers!r:.200} ({type(workers).__name__}); expected a number of workers "
             "inside this process, a list of addresses ['host:port', ...], a mapping "
             "{'worker': ['host:port', ...]}, a tf.train.ClusterSpec or a caramel.Cluster"
         )
@@ -697,7 +697,7 @@ def _tasks_of(jobs: Mapping[str, Any]) -> list[Task]:
     if unknown:
         raise ClusterError(
             f"Caramel knows the jobs {', '.join(_WORKER_JOBS)} and {SERVER_JOB} only; "
-            f"the cluster also has {', '.join(unknown)}"
+            f"the cluster also has {', '.join(unknown):.200}"
         )
     tasks = [
         Task(job, index, address)

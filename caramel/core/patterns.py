@@ -252,8 +252,8 @@ def server_schedule(workers: int, server: int) -> Schedule:
 
 def check_pattern(pattern: str) -> None:
     """Raise a PlanError unless `pattern` is one of `PATTERNS`."""
-    if pattern not in _PATTERNS:
-        raise PlanError(f"unknown pattern '{pattern}'; there are {', '.join(PATTERNS)}")
+    if not isinstance(pattern, str) or pattern not in _PATTERNS:
+        raise PlanError(f"unknown pattern {pattern!r:.100}; there are {', '.join(PATTERNS)}")
 
 
 def _moved(step: Step, workers: int, shift: int, offset: int) -> Step:

@@ -209,7 +209,7 @@ class Plan:
         """
         name = gradient.weight or self.job.reduction
         if name not in self.job.weight_of:
-            raise PlanError(f"the plan has no weight '{name}', by which a gradient counts")
+            raise PlanError(f"the plan has no weight '{name:.200}', by which a gradient counts")
         return self.job.weight_of[name]
 
     @property

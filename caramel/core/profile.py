@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import CaramelError, ProfileError
 from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.graph import dtype_bytes
 from caramel.core.measurements import Measurements
 from caramel.core.util.atomic_files import write_whole
 from caramel.core.util.fingerprint import Machine
@@ -25,6 +26,8 @@ FORMAT = 5
 _READABLE = (1, 2, 3, 4, 5)
 """Without outlines of jobs, of one tensor at a time only, and without a calibration."""
 _KIND = "caramel profile"
+_MOST = 1e18
+"""Nothing measured is more: no size in bytes, no rate, no time in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,21 @@ class Profile:
         counts = [network.workers for network in self.networks]
         if len(set(counts)) < len(counts):
             raise ProfileError(f"a profile has two networks of as many workers: {counts}")
+        if self.timing is not None and self.timing.cores == 0:
+            raise ProfileError("a profile has times of ops that no core has computed")
+        for network in self.networks:
+            rates = [network.bytes_per_s, *(link.bytes_per_s for link in network.links)]
+            if network.workers < 1 or not min(rates) > 0:
+                raise ProfileError(
+                    f"the network of {network.workers} workers in a profile has links that carry "
+                    f"{min(rates):g} bytes per second"
+                )
+        for gradient in () if self.job is None else self.job.gradients:
+            if not dtype_bytes(gradient.dtype):
+                raise ProfileError(
+                    f"the gradient of '{gradient.parameter:.100}' in a profile is of dtype "
+                    f"'{gradient.dtype:.100}', whose elements have no size"
+                )
 
     def timing_of(self, graph: str) -> TimingTable:
         """The timing of the graph with that hash.
@@ -158,6 +176,7 @@ class Profile:
                 f"reads formats {_READABLE[0]} to {FORMAT}; run 'caramel profile' again"
             )
         fields = {key: item for key, item in value.items() if key not in ("kind", "format")}
+        _check_numbers(fields, "$")
         try:
             return from_json_value(cls, fields)
         except CaramelError as error:
@@ -188,3 +207,22 @@ class Profile:
             return cls.from_json(text)
         except ProfileError as error:
             raise ProfileError(f"{os.fspath(path)}: {error}") from None
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    """Raise unless all numbers in JSON values are such as can be measured.
+
+    Raises:
+        ProfileError: one is negative or too large; says where.
+    """
+    items: Iterable[tuple[str, Any]] = ()
+    if isinstance(value, dict):
+        items = ((f"{where}.{key}", item) for key, item in value.items())
+    elif isinstance(value, list):
+        items = ((f"{where}[{number}]", item) for number, item in enumerate(value))
+    elif isinstance(value, int | float) and not 0 <= value <= _MOST:
+        raise ProfileError(
+            f"a damaged Caramel profile: {where} is {value!r:.50}, which cannot have been measured"
+        )
+    for inner, item in items:
+        _check_numbers(item, inner)

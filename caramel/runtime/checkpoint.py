@@ -31,6 +31,7 @@ tf1 = tf.compat.v1
 
 _SHARD_COUNT = re.compile(r"\.(?:data|progress)-\d{5}-of-(\d{5})")
 _PATTERN = re.compile(r"[*?\[\\]")  # what TensorFlow does not take literally in a path
+_DAMAGED = (tf.errors.OpError, IndexError, ValueError)  # as TensorFlow's reader sees such files
 _OBJECTS = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _NODE = re.compile(r"^Node: .*\n", re.MULTILINE)  # in TensorFlow's messages
 
@@ -136,7 +137,7 @@ def read_checkpoint(
             reader = tf.train.load_checkpoint(readable)
             held = reader.get_variable_to_dtype_map()
             shapes = reader.get_variable_to_shape_map()
-        except (tf.errors.OpError, ValueError) as error:
+        except _DAMAGED as error:
             raise DamagedCheckpointError(
                 f"cannot read checkpoint '{path}': {_reason(error)}"
             ) from error
@@ -202,7 +203,7 @@ def _check_missing(path: str, missing: Sequence[str], wanted: int, partial: bool
 
 def _latest(directory: str) -> str:
     """The latest checkpoint of a directory."""
-    state = tf.train.get_checkpoint_state(directory)
+    state = _state(directory)
     path = state.model_checkpoint_path if state is not None else ""
     if not path or not _exists(path):
         lost = f": '{path}.index', its latest, does not exist" if path else ""
@@ -255,7 +256,7 @@ def _read_variable(reader: Any, readable: str, path: str, variable: Variable) ->
             value = _read_slice(readable, variable)
         else:
             value = reader.get_tensor(variable.full_name)
-    except (tf.errors.OpError, IndexError, ValueError) as error:  # as the reader sees damaged files
+    except _DAMAGED as error:
         raise DamagedCheckpointError(
             f"cannot read '{variable.full_name}' of checkpoint '{path}'; is a data file missing or "
             f"damaged? {_reason(error)}"
@@ -383,10 +384,15 @@ def _make_latest(path: Path) -> None:
 
 def entered(directory: Path) -> list[str]:
     """The checkpoints that a directory's ``checkpoint`` file names, the latest last."""
-    state = None
-    with contextlib.suppress(tf.errors.OpError):
-        state = tf.train.get_checkpoint_state(str(directory))
+    state = _state(str(directory))
     return list(state.all_model_checkpoint_paths) if state is not None else []
+
+
+def _state(directory: str) -> Any:
+    """What a directory's ``checkpoint`` file says; None if there is none, or it is damaged."""
+    with contextlib.suppress(tf.errors.OpError, ValueError):
+        return tf.train.get_checkpoint_state(directory)
+    return None
 
 
 def forget(directory: Path, paths: Sequence[str]) -> None:

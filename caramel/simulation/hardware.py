@@ -6,9 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import permutations
 
 from caramel.core.calibration import DEFAULT, Calibration
-from caramel.core.errors import PlanError
+from caramel.core.errors import PlanError, ProfileError
 from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.patterns import PATTERNS, schedule
 from caramel.simulation.network_model import JUDGED_AT_BYTES, cheapest, threshold
@@ -229,6 +230,12 @@ def _hosts_and_links(
     alike = (Host(rate, rate, slowdown),) * network.workers
     if not network.links:
         return alike, ()
+    pairs = {(link.source, link.target) for link in network.links}
+    if pairs != set(permutations(range(network.workers), 2)):
+        raise ProfileError(
+            f"the network of {network.workers} workers has links between some of them only; "
+            "measure it again with 'caramel profile --pairs'"
+        )
     own = [_without_handling(link.bytes_per_s, calibration) for link in network.links]
     links = tuple(
         dataclasses.replace(link, bytes_per_s=each * rate / min(own))

@@ -348,3 +348,21 @@ def test_where_timings_are_kept(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
     assert kept.cache_directory() == Path("/home/somebody/.cache/caramel")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"step_s": null', '"step_s": NaN', "NaN is no number of JSON"),
+        ('"step_s": null', '"step_s": 1e999', "1e999 is no number of JSON"),
+        ('"step_s": null', '"step_s": -1', r"\$\.timing\.step_s is -1, which cannot have been"),
+        ('"cores": null', '"cores": 0', "that no core has computed"),
+        ('"bytes_per_s": 120000000.0', '"bytes_per_s": 0', "carry 0 bytes per second"),
+        ('"dtype": "float32"', '"dtype": "flat"', "of dtype 'flat', whose elements have no size"),
+    ],
+)
+def test_numbers_that_cannot_have_been_measured_are_refused(old, new, message):
+    text = PROFILE.to_json()
+    assert old in text
+    with pytest.raises(ProfileError, match=message):
+        Profile.from_json(text.replace(old, new, 1))

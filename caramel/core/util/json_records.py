@@ -78,7 +78,9 @@ def _read(kind: Any, value: Any, where: str) -> Any:
         return tuple(_read(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
     if origin is frozenset:
         _expect(isinstance(value, list), value, "a list", where)
-        return frozenset(_read(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        found = frozenset(_read(arguments[0], v, f"{where}[{i}]") for i, v in enumerate(value))
+        _expect(len(found) == len(value), value, "a list that has nothing twice", where)
+        return found
     if origin is Mapping:
         _expect(isinstance(value, dict), value, "an object", where)
         return {key: _read(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
@@ -115,7 +117,7 @@ def _read_dataclass(kind: Any, value: Any, where: str) -> Any:
     fields = {field.name for field in dataclasses.fields(kind)}
     unknown = sorted(set(value) - fields)
     if unknown:
-        raise PlanError(f"{where}: unknown keys {unknown} in a {kind.__name__}")
+        raise PlanError(f"{where}: unknown keys {unknown!s:.{_SHOWN}} in a {kind.__name__}")
     required = {
         f.name
         for f in dataclasses.fields(kind)
