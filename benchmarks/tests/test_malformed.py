@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 from benchmarks.faults.malformed import Case, cases, judge, run
 from caramel.core.errors import PlanError
 
 
 def test_two_hundred_malformed_inputs_are_refused_or_taken_for_what_they_say(tmp_path):
-    before = dict(os.environ)
     report = run(seed=41, count=200)
     assert report.faults == []
     assert sum(report.refused.values()) > 100
-    assert os.environ == before
 
 
 def test_the_judge_notices_what_is_wrong():
