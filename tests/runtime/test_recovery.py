@@ -12,7 +12,7 @@ import pytest
 
 import caramel
 from caramel.cluster.processes import LISTENING, free_ports
-from caramel.core.errors import PlanError, RecoveryError
+from caramel.core.errors import PlanError, RecoveryError, SessionError
 from caramel.runtime.recovery import members, positions
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
@@ -153,6 +153,9 @@ def test_training_goes_on_with_fewer_workers_and_takes_them_in_again(external):
         running[1].kill()
         running[2].kill()
         with pytest.raises(RecoveryError, match="1 of 3 workers are left, and least_workers is 2"):
+            session.step(job.feed)
+        assert session.has_failed
+        with pytest.raises(SessionError, match="cannot be used any more"):
             session.step(job.feed)
     assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
     assert workers == [3] * 5 + [2] * 7 + [3] * 12

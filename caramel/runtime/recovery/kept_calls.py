@@ -99,10 +99,6 @@ class KeptCalls:
         self._calls += [own] * times
         self.bytes += _size(list((own.feed_dict or {}).values()))
 
-    def clear(self) -> None:
-        """A snapshot was taken."""
-        self._calls, self.bytes = [], 0
-
 
 def _copies(
     feed_dict: Mapping[Any, Any] | None, fetches: Any
@@ -118,7 +114,10 @@ def _copied(value: Any) -> Any:
         return value.copy()
     if isinstance(value, tf.Tensor | np.generic | int | float | str | bytes):
         return value
-    return copy.deepcopy(value)
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # it could be fed, so it can be made an array
+        return np.array(value)
 
 
 def _size(value: Any) -> int:

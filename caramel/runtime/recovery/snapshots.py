@@ -8,10 +8,9 @@ with that, so means and sums are those of all that there were.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -32,7 +31,7 @@ from caramel.runtime.variables import SharedState
 
 tf1 = tf.compat.v1
 
-_log = logging.getLogger(__name__)
+Since = TypeVar("Since")
 
 
 class NoSnapshotError(WorkerLostError):
@@ -56,17 +55,31 @@ class Snapshot:
     together: Mapping[str, np.ndarray]
 
 
-class Snapshots:
+class Snapshots(Generic[Since]):
     """Where a session with `Recovery` has its variables from, each time that it is opened.
+
+    Args:
+        since: what whoever takes snapshots knows of the time since the newest.
 
     Attributes:
         container: where snapshots are on the workers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, since: Since) -> None:
         self.container = uuid4().hex
-        self._newest: Snapshot | None = None
+        # Always changed together, also if the caller is interrupted.
+        self._newest_and_since: tuple[Snapshot | None, Since] = None, since
         self._begun = 0  # how many were begun to be taken
+        self._has_new_workers = False
+
+    @property
+    def _newest(self) -> Snapshot | None:
+        return self._newest_and_since[0]
+
+    @property
+    def since(self) -> Since:
+        """What was given when the newest one was taken."""
+        return self._newest_and_since[1]
 
     # What a session has its variables from (`running_job.Origin`)
 
@@ -118,8 +131,12 @@ class Snapshots:
 
     # Snapshots
 
-    def take(self, running: RunningJob) -> None:
+    def take(self, running: RunningJob, since: Since) -> None:
         """Take one on every worker; nothing may be pending.
+
+        Args:
+            running: the workers.
+            since: what `since` is from then on.
 
         Raises:
             WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.run`; the newest before
@@ -135,7 +152,8 @@ class Snapshots:
         tensors = [running.state.value(v) for v in merged]
         values = runner.run(tensors, takes, fed, "taking a snapshot")
         together = {v.name: value for v, value in zip(merged, values, strict=True)}
-        self._newest = Snapshot(self._begun, slot, plan.job.devices, together)
+        taken = Snapshot(self._begun, slot, plan.job.devices, together)
+        self._newest_and_since = taken, since
         if newest is not None:
             drops = [snapshots.op_of(worker, "drop", newest.slot) for worker in workers]
             runner.run([], drops, {}, "letting go of a snapshot")

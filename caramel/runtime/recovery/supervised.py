@@ -17,13 +17,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster, Task
-from caramel.core.errors import RecoveryError, WorkerLostError, WorkerStartError
+from caramel.core.errors import RecoveryError, SessionError, WorkerLostError, WorkerStartError
 from caramel.core.train_steps import StepName, chosen
 from caramel.runtime.control.controllers import Controllers
 from caramel.runtime.control.metrics import Metrics
@@ -76,6 +76,21 @@ class _Opened:
     parts: ExitStack
 
 
+@dataclass(frozen=True, slots=True)
+class _Since:
+    """What there is to know of a snapshot, to be where the session was later.
+
+    Attributes:
+        positions: where input pipelines were.
+        steps: how many steps of the session had been done.
+        kept: what was done since.
+    """
+
+    positions: Positions = field(default_factory=Positions)
+    steps: int = 0
+    kept: KeptCalls = field(default_factory=KeptCalls)
+
+
 class Supervised:
     """A job that is brought back after each loss (`caramel.runtime.work.Work`).
 
@@ -100,17 +115,16 @@ class Supervised:
         self._jobs_on, self._start, self._all = jobs_on, start, cluster
         self._course = course
         self._members, self._restarts = Members(cluster, settings), Restarts(settings.restarts)
-        self._snapshots, self._pace = Snapshots(), Pace(settings.snapshot_every)
-        self._kept = KeptCalls()
-        self._positions = self._positions_then = Positions()  # now, and at the last snapshot
+        self._snapshots, self._pace = Snapshots(_Since()), Pace(settings.snapshot_every)
+        self._positions = Positions()  # now
         self._teller = Teller()
         self._reads: dict[Any, tuple[str, ...]] = {}
         self._done: Counter[StepName] = Counter()  # by name of the step how often it was done
-        self._snapshot_at = 0  # after how many steps
         self._wants_snapshot = True  # whether steps since the last one would not lead to here
         self._loss: WorkerLostError | None = None  # from which it has not recovered yet
         self._lost: tuple[Task, ...] = ()  # what has to be brought back for that
         self._records: tuple[RecoveryRecord, ...] = ()
+        self._given_up: str | None = None  # why nothing can be done any more
         self._closings: list[threading.Thread] = []
         parts.callback(self._close)
         self._opened = self._open(earlier=None)
@@ -127,7 +141,12 @@ class Supervised:
     @property
     def has_failed(self) -> bool:
         """Whether nothing can be done any more."""
-        return self._loss is None and self.running.runner.has_failed
+        has_lost = self._loss is not None  # and may go on
+        return self._given_up is not None or (self.running.runner.has_failed and not has_lost)
+
+    @property
+    def _since(self) -> _Since:
+        return self._snapshots.since
 
     # What is asked for
 
@@ -135,27 +154,26 @@ class Supervised:
         """Training steps, after a snapshot if it is time for one."""
 
         def work() -> Result:
-            if self._wants_snapshot or self._pace.is_due(self._kept.bytes):
+            if self._wants_snapshot or self._pace.is_due(self._since.kept.bytes):
                 self._snapshot()
                 self._take_in()
             begin_s = time.perf_counter()
-            result = function(self.running)
+            try:
+                result = function(self.running)
+            except tf.errors.OutOfRangeError:
+                raise
+            except tf.errors.OpError:  # what it has taken of pipelines is gone
+                self._advance(self._reading(call))
+                raise
             self._pace.stepped(time.perf_counter() - begin_s, call.times)
+            own = self._reading(call)
+            self._since.kept.add(own)
+            self._advance(own)
+            self._done[chosen(call.step, self._opened.jobs)] += call.times
+            self._restarts.succeeded()
             return result
 
-        try:
-            result = self._attended(work)
-        except tf.errors.OutOfRangeError:
-            raise
-        except tf.errors.OpError:  # what it has taken of pipelines is gone
-            self._advance(self._reading(call))
-            raise
-        own = self._reading(call)
-        self._kept.add(own)
-        self._advance(own)
-        self._done[chosen(call.step, self._opened.jobs)] += call.times
-        self._restarts.succeeded()
-        return result
+        return self._attended(work)
 
     def read(self, function: Callable[[RunningJob], Result]) -> Result:
         """What changes no variables."""
@@ -187,7 +205,7 @@ class Supervised:
             if effects.prepared or effects.writes:
                 self._snapshot()
             elif effects.reads:
-                self._kept.add(call)
+                self._since.kept.add(call)
             return result
 
         return self._attended(work)
@@ -202,12 +220,15 @@ class Supervised:
 
     def _attended(self, work: Callable[[], Result]) -> Result:
         """What something returns that is done again after each loss."""
+        if self._given_up is not None:
+            raise SessionError(f"the session cannot be used any more: {self._given_up}")
         while True:
             try:
                 if self._loss is not None:
                     self._recover(self._loss)
                 return work()
-            except RecoveryError:
+            except RecoveryError as error:
+                self._given_up = str(error)
                 raise
             except WorkerLostError as loss:
                 self._loss, self._lost = loss, loss.lost
@@ -259,7 +280,7 @@ class Supervised:
         self._check_pipelines()
         self._close_beside(self._opened.parts)
         self._reopen()
-        for call in self._kept:
+        for call in self._since.kept:
             call.do(self.running)
             self._advance(call)
 
@@ -268,7 +289,7 @@ class Supervised:
         earlier = self._opened.running.controllers
         self._opened = self._open(earlier)
         self._pace.begin_again()
-        then = self._positions_then
+        then = self._since.positions
         self._positions = dataclasses.replace(then, told={})
         if then.are_any:
             then.bring_back(self.running, self._course)
@@ -302,7 +323,7 @@ class Supervised:
             RecoveryError: they are.
         """
         job = self.running.job
-        if self._positions_then.are_any and self._members.cluster.size != job.plan.workers:
+        if self._since.positions.are_any and self._members.cluster.size != job.plan.workers:
             missing = self._members.missing
             raise RecoveryError(
                 f"missing are {', '.join(self._members.describe(missing))}, and input pipelines of "
@@ -317,12 +338,10 @@ class Supervised:
         begin_s = time.perf_counter()
         self.running.settle()
         told = self._teller.told(self.running) if self._positions.are_any else {}
-        self._snapshots.take(self.running)
-        self._pace.taken(time.perf_counter() - begin_s)
-        self._kept.clear()
-        self._positions_then = dataclasses.replace(self._positions, told=told)
-        self._snapshot_at = self._done.total()
+        positions = dataclasses.replace(self._positions, told=told)
+        self._snapshots.take(self.running, _Since(positions, self._done.total()))
         self._wants_snapshot = False
+        self._pace.taken(time.perf_counter() - begin_s)
 
     def _take_in(self) -> None:
         """Let workers take part again that have come back; a snapshot was just taken."""
@@ -369,8 +388,8 @@ class Supervised:
             self._members.describe(returned),
             at_s,
             took_s,
-            self._snapshot_at,
-            self._kept.steps,
+            self._since.steps,
+            self._since.kept.steps,
             self._members.cluster.size,
             reason,
         )
@@ -389,7 +408,7 @@ class Supervised:
         """Close what was lost; threads that wait for a lost worker are not waited for."""
         thread = threading.Thread(target=parts.close, name="caramel-closing", daemon=True)
         thread.start()
-        self._closings.append(thread)
+        self._closings = [each for each in self._closings if each.is_alive()] + [thread]
 
     def _close(self) -> None:
         opened = getattr(self, "_opened", None)
