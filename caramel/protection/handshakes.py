@@ -90,7 +90,7 @@ class Handshakes:
             secured = self._context().wrap_socket(
                 connection, server_side=True, do_handshake_on_connect=False
             )
-        except OSError:  # it has gone already
+        except (OSError, ValueError):  # it has gone already
             connection.close()
             return
         self._until_s[secured] = time.monotonic() + LIMIT_S
@@ -105,7 +105,7 @@ class Handshakes:
             self._selector.modify(connection, selectors.EVENT_READ)
         except ssl.SSLWantWriteError:
             self._selector.modify(connection, selectors.EVENT_WRITE)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._refuse(connection, why_refused(error))
         else:
             self._forget(connection)

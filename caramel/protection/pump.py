@@ -7,7 +7,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-BUFFER_BYTES = 1 << 18
+_LEAST_BYTES, _MOST_BYTES = 1 << 14, 1 << 18  # of a buffer: it grows where it is filled
 _TURNS = 8  # buffers that one direction carries before it is the other one's turn
 
 _Wait = tuple[socket.socket, int]
@@ -47,7 +47,7 @@ class _Way:
 
     def __init__(self, source: socket.socket, target: socket.socket) -> None:
         self._source, self._target = source, target
-        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._buffer = memoryview(bytearray(_LEAST_BYTES))
         self._left = self._buffer[:0]  # what is still to be delivered
         self._has_ended = False
         self.waits: _Wait | None = None
@@ -62,6 +62,8 @@ class _Way:
             self.waits = None
             if not self._left:
                 self._left = self._buffer[: self._read()]
+                if len(self._left) == len(self._buffer) < _MOST_BYTES:
+                    self._buffer = memoryview(bytearray(4 * len(self._buffer)))
             self._write()
             if self.waits is not None or self._has_ended:
                 return
@@ -70,7 +72,7 @@ class _Way:
         """Fill the buffer as far as possible; returns how far."""
         filled, is_tls = 0, isinstance(self._source, ssl.SSLSocket)
         try:
-            while filled < BUFFER_BYTES:
+            while filled < len(self._buffer):
                 got = self._source.recv_into(self._buffer[filled:])
                 filled += got
                 if not got:
