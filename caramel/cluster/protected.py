@@ -1,7 +1,9 @@
 """A worker or parameter server that only those with a certificate reach.
 
-Two processes are one worker: the one that was started is its relay, and its child is TensorFlow's
-server, in a network namespace of its own. They end together.
+Three processes are one worker. The one that was started is the relay of connections that come in.
+Its children are TensorFlow's server, in a network namespace of its own, and the relay of the
+server's connections to others. They end together. There are two relays since threads of one
+interpreter, of which each is busy with another direction, keep each other waiting.
 """
 
 from __future__ import annotations
@@ -77,11 +79,11 @@ def go_inside(
         listener.close()
     if not firewalled:
         enter_network_namespace()
-    _end_with_relay()
+    _end_with_parent()
     return _seen_from_inside(cluster, task, None if firewalled else place.port, ServerEnd(there))
 
 
-def _end_with_relay() -> None:
+def _end_with_parent() -> None:
     """Let the system kill this process when its parent ends, even while it is stopped."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
 
@@ -121,23 +123,45 @@ def _relay(
 
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, request_end)
-    relay = Relay(credentials, lambda line: print(f"caramel: {line}", file=sys.stderr, flush=True))
     try:
         exits = way_in.exits(len(cluster.tasks) - 1)
     except OSError:  # the child has ended; it says why
         _end_as(os.waitpid(child, 0)[1])
+    children = [child]
+    if exits:
+        way_out = os.fork()  # this process has no other thread yet
+        if not way_out:
+            way_in.close()
+            _relay_out(cluster, task, credentials, exits)
+        children.append(way_out)
+    Relay(credentials, _say).let_in(listeners, way_in.connect)
+    while not end.wait(PARENT_POLL_S) and not parent_has_gone(parent_pid):
+        for pid in children:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                _end_as(status)
+    for pid in children:
+        _end_child(pid)
+    os._exit(0)
+
+
+def _relay_out(
+    cluster: Cluster, task: int, credentials: Credentials, exits: Sequence[socket.socket]
+) -> NoReturn:
+    """Be the relay of a server's connections to others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _end_with_parent()
+    relay = Relay(credentials, _say)
     others = [number for number in range(len(cluster.tasks)) if number != task]
     for listener, other in zip(exits, others, strict=True):
         relay.let_out(listener, _place(cluster, other))
-    relay.let_in(listeners, way_in.connect)
-    while not end.wait(PARENT_POLL_S):
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            _end_as(status)
-        if parent_has_gone(parent_pid):
-            break
-    _end_child(child)
-    os._exit(0)
+    while True:
+        signal.pause()
+
+
+def _say(line: str) -> None:
+    print(f"caramel: {line}", file=sys.stderr, flush=True)
 
 
 def _end_child(child: int) -> None:

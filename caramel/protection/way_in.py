@@ -96,6 +96,10 @@ class RelayEnd:
             (connection,) = self._receive()
         return connection
 
+    def close(self) -> None:
+        """Leave it to another process."""
+        self._channel.close()
+
     def _receive(self) -> list[socket.socket]:
         message, numbers, _, _ = socket.recv_fds(self._channel, 1, _MOST_EXITS_AT_ONCE)
         sockets = [socket.socket(fileno=number) for number in numbers]
