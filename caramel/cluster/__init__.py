@@ -14,7 +14,7 @@ large messages.
 `launchers`    what the launcher of a job says about it: who asks whom, `TF_CONFIG`, Slurm's
                variables, MPI
 `onednn_check` does TensorFlow compute with oneDNN on this machine?
-`probes`       who answers at an address?
+`probes`       who listens at an address?
 `processes`    a group of child processes that cannot outlive the process that started it
 `protected`    a worker or parameter server that only those with a certificate reach
 `quiet_start`  keeps TensorFlow's start-up messages out of a program's errors

@@ -9,7 +9,7 @@ import numbers
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -469,12 +469,24 @@ class Cluster:
         """
         return tuple(self._missing(timeout_s))
 
-    def _missing(self, timeout_s: float) -> dict[Task, str]:
+    def refusing(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
+        """The tasks at whose address nobody listens now, as their hosts say, tried all at once.
+
+        A process of `Cluster.local` that has ended counts; embedded ones never do.
+
+        Args:
+            timeout_s: how long an answer may take, in seconds.
+        """
+        return tuple(self._missing(timeout_s, ("refuses",)))
+
+    def _missing(
+        self, timeout_s: float, of: Container[probes.Answer] = ("refuses", "silent")
+    ) -> dict[Task, str]:
         """The tasks that cannot be reached, and why, as far as it is known."""
         answers: list[tuple[probes.Answer, str]]
         if self._relay is None:
-            found = probes.answers(self._addresses, timeout_s)
-            answers = [("accepts" if each else "refuses", "") for each in found]
+            found = probes.answers([task.address for task in self.tasks], timeout_s)
+            answers = [(answer, "") for answer in found]
         else:
             numbers = [self.whole.tasks.index(task) for task in self.tasks]
             answers = self._relay.answers(numbers, timeout_s)
@@ -482,7 +494,7 @@ class Cluster:
             task: why
             for task, (answer, why) in zip(self.tasks, answers, strict=True)
             # Where a worker has ended, another process may answer on its port.
-            if answer != "accepts" or self._exit_code(task) is not None
+            if answer in of or self._exit_code(task) is not None
         }
 
     def silent(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
@@ -494,12 +506,13 @@ class Cluster:
         Args:
             timeout_s: how long they may take, in seconds.
         """
-        accepted = probes.answers(self._addresses, timeout_s)
-        talked = probes.answers(self._addresses, timeout_s, talk=True)
+        addresses = [task.address for task in self.tasks]
+        accepted = probes.answers(addresses, timeout_s)
+        talked = probes.answers(addresses, timeout_s, talk=True)
         return tuple(
             task
             for task, accepts, talks in zip(self.tasks, accepted, talked, strict=True)
-            if accepts and not talks
+            if accepts == "accepts" != talks
         )
 
     def wait_until_reachable(self, timeout_s: float) -> None:
@@ -594,10 +607,6 @@ class Cluster:
         if not self.servers:
             return workers
         return f"{len(self.tasks)} tasks ({workers}, {_counted_servers(len(self.servers))})"
-
-    @property
-    def _addresses(self) -> list[str | None]:
-        return [task.address for task in self.tasks]
 
     def _describe_all(self, tasks: Sequence[Task]) -> str:
         return ", ".join(self.describe(task) for task in tasks)

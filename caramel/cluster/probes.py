@@ -1,4 +1,4 @@
-"""Who answers at an address?"""
+"""Who listens at an address?"""
 
 from __future__ import annotations
 
@@ -14,21 +14,26 @@ Answer = Literal["accepts", "refuses", "silent"]
 """To a TCP connection: it is accepted; the host says that nobody listens; nothing is said."""
 
 
-def answers(addresses: Sequence[str | None], timeout_s: float, *, talk: bool = False) -> list[bool]:
-    """For each address whether a TCP connection is accepted in time, tried all at once.
+def answers(
+    addresses: Sequence[str | None], timeout_s: float, *, talk: bool = False
+) -> list[Answer]:
+    """What is answered at each address in time, tried all at once.
 
     Args:
-        addresses: ``host:port``; None, for a server in this process, always answers.
+        addresses: ``host:port``; None, for a server in this process, always accepts.
         timeout_s: how long they may take together, in seconds.
-        talk: whether it has to say something, too.
+        talk: whether what accepts has to say something, too.
     """
-    found = [address is None for address in addresses]
+    found: list[Answer] = ["accepts" if address is None else "silent" for address in addresses]
     deadline = time.monotonic() + timeout_s
 
     def probe(number: int, host: str, port: int) -> None:
         try:
             with socket.create_connection((host, port), timeout_s) as connection:
-                found[number] = not talk or bool(connection.recv(1))
+                if not talk or connection.recv(1):
+                    found[number] = "accepts"
+        except ConnectionRefusedError:
+            found[number] = "refuses"
         except (OSError, UnicodeError):  # the latter from host names that cannot be encoded
             pass
 
@@ -41,7 +46,7 @@ def answers(addresses: Sequence[str | None], timeout_s: float, *, talk: bool = F
         for thread in threads:
             thread.start()
     except RuntimeError:  # Python begins no thread while it ends: then nothing is known
-        return [True] * len(addresses)
+        return ["accepts"] * len(addresses)
     for thread in threads:  # looking up a name has no time limit of its own
         thread.join(max(0.0, deadline - time.monotonic()))
     # A copy: threads that are late may still write.

@@ -35,6 +35,7 @@ from caramel.planning.choose import Decision
 from caramel.runtime.control.drift import ReplanSettings
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
+from caramel.runtime.execution.liveness import LOST_AFTER_S
 from caramel.runtime.job import Job
 from caramel.runtime.recovery.settings import Recovery
 from caramel.runtime.resuming import check_directory
@@ -128,6 +129,7 @@ class Model:
         *,
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
+        lost_after_s: float = LOST_AFTER_S,
         config: Any = None,
         trials: TrialSettings | Literal["auto"] | None = "auto",
         replanning: ReplanSettings | None = None,
@@ -149,6 +151,10 @@ class Model:
             start_timeout_s: how long to wait for the workers, in seconds.
             step_timeout_s: how long one step may take, in seconds, before it counts as failed. To
                 place the graph of a plan, before its first step, may take longer.
+            lost_after_s: how long a worker may not answer before it counts as lost, in seconds. It
+                answers whatever it computes, but not if its process was stopped, its machine or the
+                network has failed, or a proxy answers in its place. One whose process has ended is
+                found at once.
             config: a `tf.compat.v1.ConfigProto` with options of the session.
             trials: let plans take turns during the first steps, each an ordinary exact step, and
                 keep the fastest. With "auto" those that a search has found are tried, the plain one
@@ -189,7 +195,11 @@ class Model:
             CheckpointError: no checkpoint to go on from is whole, or the newest does not fit.
             PlanError: an argument cannot be.
         """
-        _check_seconds(start_timeout_s=start_timeout_s, step_timeout_s=step_timeout_s)
+        _check_seconds(
+            start_timeout_s=start_timeout_s,
+            step_timeout_s=step_timeout_s,
+            lost_after_s=lost_after_s,
+        )
         if trials != "auto":
             _check_settings("trials", trials, TrialSettings, "'auto' or None")
         if config is not None and not isinstance(config, tf.compat.v1.ConfigProto):
@@ -221,6 +231,7 @@ class Model:
             self.cluster,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
+            lost_after_s=lost_after_s,
             config=config,
             stopwatch=self._stopwatch,
             initial_feeds=initial_feeds,

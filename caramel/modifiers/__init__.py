@@ -34,6 +34,7 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
                   calls
 `traffic_audit`   the traffic audit: what crosses between tasks, from the graph's edges and from the
                   plan
+`values_left`     reads variables of a job where they still are, by a graph that has nothing else
 `variable_copies` copies of variables, which are taken before a step that may be given up, and put
                   back after it
 `variable_ops`    ops beside the training step that read, broadcast, merge and restore variables

@@ -20,6 +20,9 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `progress`         where training was when a checkpoint was written
 `recovery/`        goes on after the loss of workers, unseen by the user's loop
 `resuming`         where a program goes on that was started again
+`remains`          which variables are left when workers are lost? Each worker has a replica of
+                   most of them
+`rescue`           the variables of a session that has lost workers, from those that are left
 `rotation`         which checkpoints of a series stay: the newest ones, and now and then one for
                    good
 `running_job`      what a session works with while it is open: workers, variables, and what does the

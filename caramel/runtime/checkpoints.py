@@ -8,6 +8,7 @@ from functools import partial
 
 from caramel.core.errors import CheckpointError
 from caramel.runtime.course import Course
+from caramel.runtime.rescue import rescue_variables
 from caramel.runtime.rotation import Rotation
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.saving import Copied, copy_variables
@@ -46,6 +47,13 @@ class Checkpoints:
             self._writer.start(write)
         return copied.path
 
+    def rescue(self, running: RunningJob, path: str | os.PathLike[str]) -> str:
+        """Write what is left after a loss; see `caramel.runtime.session.Session.rescue`."""
+        self._writer.wait()
+        written = rescue_variables(running, path)
+        self._note(written)
+        return written
+
     @property
     def paths(self) -> tuple[str, ...]:
         """Those that are written, and still there, the newest last."""
@@ -76,5 +84,9 @@ class Checkpoints:
 
     def _write(self, copied: Copied, progress: str | None) -> None:
         copied.write(progress)
-        self._written.pop(copied.path, None)
-        self._written[copied.path] = None
+        self._note(copied.path)
+
+    def _note(self, path: str) -> None:
+        """What was written last."""
+        self._written.pop(path, None)
+        self._written[path] = None

@@ -72,7 +72,7 @@ class Inheritance:
         """Where the new session has its state; None for new containers."""
         if not self.shares:
             return None
-        return Containers(on_servers=self.runner.containers.on_servers, owns=False)
+        return self.runner.containers.sharing_servers()
 
     def given(self, plan: Plan) -> frozenset[str]:
         """The variables that are not initialised: those on servers."""
@@ -123,8 +123,8 @@ class Inheritance:
             tensors = [value_there(worker, variable) for variable in own for worker in workers]
             values = iter(runner.run(tensors, [], {}, what))
             read = {variable.name: [next(values) for _ in workers] for variable in own}
-            merged = {v.name: _merged(v, read[v.name], plan, workers) for v in own}
-            state.assign(own, merged)
+            together = {v.name: merged(v, read[v.name], plan, workers) for v in own}
+            state.assign(own, together)
 
     def _readable(self, cluster: Cluster) -> Mapping[int, str]:
         """The devices of the other session's workers that are there and in a cluster."""
@@ -144,7 +144,7 @@ def _homes(plan: Plan) -> Mapping[str, str]:
     return found
 
 
-def _merged(
+def merged(
     variable: Variable, values: Sequence[np.ndarray], plan: Plan, workers: Sequence[int]
 ) -> np.ndarray:
     """What a variable of the workers is together."""

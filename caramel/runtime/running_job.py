@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from caramel.capture.initial_values import check_initial_feeds
@@ -18,6 +19,7 @@ from caramel.runtime.device_check import check_devices
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
+from caramel.runtime.remains import told_of_loss
 from caramel.runtime.steps.missing_feeds import MissingFeeds
 from caramel.runtime.steps.user_feeds import whole_feeds_of
 from caramel.runtime.variables import SharedState
@@ -79,6 +81,7 @@ def start_job(
     settings: ControlSettings,
     start_timeout_s: float,
     step_timeout_s: float,
+    lost_after_s: float,
     config: Any,
     stopwatch: Stopwatch,
     initial_feeds: Mapping[Any, Any] | None,
@@ -106,6 +109,7 @@ def start_job(
         cluster,
         start_timeout_s=start_timeout_s,
         call_timeout_s=step_timeout_s,
+        lost_after_s=lost_after_s,
         config=config,
         containers=None if origin is None else origin.containers(),
     )
@@ -125,5 +129,6 @@ def start_job(
     state.initialise(initial, besides=controllers.preparation, given=given)
     if origin is not None:
         origin.hand_over(job, runner, state, cluster)
+    runner.tell_losses(partial(told_of_loss, job, cluster))
     stopwatch.note("initialise")
     return RunningJob(job, runner, state, controllers)

@@ -72,7 +72,7 @@ def copy_variables(
         global_step: a number to append to the path; None for none.
         rotation: which earlier ones of the same path stay.
     """
-    _check_path(path)
+    check_path(path)
     if rotation.keep is not None and global_step is None:
         raise CheckpointError(
             "keep is about checkpoints with a number behind their path: give global_step, too; "
@@ -108,7 +108,7 @@ def restore_variables(
     Returns:
         The names of the variables that it lacks.
     """
-    _check_path(path)
+    check_path(path)
     saved = [variable for variable in running.job.context.variables if variable.saved]
     if not saved:
         raise CheckpointError("the graph has no global variables to restore")
@@ -145,7 +145,7 @@ def assign_variables(running: RunningJob, values: Mapping[str, Any]) -> None:
         running.state.assign([variables[name] for name in arrays], arrays)
 
 
-def _check_path(path: Any) -> None:
+def check_path(path: Any) -> None:
     """Raise unless a path of a checkpoint was given."""
     if not isinstance(path, str | os.PathLike):
         raise CheckpointError(f"the path of a checkpoint must be a string or a path, not {path!r}")

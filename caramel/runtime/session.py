@@ -24,6 +24,7 @@ from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.course import Course
+from caramel.runtime.execution.liveness import LOST_AFTER_S
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.preemption import Preemption, path_of_last
@@ -57,6 +58,7 @@ class Session:
         start_timeout_s: how long to wait for the workers, in seconds.
         step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
             graph of a plan may take longer.
+        lost_after_s: how long a worker may not answer before it counts as lost, in seconds.
         config: options of the TensorFlow session, such as thread counts.
         stopwatch: told how long each part of the opening takes.
         initial_feeds: values by tensor or name, of placeholders that initial values depend on.
@@ -83,6 +85,7 @@ class Session:
         *,
         start_timeout_s: float = 60.0,
         step_timeout_s: float = 1800.0,
+        lost_after_s: float = LOST_AFTER_S,
         config: Any = None,
         stopwatch: Stopwatch | None = None,
         initial_feeds: Mapping[Any, Any] | None = None,
@@ -108,6 +111,7 @@ class Session:
                 settings=settings,
                 start_timeout_s=start_timeout_s,
                 step_timeout_s=step_timeout_s,
+                lost_after_s=lost_after_s,
                 config=config,
                 stopwatch=stopwatch or Stopwatch(False),
                 initial_feeds=initial_feeds,
@@ -441,6 +445,28 @@ class Session:
         """The paths of the checkpoints that this session has saved and that are there, the newest
         last."""
         return self._checkpoints.paths
+
+    @in_turn
+    def rescue(self, path: str | os.PathLike[str]) -> str:
+        """Write a checkpoint as `save` does, after a worker was lost: of what the others have.
+
+        The variables are those of one worker. In the step that has failed some of them may have
+        been updated and others not, and deferred updates of the step before may be missing. What
+        each worker has for itself (moving averages) is the mean over those that are left.
+
+        Args:
+            path: its path, without the endings that TensorFlow adds.
+
+        Returns:
+            The path that restores it.
+
+        Raises:
+            SessionError: no worker was lost.
+            CheckpointError: something was on lost workers only, which are named; nothing is
+                written. Or it cannot be written.
+            ClusterError: no worker is left.
+        """
+        return self._checkpoints.rescue(self._open().running, path)
 
     @in_turn
     def restore(self, path: str | os.PathLike[str], *, partial: bool = False) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ class SharedState:
         The user's, of which servers may have parts.
         """
         splits = self._job.context.row_splits
-        for chunk in _chunks(variables):
+        for chunk in chunks(variables):
             parts = {v.name: splits.parts(v) for v in chunk}
             tensors = [self._value_of(part, worker) for own in parts.values() for part in own]
             values = iter(self._runner.run(tensors, [], {}, "reading variables"))
@@ -108,7 +108,7 @@ class SharedState:
         splits = self._job.context.row_splits
         own = {p.name: rows for v in variables for p, rows in splits.slices(v, values[v.name])}
         variables = [part for v in variables for part in splits.parts(v)]
-        for chunk in _chunks(variables):
+        for chunk in chunks(variables):
             fed = {variable_ops.restored_value(v): own[v.name] for v in chunk}
             targets = [variable_ops.restore_op(variable) for variable in chunk]
             self._runner.run([], targets, fed, "restoring variables")
@@ -117,7 +117,7 @@ class SharedState:
 
     def broadcast(self, variables: Iterable[Variable]) -> None:
         """Send variables from their source to all workers."""
-        for chunk in _chunks(list(variables)):
+        for chunk in chunks(list(variables)):
             targets = [
                 variable_ops.broadcast_op(worker, variable)
                 for variable in chunk
@@ -189,7 +189,7 @@ class SharedState:
             self._runner.run([], targets, fed, what)
 
 
-def _chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
+def chunks(variables: Sequence[Variable]) -> Iterator[list[Variable]]:
     """Variables in portions that one message may carry."""
     chunk: list[Variable] = []
     size = 0

@@ -542,6 +542,7 @@ def test_an_environment_without_a_cluster_says_what_was_looked_for():
 def test_workers_that_do_not_answer_are_unreachable(listener):
     cluster = Cluster.of([listener, nobody()])
     assert cluster.unreachable(timeout_s=1.0) == (cluster.tasks[1],)
+    assert cluster.refusing(timeout_s=1.0) == (cluster.tasks[1],)
 
 
 def test_no_worker_counts_as_lost_where_python_begins_no_thread_any_more(monkeypatch):
@@ -552,28 +553,12 @@ def test_no_worker_counts_as_lost_where_python_begins_no_thread_any_more(monkeyp
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     cluster = Cluster.of(["127.0.0.1:1", "127.0.0.1:2"])
-    assert cluster.unreachable() == cluster.silent() == ()
-
-
-def test_workers_that_accept_connections_and_say_nothing_are_silent(listener):
-    with socket.create_server(("127.0.0.1", 0)) as talking:
-        cluster = Cluster.of([listener, nobody(), f"127.0.0.1:{talking.getsockname()[1]}"])
-
-        def talk():
-            for _ in range(2):
-                connection, _ = talking.accept()
-                connection.sendall(b"hello")
-                connection.close()
-
-        thread = threading.Thread(target=talk)
-        thread.start()
-        assert cluster.silent(timeout_s=1.0) == (cluster.tasks[0],)
-        thread.join()
+    assert cluster.unreachable() == cluster.refusing() == ()
 
 
 def test_embedded_workers_are_always_reachable():
     cluster = Cluster.embedded(2)
-    assert cluster.unreachable() == cluster.silent() == ()
+    assert cluster.unreachable() == cluster.refusing() == ()
     cluster.wait_until_reachable(0.0)
 
 
@@ -608,7 +593,7 @@ def test_local_workers_listen_until_they_are_closed():
     with Cluster.local(2) as cluster:
         assert cluster.kind == "local"
         assert [task.address.split(":")[0] for task in cluster.tasks] == ["127.0.0.1"] * 2
-        assert cluster.unreachable() == cluster.silent() == ()
+        assert cluster.unreachable() == cluster.refusing() == ()
         cluster.wait_until_reachable(1.0)
         assert re.fullmatch(
             r"worker 1 \(/job:worker/task:1 at 127\.0\.0\.1:\d+, pid \d+\)", cluster.describe(1)
@@ -622,7 +607,7 @@ def test_local_workers_listen_until_they_are_closed():
 def test_local_servers_listen_beside_the_workers_until_they_are_closed():
     with Cluster.local(1, parameter_servers=1) as cluster:
         assert (cluster.size, len(cluster.servers)) == (1, 1)
-        assert cluster.unreachable() == cluster.silent() == ()
+        assert cluster.unreachable() == cluster.refusing() == ()
         described = re.fullmatch(
             r"parameter server 0 \(/job:ps/task:0 at 127\.0\.0\.1:\d+, pid (\d+)\)",
             cluster.describe(cluster.servers[0]),

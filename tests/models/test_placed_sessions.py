@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import caramel
-from caramel.core.errors import FeedError, WorkerLostError
+from caramel.core.errors import CheckpointError, FeedError, WorkerLostError
 from tests.support.networks import (
     FEATURES,
     built_network,
@@ -133,6 +133,8 @@ def test_a_killed_worker_is_named(tmp_path):
             os.kill(worker_pid(cluster, 1), signal.SIGKILL)
             with pytest.raises(WorkerLostError, match=r"lost worker 1 .* restore the last check"):
                 _step_on(session, job.feed)
+            with pytest.raises(CheckpointError, match="worker 1 .* had these variables alone"):
+                session.rescue(tmp_path / "rescued")
     with placed(job, 3, seed=1).session() as session:
         session.restore(path)
         for name, value in session.variables().items():

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import caramel
 from caramel.cluster.servers import embedded_servers
+from tests.support.containers import is_there
 from tests.support.networks import network, wide
 from tests.support.serving import served
 
@@ -21,16 +22,6 @@ def fixture_job():
 
 def model_of(job, servers):
     return served(job, 2, servers) if servers else caramel.ARModel(job.context(), 2)
-
-
-def is_there(target: str, device: str, container: str, variable: str) -> bool:
-    """Whether a server has a variable."""
-    with tf.Graph().as_default(), tf.device(device):
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=tf.float64, shape=[], container=container, shared_name=variable
-        )
-        with tf1.Session(target) as plain:
-            return bool(plain.run(tf.raw_ops.VarIsInitializedOp(resource=handle)))
 
 
 @pytest.mark.parametrize("servers", [0, 2])

@@ -17,7 +17,14 @@ from caramel.models.keras.refused import check, tell_uncompiled
 from caramel.models.remote_step import StepOnWorkers
 
 _FOR_ALL_STEPS = ("device_list", "marks", "verbose", "check")
-_FOR_ALL_SESSIONS = ("start_timeout_s", "step_timeout_s", "config", "stalls", "recover")
+_FOR_ALL_SESSIONS = (
+    "start_timeout_s",
+    "step_timeout_s",
+    "lost_after_s",
+    "config",
+    "stalls",
+    "recover",
+)
 
 
 class Trainer(StepOnWorkers):

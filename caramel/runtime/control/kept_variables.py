@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from caramel.core.names import Copy
 from caramel.modifiers.variable_copies import copies, ops_of, original_of, remember
-from caramel.runtime.execution.runner import Runner, VariantRunner
+from caramel.runtime.execution.runner import Runner
+from caramel.runtime.execution.variant_runner import VariantRunner
 from caramel.runtime.job import Job
 
 

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -20,16 +20,13 @@ import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster, Task
 from caramel.core.errors import ClusterError, SessionError, StepTimeoutError, WorkerLostError
+from caramel.runtime.execution.liveness import LOST_AFTER_S, SILENT, Liveness, unanswering
 from caramel.runtime.execution.outcome import Outcome
 
-_WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by probes
+_WATCH_AFTER_S = 1.0  # a call that ends sooner is never disturbed by questions
 _WATCH_EVERY_S = 1.0
 _LEAST_LOOK_S = 0.02
 _PROBE_TIMEOUT_S = 1.5
-_FAILED_PROBES = 2  # in a row, before a worker counts as lost
-_SILENT_AFTER_S = 10.0  # how long a call takes until workers are asked to say something
-_SILENT_EVERY_S = 5.0
-_MOST_SILENT = 10  # times in a row, before a worker counts as lost
 _INTERRUPTED_S = 30.0
 _ENDING_S = 1.0  # for a process whose sockets are closed to be gone
 _DIAGNOSIS_S = 3.0  # how long to look for the lost worker once TensorFlow has reported a failure
@@ -44,11 +41,6 @@ _LOST = (
     tf.errors.NotFoundError,
 )
 
-_SILENT = (
-    "connections are accepted, but nothing answers (was the process stopped, or does a proxy "
-    "accept in its place?)"
-)
-
 _log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
@@ -59,10 +51,10 @@ class Look:
     """Who is to look into a call that takes long.
 
     Attributes:
-        tell: told now and then how long it takes, in seconds, and which tasks cannot be reached;
-            has to return at once.
+        tell: told now and then how long it takes, in seconds, and which tasks do not answer; has to
+            return at once.
         after_s: when first, in seconds, and then as often; from the first second on every second,
-            since workers are then probed, too.
+            since workers are then asked whether they are there, too.
     """
 
     tell: Callable[[float, tuple[Task, ...]], None]
@@ -101,7 +93,7 @@ class CallThread:
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        self._kept: Any = None
+        self._kept: list[Any] = []
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -113,7 +105,7 @@ class CallThread:
 
     def keep(self, thing: Any) -> None:
         """Hold on to something for as long as the thread lives, which refers to this object."""
-        self._kept = thing
+        self._kept.append(thing)
 
     def end(self, timeout_s: float) -> None:
         """End the thread after the calls it has, waiting no longer than `timeout_s`."""
@@ -132,16 +124,25 @@ class CallThread:
 
 
 class Channel:
-    """Makes calls one after the other and watches the workers of `cluster` meanwhile.
+    """Makes calls one after the other and watches the workers of a cluster meanwhile.
+
+    Args:
+        cluster: the workers.
+        lost_after_s: how long one may not answer before it counts as lost, in seconds.
 
     Attributes:
         lost: the tasks that were lost.
+        told_of_loss: says what is gone with tasks that are lost, and what to do; None as long as
+            nothing is there.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, lost_after_s: float = LOST_AFTER_S) -> None:
         self._cluster = cluster
+        self._liveness = Liveness(cluster, lost_after_s)
         self._failure: str | None = None
+        self._is_closed = False
         self.lost: tuple[Task, ...] = ()
+        self.told_of_loss: Callable[[Sequence[Task]], str] | None = None
         self._thread = CallThread("caramel-channel")
 
     def call(
@@ -234,18 +235,25 @@ class Channel:
         """Whether no call can be made any more."""
         return self._failure is not None
 
-    def close(self, last: Callable[[], Any], *, timeout_s: float) -> None:
-        """Make one last call, without waiting for it longer than `timeout_s`, or for a lost worker.
+    def close(self, last: Callable[[], Any], *, timeout_s: float) -> bool:
+        """Make one last call, without waiting for it longer than `timeout_s`, or for a lost worker;
+        whether it has ended.
 
         After a failure it is not made but kept: TensorFlow closes a session also when it is
         collected as garbage, and then waits for ever for a worker that is gone. The thread, which
-        is never ended then, holds on to it.
+        is never ended then, holds on to it. Closing it again does nothing.
         """
-        if self._failure is None and self._ends(last, timeout_s):
+        if self._is_closed:
+            return True
+        self._is_closed = True
+        ends = self._failure is None and self._ends(last, timeout_s)
+        if ends:
             self._thread.end(timeout_s)
         else:
             self._thread.keep(last)
         self._failure = self._failure or "it is closed"
+        self._liveness.close()
+        return ends
 
     def _ends(self, last: Callable[[], Any], timeout_s: float) -> bool:
         """Make the last call; whether it ended in time."""
@@ -264,8 +272,7 @@ class Channel:
         self, outcome: Outcome[Result], what: str, timeout_s: float, look: Look | None
     ) -> Result:
         begin = time.monotonic()
-        failed: dict[Task, int] = {}
-        silence = _Silence(self._cluster)
+        self._liveness.begin()
         look_s = math.inf if look is None else max(look.after_s, _LEAST_LOOK_S)
         wait_s = min(_WATCH_AFTER_S, timeout_s, look_s)
         while True:
@@ -276,18 +283,12 @@ class Channel:
                 raise StepTimeoutError(
                     f"{what} did not end within {timeout_s:g} s; {self._state()}"
                 )
-            missing: tuple[Task, ...] = ()
             if elapsed_s >= _WATCH_AFTER_S:
-                missing = self._cluster.unreachable(_PROBE_TIMEOUT_S)
-            failed = {task: failed.get(task, 0) + 1 for task in missing}
-            lost = [task for task, count in failed.items() if count >= _FAILED_PROBES]
-            if lost:
-                raise self._lost(lost, what)
-            silence.look(elapsed_s)
-            if silence.lost:
-                raise self._lost(silence.lost, what, f": {_SILENT}")
+                self._liveness.look()
+            if self._liveness.lost:
+                raise self._lost(self._liveness.lost, what)
             if look is not None:
-                look.tell(time.monotonic() - begin, missing)
+                look.tell(time.monotonic() - begin, self._liveness.missing)
             left_s = max(0.0, timeout_s - elapsed_s)
             early_s = _WATCH_AFTER_S - elapsed_s
             wait_s = min(left_s, _WATCH_EVERY_S if early_s <= 0 else min(look_s, early_s))
@@ -298,7 +299,7 @@ class Channel:
         while True:
             lost = self._cluster.unreachable(_PROBE_TIMEOUT_S)
             if lost:
-                return self._lost(lost, what)
+                return self._lost(dict.fromkeys(lost, ""), what)
             is_sure = not isinstance(error, tf.errors.UnavailableError | tf.errors.AbortedError)
             if is_sure or time.monotonic() - begin > _DIAGNOSIS_S:
                 break
@@ -313,50 +314,24 @@ class Channel:
             )
         return None
 
-    def _lost(self, lost: Sequence[Task], what: str, how: str = "") -> WorkerLostError:
+    def _lost(self, lost: Mapping[Task, str], what: str) -> WorkerLostError:
+        """The error for tasks that were lost, each with what is to be said of it."""
         names = " and ".join(self._cluster.describe(task, wait_s=_ENDING_S) for task in lost)
-        again = "open a new session and restore the last checkpoint"
-        if not self._cluster.servers:
-            gone = f"the workers' variables are gone: start the workers again, {again}"
-        elif any(task in self._cluster.servers for task in lost):
-            gone = f"the variables that it held are gone: start it again, {again}"
-        else:
-            gone = (
-                "the variables are still on the servers: start it again, or make a model of "
-                "cluster.without(error.lost), and open model.session(variables=this_session)"
-            )
-        return WorkerLostError(f"lost {names} during {what}{how}; {gone}", lost)
+        how = "".join(f": {said}" for said in dict.fromkeys(lost.values()) if said)
+        gone = "start it again, and open a new session"
+        if self.told_of_loss is not None:
+            gone = self.told_of_loss(tuple(lost))
+        return WorkerLostError(f"lost {names} during {what}{how}; {gone}", tuple(lost))
 
     def _state(self) -> str:
-        """Whether workers can be reached, and answer."""
-        silent = self._cluster.silent(_PROBE_TIMEOUT_S)
+        """Whether workers answer."""
+        silent = unanswering(self._cluster, _PROBE_TIMEOUT_S)
         if not silent:
-            return "every worker can be reached"
+            return "every worker answers"
         names = " and ".join(self._cluster.describe(task) for task in silent)
-        return f"at {names} {_SILENT}"
+        return f"there is no answer from {names} ({SILENT})"
 
 
 def _is_of_call(error: BaseException, outcome: Outcome[Any]) -> bool:
     """Whether an error is that of a call, or of its workers, and not of a signal handler."""
     return isinstance(error, ClusterError) or error is outcome.error
-
-
-class _Silence:
-    """Which workers accept connections and say nothing, for how long?"""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._next_s = _SILENT_AFTER_S
-        self._times: dict[Task, int] = {}
-
-    def look(self, elapsed_s: float) -> None:
-        """Ask all workers, if it is time; a call has taken so long."""
-        if elapsed_s >= self._next_s:
-            silent = self._cluster.silent(_PROBE_TIMEOUT_S)
-            self._times = {task: self._times.get(task, 0) + 1 for task in silent}
-            self._next_s = elapsed_s + _SILENT_EVERY_S
-
-    @property
-    def lost(self) -> list[Task]:
-        """Those that have been silent for too long."""
-        return [task for task, times in self._times.items() if times >= _MOST_SILENT]

@@ -30,20 +30,28 @@ class Containers:
     """The names of a session's containers.
 
     Attributes:
-        on_workers: what the workers have; always the session's own.
-        on_servers: what parameter servers have; that of another session if it works on its
-            variables.
-        owns: whether what the servers have ends with this session.
+        on_workers: what the workers have.
+        on_servers: what parameter servers have.
+        others: those of the two that are another session's, on whose variables this one works.
     """
 
     on_workers: str = field(default_factory=_new_name)
     on_servers: str = field(default_factory=_new_name)
-    owns: bool = True
+    others: frozenset[str] = frozenset()
 
     @property
     def owned(self) -> tuple[str, ...]:
         """Those that end with the session."""
-        return (self.on_workers, *([self.on_servers] if self.owns else []))
+        return tuple(n for n in (self.on_workers, self.on_servers) if n not in self.others)
+
+    def sharing_servers(self) -> Containers:
+        """Those of a session that works on what this one has on servers."""
+        return Containers(on_servers=self.on_servers, others=frozenset({self.on_servers}))
+
+    def of_another(self) -> Containers:
+        """Those of a session that reads what is in all of these."""
+        names = (self.on_workers, self.on_servers)
+        return Containers(*names, others=frozenset(names))
 
     def fill(self, graph_def: bytes) -> bytes:
         """A serialised GraphDef with the names in place of their marks."""
@@ -62,7 +70,10 @@ def drop(containers: Iterable[str], addresses: Iterable[str]) -> None:
         containers: their names.
         addresses: ``host:port`` of each server; those that do not answer are left out.
     """
-    message = strings_message(containers)
+    names = tuple(containers)
+    if not names:  # to TensorFlow that would be all that is in none
+        return
+    message = strings_message(names)
     # One after the other: each answers at once, and calls that wait for none need a thread, which
     # Python begins no more while it ends.
     for address in addresses:

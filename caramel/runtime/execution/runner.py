@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +22,8 @@ from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
 from caramel.runtime.execution.clocks import clock_offsets_s
 from caramel.runtime.execution.containers import Containers, drop
 from caramel.runtime.execution.distributed_graph import DistributedGraph
+from caramel.runtime.execution.leases import Leases
+from caramel.runtime.execution.liveness import LOST_AFTER_S
 from caramel.runtime.execution.transfer_recorder import Recording
 
 tf1 = tf.compat.v1
@@ -44,10 +46,13 @@ class Runner:
         cluster: the workers.
         start_timeout_s: how long to wait for the workers, in seconds.
         call_timeout_s: how long one call may take, in seconds; not for placing the graph.
+        lost_after_s: how long a worker may not answer before it counts as lost, in seconds.
         config: options of the session and of servers in this process, such as thread counts.
         containers: where the session has its state; by default new ones.
 
     Attributes:
+        cluster: the workers.
+        config: options of the session and of servers in this process.
         containers: where the session has its state.
         calls: how many calls were made so far, also such as failed.
 
@@ -64,6 +69,7 @@ class Runner:
         *,
         start_timeout_s: float,
         call_timeout_s: float,
+        lost_after_s: float = LOST_AFTER_S,
         config: Any = None,
         containers: Containers | None = None,
     ) -> None:
@@ -73,7 +79,8 @@ class Runner:
                 "connections do not work in it; start it by multiprocessing's method 'spawn', or "
                 "before the first session is opened"
             )
-        self._graph, self._cluster, self._timeout_s = graph, cluster, call_timeout_s
+        self._graph, self.cluster, self.config = graph, cluster, config
+        self._timeout_s = call_timeout_s
         self._devices = tuple(devices)
         self._tasks = [task_of(device) for device in devices]
         self._different_tasks = list(dict.fromkeys([*self._tasks, *cluster.server_devices]))
@@ -81,13 +88,19 @@ class Runner:
         self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
         self._calls: dict[Any, GraphCall] = {}
         self._recording: Recording | None = None  # from the first traced calls on
+        self._leases: Leases | None = None  # on workers that do not end with this process
         self.calls = 0  # how many were made, also those that failed
         self.containers = containers or Containers()
         self._targets = cluster.targets
         self._target = self._connect(start_timeout_s, config)
-        self._channel = Channel(cluster)
-        self._greet(start_timeout_s)
-        self._session = GraphSession(self._target, self._config(config), self._tasks[0])
+        self._channel = Channel(cluster, lost_after_s=lost_after_s)
+        try:
+            self._greet(start_timeout_s)
+            self._enter(start_timeout_s)
+            self._session = GraphSession(self._target, self._config(config), self._tasks[0])
+        except BaseException:
+            self._give_up()
+            raise
 
     def available_devices(self, timeout_s: float) -> tuple[str, ...]:
         """Full names of all devices of all workers.
@@ -161,8 +174,8 @@ class Runner:
     @property
     def server_addresses(self) -> tuple[str, ...]:
         """``host:port`` of each parameter server."""
-        servers = self._cluster.servers
-        if self._cluster.kind == "embedded":
+        servers = self.cluster.servers
+        if self.cluster.kind == "embedded":
             return self._targets[len(self._targets) - len(servers) :]
         return tuple(task.address or "" for task in servers)
 
@@ -175,6 +188,10 @@ class Runner:
     def lost(self) -> tuple[Task, ...]:
         """The tasks that were lost."""
         return self._channel.lost
+
+    def tell_losses(self, told: Callable[[Sequence[Task]], str]) -> None:
+        """Let errors tell what is gone with tasks that are lost, and what to do, in words."""
+        self._channel.told_of_loss = told
 
     @property
     def limit_of_calls_s(self) -> float:
@@ -310,8 +327,8 @@ class Runner:
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
-        tasks, of_places = self._different_tasks, [*self._tasks, *self._cluster.server_devices]
-        if self._cluster.kind != "remote" or len(tasks) == 1:
+        tasks, of_places = self._different_tasks, [*self._tasks, *self.cluster.server_devices]
+        if self.cluster.kind != "remote" or len(tasks) == 1:
             return (0.0,) * len(of_places)
         offsets_s = self._channel.call(
             lambda: _compared_clocks(self._target, tasks, self._config(None)),
@@ -323,18 +340,22 @@ class Runner:
 
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
-        last = partial(_end, self._recording, self._session)
-        self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S)
-        of_tasks = zip(self._cluster.tasks, self._targets, strict=False)  # embedded ones stay
+        if self._leases is not None:
+            self._leases.stop()
+        of_tasks = zip(self.cluster.tasks, self._targets, strict=False)  # embedded ones stay
         gone = {target for task, target in of_tasks if task in self.lost}
-        drop(self.containers.owned, (each for each in self._targets if each not in gone))
+        alive = [target for target in self._targets if target not in gone]
+        forget = partial(drop, self.containers.owned, alive)
+        last = partial(_end, self._recording, self._session, forget, self._leases)
+        if not self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S):
+            forget()
 
     def _config(self, config: Any) -> Any:
-        return _config(config, self._cluster)
+        return _config(config, self.cluster)
 
     def _connect(self, timeout_s: float, config: Any) -> str:
         """Start or reach the servers; returns the session's target."""
-        cluster = self._cluster
+        cluster = self.cluster
         if cluster.kind == "embedded":
             whole = cluster.whole
             embedded = embedded_servers(
@@ -368,75 +389,48 @@ class Runner:
         except StepTimeoutError:
             self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
             raise WorkerStartError(
-                f"what listens at {', '.join(str(t.address) for t in self._cluster.tasks)} did not "
+                f"what listens at {', '.join(str(t.address) for t in self.cluster.tasks)} did not "
                 f"answer within {timeout_s:g} s; is each a 'caramel worker' that was started with "
                 "this list of addresses?"
             ) from None
         self._channel.call(session.close, what="connecting", timeout_s=timeout_s)
 
+    def _give_up(self) -> None:
+        """End what was begun although nothing can be run."""
+        if self._leases is not None:
+            self._leases.stop()
+        end = self._leases.close if self._leases is not None else _nothing
+        self._channel.close(end, timeout_s=_CLOSE_TIMEOUT_S)
 
-class VariantRunner:
-    """Runs parts of one variant; names are those of its plan's own graph.
-
-    Args:
-        runner: runs parts of the whole graph.
-        variant: the variant's number.
-    """
-
-    def __init__(self, runner: Runner, variant: int) -> None:
-        self._runner, self._variant = runner, variant
-
-    def run(
-        self,
-        tensors: Sequence[TensorRef],
-        targets: Sequence[str],
-        fed: Mapping[TensorRef, Any],
-        what: str,
-        options: CallOptions = DEFAULT,
-    ) -> list[Any]:
-        """As `Runner.run`."""
-        return self.call(self.compile(tensors, targets, fed, options), what, options)
-
-    def compile(
-        self,
-        tensors: Sequence[TensorRef],
-        targets: Sequence[str],
-        fed: Mapping[TensorRef, Any],
-        options: CallOptions = DEFAULT,
-    ) -> Call:
-        """As `Runner.compile`."""
-        return self._runner.compile(tensors, targets, fed, options, variant=self._variant)
-
-    def call(self, function: Call, what: str, options: CallOptions = DEFAULT) -> list[Any]:
-        """As `Runner.call`."""
-        return self._runner.call(function, what, options)
-
-    def extend(self) -> None:
-        """As `Runner.extend`."""
-        self._runner.extend()
-
-    def in_whole_graph(self, ops: Sequence[str]) -> list[str]:
-        """What ops of the variant are called in the whole graph."""
-        return [in_variant(self._variant, op) for op in ops]
-
-    @property
-    def compiled(self) -> int:
-        """As `Runner.compiled`."""
-        return self._runner.compiled
-
-    @property
-    def calls(self) -> int:
-        """As `Runner.calls`."""
-        return self._runner.calls
+    def _enter(self, timeout_s: float) -> None:
+        """Enter the session on its workers, and remove what others have left there."""
+        owned = self.containers.owned
+        if self.cluster.kind == "remote" and owned:
+            devices = (task.device for task in self.cluster.tasks)
+            addresses = dict(zip(devices, self._targets, strict=True))
+            make = partial(Leases, self._target, self._config(None), addresses, owned)
+            self._leases = self._channel.call(make, what="connecting", timeout_s=timeout_s)
+            self._channel.call(self._leases.enter, what="connecting", timeout_s=timeout_s)
 
 
-def _end(recording: Recording | None, session: GraphSession) -> None:
-    """Close both, the second one also if the first cannot be closed."""
-    try:
+def _nothing() -> None:
+    """What is called where there is nothing to end."""
+
+
+def _end(
+    recording: Recording | None,
+    session: GraphSession,
+    forget: Callable[[], None],
+    leases: Leases | None,
+) -> None:
+    """End everything, each thing also if another one cannot be ended."""
+    with ExitStack() as parts:  # the last one first
+        if leases is not None:
+            parts.callback(leases.close)
+        parts.callback(forget)
+        parts.callback(session.close)
         if recording is not None:
-            recording.close()
-    finally:
-        session.close()
+            parts.callback(recording.close)
 
 
 def _with_fed(

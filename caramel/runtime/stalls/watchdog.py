@@ -24,6 +24,7 @@ from caramel.core.errors import StepTimeoutError
 from caramel.core.names import server_place
 from caramel.core.plan import Plan
 from caramel.runtime.execution.calls import CallThread, Look
+from caramel.runtime.execution.liveness import unanswering
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
 from caramel.runtime.stalls.diagnosis import (
@@ -261,7 +262,7 @@ class Watchdog:
         cut_off = {worker for task in unreachable for worker in self._on(task, plan)}
         if plan.job.servers and self._cluster.kind != "embedded":
             # Not all servers leave marks, and none of them does where agents only infer.
-            silent = self._cluster.silent(self._settings.answer_s)
+            silent = unanswering(self._cluster, self._settings.answer_s)
             cut_off.update(place for task in silent for place in self._on(task, plan))
         if not plan.marked:
             return [None if place in cut_off else Marks(is_server=place < 0) for place in places]

@@ -15,7 +15,8 @@ from caramel.modifiers.defer import kept_by, moved_ops
 from caramel.modifiers.step_tokens import token_variables
 from caramel.native.session import UnreadError
 from caramel.runtime.execution.calls import DEFAULT, CallOptions, CallThread
-from caramel.runtime.execution.runner import Call, VariantRunner
+from caramel.runtime.execution.runner import Call
+from caramel.runtime.execution.variant_runner import VariantRunner
 from caramel.runtime.steps.marks import StepMarks
 
 _MEND_EVERY_S = 0.2

@@ -14,7 +14,7 @@ from caramel.core.names import Mark, marks_cleared, marks_read
 from caramel.core.plan import Plan
 from caramel.modifiers.progress_marks import KINDS
 from caramel.runtime.execution.calls import CallOptions
-from caramel.runtime.execution.runner import VariantRunner
+from caramel.runtime.execution.variant_runner import VariantRunner
 from caramel.runtime.stalls.diagnosis import Marks
 
 

@@ -18,7 +18,8 @@ from caramel.modifiers.defer import step_ops
 from caramel.modifiers.serving.pulls import first_pulls
 from caramel.native.session import NoSuchOpError
 from caramel.runtime.execution.calls import DEFAULT, CallOptions
-from caramel.runtime.execution.runner import Runner, VariantRunner
+from caramel.runtime.execution.runner import Runner
+from caramel.runtime.execution.variant_runner import VariantRunner
 from caramel.runtime.job import Job, Variant
 from caramel.runtime.steps.combine_results import combine
 from caramel.runtime.steps.deferred import Pending

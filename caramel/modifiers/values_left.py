@@ -1,0 +1,44 @@
+"""Reads variables of a job where they still are, by a graph that has nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.core.facts import Variable
+from caramel.core.names import TensorRef, added
+from caramel.modifiers.graph_writer import GraphWriter
+
+_WHAT = "left"
+
+
+def value_left(worker: int, variable: Variable) -> TensorRef:
+    """What a variable of a worker is."""
+    return TensorRef(added(worker, _WHAT, "value", variable.name))
+
+
+def is_left(worker: int, variable: Variable) -> TensorRef:
+    """Whether a variable of a worker is there."""
+    return TensorRef(added(worker, _WHAT, "is_there", variable.name))
+
+
+def read_left(sources: Iterable[tuple[int, Variable, Any]]) -> Any:
+    """A GraphDef of `value_left` and `is_left`.
+
+    Args:
+        sources: variables of workers, each with the node that puts out its handle.
+    """
+    graph_def = tf.compat.v1.GraphDef()
+    writer = GraphWriter(graph_def)
+    for worker, variable, original in sources:
+        handle = writer.add(added(worker, _WHAT, "handle", variable.name), "VarHandleOp", device="")
+        writer.last.CopyFrom(original)
+        writer.last.name = handle.op
+        writer.last.attr.pop("_class", None)
+        device, dtype = original.device, variable.spec.dtype
+        value = value_left(worker, variable).op
+        writer.add(value, "ReadVariableOp", [handle], device=device, dtype=dtype)
+        writer.add(is_left(worker, variable).op, "VarIsInitializedOp", [handle], device=device)
+    return graph_def

@@ -1,0 +1,197 @@
+"""Clients enter their containers in a table on each worker, so that nothing stays for ever.
+
+TensorFlow cannot say which containers there are, and what a client leaves that was killed takes
+memory until the worker ends. So each worker has a table, in a container that all clients know. A
+session is entered in it before it has any state: its containers, the process that drives it, and
+until when its *lease* lasts, which a thread renews. Who opens a session removes what belongs to a
+process of the same machine that is gone, at once; of other processes, what has an expired lease.
+A process that can be seen keeps what it has, whatever its lease.
+
+Leases are written, and looked at, by the clock of the worker on which they are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from caramel.core.errors import SessionError
+from caramel.core.names import TensorRef
+from caramel.native.session import GraphCall, GraphSession
+from caramel.runtime.execution.clients import Client
+from caramel.runtime.execution.containers import drop
+
+tf1 = tf.compat.v1
+
+LEASE_S = 900
+RENEW_S = 60.0
+
+_TABLE = "caramel-leases"  # the name of the table, and of its container
+_LIMIT_S = 10.0  # for one call: it does nothing but look into small tables
+_ENTERED, _REMOVED = "caramel/entered", "caramel/removed"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Some containers on a worker.
+
+    Attributes:
+        containers: their names.
+        client: the process whose they are.
+        left_s: how long the lease lasts, in seconds; less than 0 if it has expired.
+    """
+
+    containers: tuple[str, ...]
+    client: Client
+    left_s: float
+
+    def is_over(self, own: Client) -> bool:
+        """Whether they can go, as this process, which is `own`, sees it."""
+        seen = self.client.seen_by(own)
+        return seen == "gone" or (seen == "unknown" and self.left_s < 0)
+
+
+class Leases:
+    """The leases of a session on all its workers, by a session of its own.
+
+    Args:
+        target: the address of the server that drives it.
+        config: a `tf.compat.v1.ConfigProto`.
+        addresses: ``host:port`` of each task.
+        containers: what is entered.
+
+    Raises:
+        tf.errors.OpError: a worker cannot be reached.
+    """
+
+    def __init__(
+        self, target: str, config: Any, addresses: Mapping[str, str], containers: Sequence[str]
+    ) -> None:
+        self._addresses, self._own = dict(addresses), Client.here()
+        self._entry = _written(containers, self._own)
+        self._session = GraphSession(target, config, next(iter(addresses)))
+        tables = _graph(self._session, addresses)
+        fed = [TensorRef(name) for name in (_ENTERED, _REMOVED)]
+        self._call = GraphCall(self._session, tables, [], fed)
+        self._is_over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def enter(self) -> None:
+        """Enter the session, and remove what others have left.
+
+        Raises:
+            tf.errors.OpError: a worker cannot be reached.
+        """
+        tables = self._exchange(entered=[self._entry])
+        removed: set[str] = set()
+        for address, leases in tables.items():
+            leases.pop(self._entry, None)
+            over = {e: lease for e, lease in leases.items() if lease.is_over(self._own)}
+            for lease in over.values():
+                _log.info(
+                    "removing what process %d of %s has left on %s",
+                    lease.client.pid,
+                    lease.client.host,
+                    address,
+                )
+            if over:
+                drop((name for lease in over.values() for name in lease.containers), [address])
+            removed.update(over)
+        if removed:
+            self._exchange(removed=removed)
+        self._thread = threading.Thread(target=self._renew, name="caramel-leases", daemon=True)
+        self._thread.start()
+
+    def _renew(self) -> None:
+        while not self._is_over.wait(RENEW_S):
+            try:
+                self._exchange(entered=[self._entry])
+            except (tf.errors.OpError, SessionError) as error:  # perhaps a worker is lost
+                _log.info("leases are not renewed this time: %s", error)
+
+    def stop(self) -> None:
+        """Renew them no more."""
+        self._is_over.set()
+        if self._thread is not None:
+            self._thread.join(2 * _LIMIT_S)
+
+    def close(self) -> None:
+        """Remove the session's entries, whose containers are gone.
+
+        Raises:
+            tf.errors.OpError: a worker cannot be reached.
+        """
+        try:
+            self._exchange(removed=[self._entry])
+        finally:
+            self._session.close()
+
+    def _exchange(
+        self, *, entered: Sequence[str] = (), removed: Iterable[str] = ()
+    ) -> dict[str, dict[str, Lease]]:
+        """Enter or renew some entries, and remove others; what is in the table of each address
+        then, of which sense can be made."""
+        values = [list(entered), sorted(removed)]
+        results = iter(self._call(values, limit_s=_LIMIT_S))
+        found: dict[str, dict[str, Lease]] = {}
+        for address in self._addresses.values():
+            entries, ends_s, now_s = next(results), next(results), next(results)
+            leases = {
+                entry.decode(): lease
+                for entry, end_s in zip(entries, ends_s, strict=True)
+                if (lease := _read(entry, float(end_s - now_s))) is not None
+            }
+            found[address] = leases
+        return found
+
+
+def _written(containers: Sequence[str], client: Client) -> str:
+    return json.dumps({"containers": list(containers), "client": asdict(client)})
+
+
+def _read(entry: bytes, left_s: float) -> Lease | None:
+    """What an entry says; None if it is of another form (another version's)."""
+    try:
+        said = json.loads(entry)
+        return Lease(tuple(map(str, said["containers"])), Client(**said["client"]), left_s)
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _graph(session: GraphSession, tasks: Iterable[str]) -> list[TensorRef]:
+    """Tensors with the entries of each task's table, when they end, and the time there."""
+    tables = []
+    with tf.Graph().as_default() as graph:
+        entered = tf1.placeholder(tf.string, [None], name=_ENTERED)
+        removed = tf1.placeholder(tf.string, [None], name=_REMOVED)
+        for task in tasks:
+            with tf.device(f"{task}/device:CPU:0"):
+                table = tf.raw_ops.MutableHashTableV2(
+                    key_dtype=tf.string,
+                    value_dtype=tf.double,
+                    container=_TABLE,
+                    shared_name=_TABLE,
+                )
+                now_s = tf.timestamp()
+                ends_s = tf.fill(tf.shape(entered), now_s + LEASE_S)
+                enter = tf.raw_ops.LookupTableInsertV2(
+                    table_handle=table, keys=entered, values=ends_s
+                )
+                with tf.control_dependencies([enter]):
+                    remove = tf.raw_ops.LookupTableRemoveV2(table_handle=table, keys=removed)
+                with tf.control_dependencies([remove]):
+                    entries, ends_s = tf.raw_ops.LookupTableExportV2(
+                        table_handle=table, Tkeys=tf.string, Tvalues=tf.double
+                    )
+                tables += [entries, ends_s, now_s]
+    session.extend(graph.as_graph_def().SerializeToString())
+    session.place()
+    return [TensorRef(tensor.op.name, tensor.value_index) for tensor in tables]
