@@ -18,7 +18,7 @@ import caramel
 from benchmarks import testbed
 from caramel.cluster.processes import free_ports
 from caramel.core.errors import ClusterError, WorkerLostError, WorkerStartError
-from caramel.protection.certificates import make_certificates
+from caramel.protection.certificates import make_certificates, revoke
 from tests.support import networks, protection
 from tests.support.processes import WORKER, is_running, wait_for, worker_pid
 
@@ -205,20 +205,24 @@ ATTACK = """
 import json, socket, sys
 from pathlib import Path
 from tests.support import protection
-place, own, stranger = protection.Place(sys.argv[1], 2222), *map(Path, sys.argv[2:])
+place, hosts, other = protection.Place(sys.argv[1], 2222), *map(Path, sys.argv[2:])
+slow = socket.create_connection((place.host, place.port), 60)
+slow.sendall(b"\\x16\\x03\\x01\\x02")  # the begin of a ClientHello
 flood = [socket.create_connection((place.host, place.port), 60) for _ in range(1000)]
 print("flooded", flush=True)
 sys.stdin.readline()
-refused = {}
+said = {"slow": protection.is_refused(slow)}
 with socket.create_connection((place.host, place.port), 60) as plain:
     plain.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
-    refused["plain"] = protection.is_refused(plain)
-for name, directory in (("no certificate", None), ("of another authority", stranger)):
+    said["plain"] = protection.is_refused(plain)
+for name in ("nobody", "stranger", "expired", "revoked", "host"):
+    directory = {"nobody": None, "stranger": other}.get(name, hosts / name)
     with protection.tls(place, directory) as connection:
-        refused[name] = protection.is_refused(connection)
-with protection.tls(place, own) as connection:
-    refused["a host of the cluster"] = connection.recv(1) != b"+"
-print(json.dumps(refused), flush=True)
+        try:
+            said[name] = connection.recv(1).decode()
+        except OSError:
+            said[name] = ""
+print(json.dumps(said), flush=True)
 """
 
 
@@ -227,12 +231,15 @@ print(json.dumps(refused), flush=True)
 def test_another_host_gets_nowhere_and_disturbs_no_training(tmp_path):
     with testbed.Testbed(2) as bed:
         hosts = [host.address for host in bed.hosts]
-        own = make_certificates(tmp_path / "own", hosts)
+        root = tmp_path / "own"
+        own = make_certificates(root, [*hosts, "host", "revoked"])
+        make_certificates(root, ["expired"], days=1e-9)
+        revoke(root, "revoked")
         (stranger,) = make_certificates(tmp_path / "other", hosts[:1])
         cluster = ",".join(f"{host}:2222" for host in hosts)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         workers = []
-        for task, directory in enumerate(own):
+        for task, directory in enumerate(own[:2]):
             options = ["--cluster", cluster, "--task", str(task), "--certificates", str(directory)]
             workers.append(bed.popen(task, [*WORKER, *options, "--secure"], **pipes))
         for each in workers:
@@ -243,7 +250,7 @@ def test_another_host_gets_nowhere_and_disturbs_no_training(tmp_path):
         seen = bed.run(0, ["ss", "-ltnH"]).stdout.splitlines()
         reachable = {line.split()[3] for line in seen}
         assert {each for each in reachable if not each.startswith("127.0.0.1:")} == {"*:2222"}
-        program = [sys.executable, "-c", ATTACK, hosts[0], str(own[1]), str(stranger)]
+        program = [sys.executable, "-c", ATTACK, hosts[0], str(root), str(stranger)]
         attacker = bed.popen(1, program, **pipes)
         assert attacker.stdout.readline() == "flooded\n"
         client.stdin.write("go\n")
@@ -251,13 +258,9 @@ def test_another_host_gets_nowhere_and_disturbs_no_training(tmp_path):
         assert client.stdout.readline() == "equal: True\n"
         attacker.stdin.write("go\n")
         attacker.stdin.flush()
-        refused = json.loads(attacker.stdout.readline())
-    assert refused == {
-        "plain": True,
-        "no certificate": True,
-        "of another authority": True,
-        "a host of the cluster": False,
-    }
+        said = json.loads(attacker.stdout.readline())
+    nothing = dict.fromkeys(("nobody", "stranger", "expired"), "")
+    assert said == {"slow": True, "plain": True, **nothing, "revoked": "r", "host": "+"}
     for each in (*workers, client, attacker):
         each.stdin.close()
         each.stdout.close()
