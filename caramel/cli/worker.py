@@ -13,9 +13,10 @@ import typer
 
 from caramel.cli.clusters import addresses_in, parse_cluster
 from caramel.cluster import onednn_check, tcp_check
-from caramel.cluster.cluster import SERVER_JOB, Cluster
+from caramel.cluster.cluster import Cluster
 from caramel.cluster.processes import LISTENING
 from caramel.cluster.quiet_start import quiet_start
+from caramel.cluster.tasks import SERVER_JOB
 from caramel.core.errors import ClusterError
 from caramel.core.util.sizes import parse_whole
 

@@ -19,6 +19,7 @@ large messages.
 `protected`    a worker or parameter server that only those with a certificate reach
 `quiet_start`  keeps TensorFlow's start-up messages out of a program's errors
 `servers`      TensorFlow's servers: those inside this process, and the one a worker process runs
+`tasks`        the tasks of a job: what users may say of them, and what is made of it
 `tcp_check`    does this machine's TCP suit aggregation?
 `torchrun`     jobs that torchrun started, or that set its variables: ranks that know where rank 0
                is

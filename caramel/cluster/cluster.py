@@ -11,16 +11,25 @@ import tempfile
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from caramel.cluster import probes, processes
-from caramel.cluster.addresses import addresses_of, is_list
+from caramel.cluster.addresses import is_list
 from caramel.cluster.client_relay import ClientRelay
-from caramel.cluster.launch import MOST_WORKERS
 from caramel.cluster.launchers import read_environment
-from caramel.core.devices import Device
+from caramel.cluster.tasks import (
+    SERVER_JOB,
+    ClusterSpecLike,
+    Task,
+    counted_servers,
+    jobs_of,
+    numbered,
+    server_count,
+    tasks_of,
+    worker_count,
+)
 from caramel.core.errors import ClusterError, WorkerStartError
 from caramel.core.util.progress import working
 
@@ -29,37 +38,9 @@ Kind = Literal["embedded", "local", "remote"]
 BASE_PORT = 12321
 """The port of the first task on each machine where Slurm says which machines there are."""
 
-SERVER_JOB = "ps"
-"""The job whose tasks are parameter servers."""
-
-# Worker i of Caramel is the i-th task in this order of jobs.
-_WORKER_JOBS = ("chief", "worker")
-_JOBS = (*_WORKER_JOBS, SERVER_JOB)
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
 _LOOPBACK = "127.0.0.1"
 _PROBE_S = 2.0  # how long one attempt to connect may take
-
-
-@runtime_checkable
-class ClusterSpecLike(Protocol):
-    """What Caramel uses of a `tf.train.ClusterSpec`."""
-
-    def as_dict(self) -> Mapping[str, Any]:
-        """Job names and the addresses of their tasks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One process of a job, and the ``host:port`` it listens on (None when embedded)."""
-
-    job: str
-    index: int
-    address: str | None = None
-
-    @property
-    def device(self) -> str:
-        """The task's device name, ``/job:worker/task:3``; it names no device type."""
-        return str(Device(job=self.job, task=self.index))
 
 
 class Cluster:
@@ -109,7 +90,7 @@ class Cluster:
         Raises:
             ClusterError: a number is not a whole number of at least 1.
         """
-        return cls("embedded", _numbered(_worker_count(n), _server_count(parameter_servers)))
+        return cls("embedded", numbered(worker_count(n), server_count(parameter_servers)))
 
     @classmethod
     def of(
@@ -136,7 +117,7 @@ class Cluster:
                 certificates.
             CertificateError: the certificate of this host cannot be used.
         """
-        tasks = _tasks_of(_jobs_of(workers, parameter_servers))
+        tasks = tasks_of(jobs_of(workers, parameter_servers))
         relay = None
         if certificates is not None:
             if task is not None:
@@ -179,7 +160,7 @@ class Cluster:
             WorkerStartError: a process ended or was not listening in time; says which and what it
                 wrote. No process is left.
         """
-        tasks = _numbered(_worker_count(n), _server_count(parameter_servers))
+        tasks = numbered(worker_count(n), server_count(parameter_servers))
         deadline = time.monotonic() + start_timeout_s
         # A port is free only at the moment of asking: somebody else may take it before the worker
         # does.
@@ -265,7 +246,7 @@ class Cluster:
             ClusterError: there is no such description, or it contradicts itself or
                 `parameter_servers`.
         """
-        servers = _server_count(parameter_servers)
+        servers = server_count(parameter_servers)
         launch = read_environment(os.environ if environ is None else environ, base_port, servers)
         try:
             cluster = cls.of(launch.workers)
@@ -299,7 +280,7 @@ class Cluster:
         cluster = cls._coerced(workers, None, None)
         if cluster.servers:
             raise ClusterError(
-                f"the cluster has {_counted_servers(len(cluster.servers))} "
+                f"the cluster has {counted_servers(len(cluster.servers))} "
                 f"({', '.join(cluster.server_devices)}): the job ps is for training with parameter "
                 "servers, which hold the variables; here each worker holds all of them. Give a "
                 "cluster without the job ps, such as caramel.Cluster.local(4) or "
@@ -330,7 +311,7 @@ class Cluster:
                 "caramel.Cluster.local(4, parameter_servers=1) or "
                 "{'worker': ['host:port', ...], 'ps': ['host:port', ...]}"
             )
-        if count is not None and _server_count(count) != len(cluster.servers):
+        if count is not None and server_count(count) != len(cluster.servers):
             raise ClusterError(
                 f"the cluster has {cluster._counted}, but parameter_servers is {count}"
             )
@@ -352,7 +333,7 @@ class Cluster:
                     "the workers are inside this process, but the parameter servers have "
                     "addresses; give two numbers, or addresses of both"
                 )
-            return cls.embedded(_worker_count(workers), parameter_servers=count)
+            return cls.embedded(worker_count(workers), parameter_servers=count)
         if is_list(workers) or isinstance(workers, Mapping | ClusterSpecLike):
             return cls.of(workers, parameter_servers=addresses)
         raise ClusterError(
@@ -497,24 +478,6 @@ class Cluster:
             if answer in of or self._exit_code(task) is not None
         }
 
-    def silent(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
-        """The tasks that accept a TCP connection and then say nothing, tried all at once.
-
-        A server of TensorFlow begins by itself to talk HTTP/2. What does not is a proxy or port
-        forwarding in its place; or the task's process was stopped, or has no time at all.
-
-        Args:
-            timeout_s: how long they may take, in seconds.
-        """
-        addresses = [task.address for task in self.tasks]
-        accepted = probes.answers(addresses, timeout_s)
-        talked = probes.answers(addresses, timeout_s, talk=True)
-        return tuple(
-            task
-            for task, accepts, talks in zip(self.tasks, accepted, talked, strict=True)
-            if accepts == "accepts" != talks
-        )
-
     def wait_until_reachable(self, timeout_s: float) -> None:
         """Wait until every task accepts TCP connections. Embedded ones always do.
 
@@ -606,7 +569,7 @@ class Cluster:
         workers = f"{self.size} worker" if self.size == 1 else f"{self.size} workers"
         if not self.servers:
             return workers
-        return f"{len(self.tasks)} tasks ({workers}, {_counted_servers(len(self.servers))})"
+        return f"{len(self.tasks)} tasks ({workers}, {counted_servers(len(self.servers))})"
 
     def _describe_all(self, tasks: Sequence[Task]) -> str:
         return ", ".join(self.describe(task) for task in tasks)
@@ -650,83 +613,3 @@ class Cluster:
 
 class _PortTakenError(WorkerStartError):
     """Somebody else took a task's port between its choice and its use."""
-
-
-def _worker_count(n: Any) -> int:
-    return _count(n, "workers")
-
-
-def _server_count(n: Any) -> int:
-    return 0 if n is None else _count(n, "parameter servers")
-
-
-def _count(n: Any, what: str) -> int:
-    # True is a number to Python.
-    if isinstance(n, bool) or not isinstance(n, numbers.Integral):
-        raise ClusterError(f"the number of {what} is {n!r}; expected a whole number of at least 1")
-    if n < 1:
-        raise ClusterError(f"the number of {what} is {n}; expected at least 1")
-    if int(n) > MOST_WORKERS:
-        raise ClusterError(f"the number of {what} is more than {MOST_WORKERS}")
-    return int(n)
-
-
-def _counted_servers(count: int) -> str:
-    return f"{count} parameter server" if count == 1 else f"{count} parameter servers"
-
-
-def _numbered(workers: int, servers: int) -> list[Task]:
-    """So many tasks of each kind, which have no addresses yet."""
-    return [
-        *(Task("worker", index) for index in range(workers)),
-        *(Task(SERVER_JOB, index) for index in range(servers)),
-    ]
-
-
-def _jobs_of(workers: Any, servers: Any) -> Mapping[str, Any]:
-    """The addresses of each job, which may still be wrong."""
-    if isinstance(workers, ClusterSpecLike):
-        workers = workers.as_dict()
-    jobs = workers if isinstance(workers, Mapping) else {"worker": workers}
-    if servers is None:
-        return jobs
-    if jobs.get(SERVER_JOB):
-        raise ClusterError(
-            "the parameter servers are given twice: as parameter_servers, and as the job ps"
-        )
-    if not servers:
-        raise ClusterError(
-            "parameter_servers names no address; expected at least one address host:port"
-        )
-    return {**jobs, SERVER_JOB: servers}
-
-
-def _tasks_of(jobs: Mapping[str, Any]) -> list[Task]:
-    unknown = sorted(str(job) for job in jobs if job not in _JOBS)
-    if unknown:
-        raise ClusterError(
-            f"Caramel knows the jobs {', '.join(_WORKER_JOBS)} and {SERVER_JOB} only; "
-            f"the cluster also has {', '.join(unknown):.200}"
-        )
-    tasks = [
-        Task(job, index, address)
-        for job in _JOBS
-        if job in jobs
-        for index, address in enumerate(addresses_of(job, jobs[job]))
-    ]
-    if not any(task.job in _WORKER_JOBS for task in tasks):
-        raise ClusterError("the cluster has no workers; expected at least one address host:port")
-    _check_distinct(tasks)
-    return tasks
-
-
-def _check_distinct(tasks: Sequence[Task]) -> None:
-    seen: dict[str, Task] = {}
-    for task in tasks:
-        assert task.address is not None
-        # Host names know no upper case.
-        other = seen.setdefault(task.address.lower(), task)
-        if other is not task:
-            raise ClusterError(
-                f"the address '{task.address}' is given twice, for {other.device} and {task.device}"
-            )

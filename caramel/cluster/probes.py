@@ -14,24 +14,20 @@ Answer = Literal["accepts", "refuses", "silent"]
 """To a TCP connection: it is accepted; the host says that nobody listens; nothing is said."""
 
 
-def answers(
-    addresses: Sequence[str | None], timeout_s: float, *, talk: bool = False
-) -> list[Answer]:
+def answers(addresses: Sequence[str | None], timeout_s: float) -> list[Answer]:
     """What is answered at each address in time, tried all at once.
 
     Args:
         addresses: ``host:port``; None, for a server in this process, always accepts.
         timeout_s: how long they may take together, in seconds.
-        talk: whether what accepts has to say something, too.
     """
     found: list[Answer] = ["accepts" if address is None else "silent" for address in addresses]
     deadline = time.monotonic() + timeout_s
 
     def probe(number: int, host: str, port: int) -> None:
         try:
-            with socket.create_connection((host, port), timeout_s) as connection:
-                if not talk or connection.recv(1):
-                    found[number] = "accepts"
+            with socket.create_connection((host, port), timeout_s):
+                found[number] = "accepts"
         except ConnectionRefusedError:
             found[number] = "refuses"
         except (OSError, UnicodeError):  # the latter from host names that cannot be encoded

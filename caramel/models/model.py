@@ -21,7 +21,8 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from caramel.capture.context import Context
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName

@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.devices import task_of
 from caramel.core.facts import Variable
 from caramel.modifiers.variable_copies import original_of

@@ -13,7 +13,8 @@ from contextlib import closing
 
 import numpy as np
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import CheckpointError, SessionError
 from caramel.modifiers.values_left import is_left, read_left, value_left
 from caramel.modifiers.variable_ops import is_merged

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from caramel.cluster import processes
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import ClusterError, WorkerStartError
 
 

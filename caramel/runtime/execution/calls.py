@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import ClusterError, SessionError, StepTimeoutError, WorkerLostError
 from caramel.runtime.execution.liveness import LOST_AFTER_S, SILENT, Liveness, unanswering
 from caramel.runtime.execution.outcome import Outcome

@@ -14,7 +14,8 @@ from typing import Any
 
 import grpc
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 
 _METHOD = "/tensorflow.WorkerService/MarkRecvFinished"
 _OPTIONS = (

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
 from caramel.cluster.servers import embedded_servers, own_server
+from caramel.cluster.tasks import Task
 from caramel.core.devices import task_of
 from caramel.core.errors import ClusterError, StepTimeoutError, WorkerStartError
 from caramel.core.names import TensorRef, in_variant, tensor_in_variant, variant_prefix

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Iterable
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import RecoveryError, WorkerStartError
 from caramel.runtime.recovery.settings import Recovery
 

@@ -22,7 +22,8 @@ from typing import Any, Protocol, TypeVar
 
 import tensorflow as tf
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import RecoveryError, SessionError, WorkerLostError, WorkerStartError
 from caramel.core.train_steps import StepName, chosen
 from caramel.runtime.control.controllers import Controllers

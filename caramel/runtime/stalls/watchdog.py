@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from statistics import median
 
-from caramel.cluster.cluster import Cluster, Task
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.devices import task_of
 from caramel.core.errors import StepTimeoutError
 from caramel.core.names import server_place
