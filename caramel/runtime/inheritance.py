@@ -68,6 +68,11 @@ class Inheritance:
                 "models must be of the same job, with the same parameter servers"
             )
 
+    @property
+    def container(self) -> str | None:
+        """Nothing outlives the new session."""
+        return None
+
     def containers(self) -> Containers | None:
         """Where the new session has its state; None for new containers."""
         if not self.shares:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -63,6 +63,10 @@ class Origin(Protocol):
     def containers(self) -> Containers | None:
         """Where the session has its state; None for new containers."""
 
+    @property
+    def container(self) -> str | None:
+        """What outlives the session, for as long as its client goes on; None for nothing."""
+
     def given(self, plan: Plan) -> frozenset[str]:
         """The names of the variables that are not initialised."""
 
@@ -71,6 +75,14 @@ class Origin(Protocol):
 
     def hand_over(self, job: Job, runner: Runner, state: SharedState, cluster: Cluster) -> None:
         """Give variables their values; all others were initialised."""
+
+
+def _containers_of(origin: Origin | None) -> Containers:
+    """Where a session has its state."""
+    if origin is None:
+        return Containers()
+    kept = () if origin.container is None else (origin.container,)
+    return replace(origin.containers() or Containers(), kept=kept)
 
 
 def start_job(
@@ -111,7 +123,7 @@ def start_job(
         call_timeout_s=step_timeout_s,
         lost_after_s=lost_after_s,
         config=config,
-        containers=None if origin is None else origin.containers(),
+        containers=_containers_of(origin),
     )
     parts.callback(runner.close)
     if origin is not None:

@@ -33,11 +33,13 @@ class Containers:
         on_workers: what the workers have.
         on_servers: what parameter servers have.
         others: those of the two that are another session's, on whose variables this one works.
+        kept: further ones that outlive the session, for as long as its client goes on.
     """
 
     on_workers: str = field(default_factory=_new_name)
     on_servers: str = field(default_factory=_new_name)
     others: frozenset[str] = frozenset()
+    kept: tuple[str, ...] = ()
 
     @property
     def owned(self) -> tuple[str, ...]:

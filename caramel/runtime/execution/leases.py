@@ -76,6 +76,7 @@ class Leases:
         self, target: str, config: Any, addresses: Mapping[str, str], containers: Sequence[str]
     ) -> None:
         self._addresses, self._own = dict(addresses), Client.here()
+        self._containers = tuple(containers)
         self._entry = _written(containers, self._own)
         self._session = GraphSession(target, config, next(iter(addresses)))
         tables = _graph(self._session, addresses)
@@ -95,6 +96,12 @@ class Leases:
         for address, leases in tables.items():
             leases.pop(self._entry, None)
             over = {e: lease for e, lease in leases.items() if lease.is_over(self._own)}
+            # A session that goes on after a loss has containers of the one before, which may be in
+            # the table still.
+            used = {
+                name for e, lease in leases.items() if e not in over for name in lease.containers
+            }
+            used.update(self._containers)
             for lease in over.values():
                 _log.info(
                     "removing what process %d of %s has left on %s",
@@ -102,8 +109,7 @@ class Leases:
                     lease.client.host,
                     address,
                 )
-            if over:
-                drop((name for lease in over.values() for name in lease.containers), [address])
+                drop([name for name in lease.containers if name not in used], [address])
             removed.update(over)
         if removed:
             self._exchange(removed=removed)

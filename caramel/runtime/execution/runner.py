@@ -405,11 +405,11 @@ class Runner:
 
     def _enter(self, timeout_s: float) -> None:
         """Enter the session on its workers, and remove what others have left there."""
-        owned = self.containers.owned
-        if self.cluster.kind == "remote" and owned:
+        entered = (*self.containers.owned, *self.containers.kept)
+        if self.cluster.kind == "remote" and entered:
             devices = (task.device for task in self.cluster.tasks)
             addresses = dict(zip(devices, self._targets, strict=True))
-            make = partial(Leases, self._target, self._config(None), addresses, owned)
+            make = partial(Leases, self._target, self._config(None), addresses, entered)
             self._leases = self._channel.call(make, what="connecting", timeout_s=timeout_s)
             self._channel.call(self._leases.enter, what="connecting", timeout_s=timeout_s)
 
