@@ -89,6 +89,10 @@ def test_both_processes_of_a_worker_end_together_and_a_lost_one_is_named():
         assert cluster.unreachable() == cluster.tasks
         cluster.restart(cluster.tasks)
         cluster.wait_until_reachable(60.0)
+        again = worker_pid(cluster, 0)
+        server, way_out = children_of(again)
+        os.kill(way_out, signal.SIGKILL)
+        assert wait_for(lambda: not any(map(is_running, [again, server])))
     assert kept_certificates() <= before
 
 
