@@ -61,8 +61,8 @@ class Settings:
     """What is measured: networks, rounds of a step of each kind, and bytes through relays."""
 
     cases: tuple[Case, ...]
-    rounds: int = 30
-    relayed_bytes: float = 4e9
+    rounds: int = 12
+    relayed_bytes: float = 1e9
     relayed_times: int = 5
 
 
