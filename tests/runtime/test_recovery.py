@@ -202,3 +202,23 @@ def test_what_cannot_be_recovered_is_refused():
     for wrong in ({"wait_s": -1}, {"restarts": 0}, {"least_workers": 1.5}, {"snapshot_every": 0}):
         with pytest.raises(PlanError, match=next(iter(wrong))):
             caramel.Recovery(**wrong)
+
+
+def test_a_worker_that_was_stopped_is_waited_for_no_longer_than_it_may_be_silent(external):
+    """It may still think that it is one of the workers when it runs again."""
+    cluster, running, _ = external
+    job, steps = network("momentum"), 12
+    model = caramel.ARModel(job.context(), cluster)
+    settings = caramel.Recovery(snapshot_every=2, wait_s=0.5)
+    with model.session(trials=None, recover=settings, lost_after_s=2.0) as session:
+        initial = session.variables()
+        for step in range(steps):
+            if step == 5:
+                running[2].send_signal(signal.SIGSTOP)
+            if step == 8:
+                running[2].send_signal(signal.SIGCONT)
+                time.sleep(members.RETURN_EVERY_S)
+            session.step(batch(job, step))
+        values, records = session.variables(), session.metrics().recoveries
+    assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
+    assert [record.workers for record in records] == [2, 3]

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
 from caramel.core.errors import RecoveryError, WorkerStartError
+from caramel.runtime.execution.liveness import unanswering
 from caramel.runtime.recovery.settings import Recovery
 
 _PROBE_S = 1.0
@@ -82,7 +83,7 @@ class Members:
 
     def _away(self) -> set[Task]:
         """Those that do not answer."""
-        return set(self._all.unreachable(_PROBE_S))
+        return {*self._all.ended, *unanswering(self._all, _PROBE_S)}
 
     def _start_again(self, lost: Iterable[Task] = ()) -> None:
         """Start what was lost, or has ended, of the processes that this one has started."""
