@@ -29,6 +29,7 @@ interrupted for some seconds, or a machine that is moved, ends no job."""
 _UNANSWERED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _ANSWER_S = 5.0  # for one call, before another one is made over a new connection
 _AT_ONCE_S = 0.1  # what is alive has answered by then
+_MISSING_S = 1.5  # a slow link may hold an answer up for long
 _REFUSE_S = 0.5
 _REFUSALS = 2  # in a row, before a task counts as lost: it may be starting anew
 _LONGEST_LOOK_S = 2.0
@@ -46,7 +47,7 @@ class Liveness:
         lost_after_s: how long a task may say nothing before it counts as lost, in seconds.
 
     Attributes:
-        missing: the tasks that did not answer when they were looked at last.
+        missing: the tasks that refuse to answer, or have not for a while.
         lost: those that count as lost, and what is to be said of it.
     """
 
@@ -77,7 +78,7 @@ class Liveness:
         refusing = self._cluster.refusing(_REFUSE_S) if failed else ()
         for task, pulse in self._pulses.items():
             pulse.refusals = pulse.refusals + 1 if task in refusing else 0
-        self.missing = tuple(task for task, p in self._pulses.items() if not p.has_answered)
+        self.missing = tuple(task for task, p in self._pulses.items() if p.is_missing)
         losses = {task: self._loss(pulse) for task, pulse in self._pulses.items()}
         self.lost = {task: how for task, how in losses.items() if how is not None}
 
@@ -131,6 +132,11 @@ class _Pulse:
         self._call: Any = None
         self.has_answered = self.has_failed = False
         self.silent_s, self.refusals = 0.0, 0
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the task refuses to answer, or has not for a while."""
+        return self.has_failed or self.silent_s >= _MISSING_S
 
     def ask(self, timeout_s: float) -> None:
         """Make a call, unless the answer to one is still to come."""
