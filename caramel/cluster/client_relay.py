@@ -15,7 +15,7 @@ from typing import Any
 
 from caramel.cluster.addresses import host_and_port
 from caramel.cluster.probes import Answer
-from caramel.cluster.processes import ProcessGroup
+from caramel.cluster.processes import ProcessGroup, describe_exit
 from caramel.core.errors import ClusterError
 from caramel.protection.credentials import Credentials, directory_of
 
@@ -102,11 +102,18 @@ class ClientRelay:
             self._lines.flush()
             answer = self._lines.readline()
         except (OSError, ValueError) as error:  # the latter of what is closed
-            raise ClusterError(f"the relay of this program does not answer: {error}") from None
+            raise self._silence(str(error)) from None
         if not answer:
-            wrote = self._group.errors_tail(0)
-            raise ClusterError(f"the relay of this program has ended{wrote and ': '}{wrote}")
+            raise self._silence("it closed the connection")
         return json.loads(answer)
+
+    def _silence(self, what: str) -> ClusterError:
+        """The error for a relay that does not answer."""
+        code, wrote = self._group.exit_code(0, wait_s=1.0), self._group.errors_tail(0)
+        how = f"does not answer: {what}" if code is None else f"has ended: {describe_exit(code)}"
+        return ClusterError(
+            f"the relay of this program {how}. Make the cluster again{wrote and ': '}{wrote}"
+        )
 
 
 def _end(group: ProcessGroup, channel: socket.socket, lines: Any) -> None:

@@ -146,6 +146,13 @@ def test_a_program_that_may_not_connect_is_told_why(cluster, tmp_path):
         pytest.raises(WorkerStartError, match="worker 0 .*: the certificate is of another auth"),
     ):
         others.wait_until_reachable(0.1)
+    before = set(children_of(os.getpid()))
+    with caramel.Cluster.of(addresses, certificates=stranger) as others:
+        others.unreachable()
+        (relay,) = set(children_of(os.getpid())) - before
+        os.kill(relay, signal.SIGKILL)
+        with pytest.raises(ClusterError, match="relay of this program has ended: killed by sig"):
+            others.unreachable()
     with pytest.raises(ClusterError, match="start 'caramel worker --secure' for each"):
         caramel.Cluster.of(addresses, certificates=stranger, task=0)
 
