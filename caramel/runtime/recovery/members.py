@@ -12,7 +12,7 @@ from caramel.core.errors import RecoveryError, WorkerStartError
 from caramel.runtime.execution.liveness import unanswering
 from caramel.runtime.recovery.settings import Recovery
 
-_PROBE_S = 1.0
+_PROBE_S = 2.0
 _POLL_S = 0.5
 RETURN_EVERY_S = 5.0  # how often those that are missing are looked for while others go on
 
