@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 
 from benchmarks import demo as demo_of_plan
 from benchmarks import document as document_of_tables
@@ -25,10 +26,12 @@ from benchmarks import ps as ps_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
 from benchmarks import when as when_measured
+from benchmarks.faults import malformed as malformed_inputs
+from benchmarks.faults import runs as fault_runs
 from benchmarks.place import limits as place_limits
 from benchmarks.place import memory as place_memory
 from benchmarks.place import searched as place_searched
-from benchmarks.results import RESULTS, Row
+from benchmarks.results import RESULTS, Row, load_of_others, write
 from benchmarks.step import cells as step_cells
 from benchmarks.step import grids as grids_step
 from benchmarks.step import headline as headline_step
@@ -227,6 +230,38 @@ def protection(
 ) -> None:
     """What it costs that strangers stay outside: steps with and without relays, and their rate."""
     _run_one("protection", protection_benchmark, quick, results, only=network or ())
+
+
+@app.command()
+def faults(
+    quick: Quick = False,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Only this one, of {', '.join(fault_runs.FAULTS)}."),
+    ] = None,
+    results: Results = RESULTS,
+) -> None:
+    """Does training end as if nothing had happened, whatever fault comes at whatever moment?"""
+    _run_one("faults", fault_runs, quick, results, only=fault or ())
+
+
+@app.command()
+def malformed(
+    seed: Annotated[int, typer.Option(help="Of the inputs.")] = 41,
+    count: Annotated[int, typer.Option(min=1, help="How many.")] = 2000,
+    results: Results = RESULTS,
+) -> None:
+    """Is everything that is malformed refused, by one clear error?"""
+    load, console = load_of_others(), Console()
+    report = malformed_inputs.run(seed, count)
+    for each in report.faults:
+        console.print(each, markup=False)
+    rows = malformed_inputs.rows(report)
+    console.print(Markdown("\n".join(malformed_inputs.markdown(rows))))
+    command = f"python -m benchmarks malformed --seed {seed} --count {count}"
+    settings = {"command": command, "seed": seed, "count": count}
+    write("malformed", settings, rows, load=load, directory=results)
+    raise typer.Exit(1 if report.faults else 0)
 
 
 @app.command()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import held, search, tables, when
+from benchmarks.faults import malformed, runs
 from benchmarks.place import memory as place_memory
 from benchmarks.place import searched as place_searched
 from benchmarks.place import show as place
@@ -34,8 +35,10 @@ _HEAD = re.compile(r"\*\*[^*]+\*\*$")  # of one table among several
 _TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}|Predictions of ")
 
 _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+    "faults": runs.markdown,
     "held": held.markdown,
     "keras": tables.keras,
+    "malformed": malformed.markdown,
     "order": tables.order,
     "overhead": tables.overhead,
     "place": place.tables,

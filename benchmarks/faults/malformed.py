@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
 import os
 import signal
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from types import FrameType
 from typing import Any
 
 from benchmarks.faults.mutations import mutated_bytes, mutated_json, mutated_text, nasty
+from benchmarks.results import Row
 from caramel.cli.simulate import simulated_curves
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import CaramelError, InvariantError
@@ -448,6 +450,7 @@ def _short(value: Any) -> str:
 
 def run(seed: int = 41, count: int = 2000) -> Report:
     """Try so many malformed inputs."""
+    logging.getLogger("tensorflow").setLevel(logging.ERROR)  # of files of checkpoints
     before = os.environ.get("CARAMEL_CACHE")
     with tempfile.TemporaryDirectory() as directory:
         try:
@@ -459,9 +462,30 @@ def run(seed: int = 41, count: int = 2000) -> Report:
                 os.environ["CARAMEL_CACHE"] = before
 
 
-if __name__ == "__main__":
-    report = run(*map(int, sys.argv[1:]))
-    for each in report.faults:
-        print(each)
-    print("refused", dict(report.refused), "accepted", dict(report.accepted))
-    sys.exit(bool(report.faults))
+def rows(report: Report) -> list[Row]:
+    """For each kind how many were refused, how many mean something after all, and what is wrong."""
+    kinds = sorted({*report.refused, *report.accepted})
+    of_kind = {kind: [each for each in report.faults if each.startswith(kind)] for kind in kinds}
+    return [
+        Row(
+            {"kind": kind},
+            (),
+            {
+                "refused": report.refused[kind],
+                "accepted": report.accepted[kind],
+                "faults": of_kind[kind],
+            },
+        )
+        for kind in kinds
+    ]
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """How many inputs of each kind were refused, and how many were taken for what they say."""
+    lines = ["| input | refused by one clear error | taken for what it says | neither |"]
+    lines.append("|---|---|---|---|")
+    for row in rows:
+        facts = row.facts
+        cells = (row.what["kind"], facts["refused"], facts["accepted"], len(facts["faults"]))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines

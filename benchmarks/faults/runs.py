@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.progress import track
-from rich.table import Table
 
 from benchmarks.environment import TENSORFLOW
 from benchmarks.faults.case import Case
@@ -91,24 +91,25 @@ def run(
     """
     if unknown := [fault for fault in only if fault not in FAULTS]:
         raise ValueError(f"there is no fault '{unknown[0]}'; there are {', '.join(FAULTS)}")
-    load, outcomes = load_of_others(), []
-    chosen = only or FAULTS
+    load, chosen = load_of_others(), only or FAULTS
+    command = f"python -m benchmarks faults{' --quick' if settings == QUICK else ''}"
+    outcomes: list[Outcome] = []
     for seed in track(range(settings.runs), "runs", console=console, transient=True):
         outcome = one_run(settings, seed, chosen[seed % len(chosen)])
         outcomes.append(outcome)
         if outcome.wrong:
             console.print(f"run {seed}, {outcome.fault}, {outcome.kind}: {outcome.wrong}")
-    rows = [_row(fault, [each for each in outcomes if each.fault == fault]) for fault in chosen]
-    console.print(table(rows))
-    command = f"python -m benchmarks faults{' --quick' if settings == QUICK else ''}"
-    path = write(
-        name, {"command": command, **asdict(settings)}, rows, load=load, directory=directory
-    )
+        rows = [_row(each, outcomes) for each in chosen]
+        described = {"command": command, **asdict(settings), "done": len(outcomes)}
+        # After each: an interruption of hours of runs costs one of them.
+        path = write(name, described, rows, load=load, directory=directory)
+    console.print(Markdown("\n".join(markdown(rows))))
     console.print(f"results: {path}")
     return path
 
 
-def _row(fault: str, own: Sequence[Outcome]) -> Row:
+def _row(fault: str, outcomes: Sequence[Outcome]) -> Row:
+    own = [each for each in outcomes if each.fault == fault]
     errors = [each.error for each in own if each.error is not None]
     return Row(
         {"fault": fault},
@@ -122,21 +123,17 @@ def _row(fault: str, own: Sequence[Outcome]) -> Row:
     )
 
 
-def table(rows: Sequence[Row]) -> Table:
+def markdown(rows: Sequence[Row]) -> list[str]:
     """How many runs of each fault ended right, and how long the next step took."""
-    found = Table("fault", "runs", "right", "next step, s", "at most, s", "largest error")
+    lines = ["| fault | runs | ended right | next step, s | at most, s | largest error |"]
+    lines.append("|---|---|---|---|---|---|")
     for row in rows:
         times, facts = row.samples_s, row.facts
-        error = facts["largest_error"]
-        found.add_row(
-            row.what["fault"],
-            str(facts["runs"]),
-            str(facts["right"]),
-            f"{np.median(times):.1f}" if times else "",
-            f"{max(times):.1f}" if times else "",
-            "" if error is None else f"{error:.0e}",
-        )
-    return found
+        error = "" if facts["largest_error"] is None else f"{facts['largest_error']:.0e}"
+        seconds = (f"{np.median(times):.1f}", f"{max(times):.1f}") if times else ("", "")
+        cells = (row.what["fault"], facts["runs"], facts["right"], *seconds, error)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
 
 
 # One run -----------------------------------------------------------------------------------------
