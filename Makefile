@@ -32,7 +32,7 @@ EDITABLE := --config-settings editable_mode=compat --editable
 
 train: $(READY)
 	@echo "Training on $(WORKERS) worker processes of this machine:"
-	@$(VENV)/bin/python examples/train_resnet.py --local --compare --workers $(WORKERS)
+	@$(VENV)/bin/python examples/train_resnet.py --compare --workers local:$(WORKERS)
 
 demo: $(READY)
 	@$(VENV)/bin/python -m benchmarks demo
@@ -43,11 +43,11 @@ train-ps: $(READY)
 
 train-keras: $(READY)
 	@echo "Training a Keras model on $(WORKERS) worker processes of this machine:"
-	@$(VENV)/bin/python examples/train_keras.py --workers $(WORKERS)
+	@$(VENV)/bin/python examples/train_keras.py --workers local:$(WORKERS)
 
 train-placed: $(READY)
 	@echo "Spreading a network over $(WORKERS) worker processes of this machine:"
-	@$(VENV)/bin/python examples/train_placed.py --workers $(WORKERS)
+	@$(VENV)/bin/python examples/train_placed.py --workers local:$(WORKERS)
 
 # With oneDNN, TensorFlow looks through all its kernels for every graph, a quarter of the time of a
 # small test. Float64, in which most tests compute, has no kernels of oneDNN; only tests whose results

@@ -1,6 +1,6 @@
 """Train a Keras model on several workers, with `fit`'s own callbacks and history.
 
-    python examples/train_keras.py --workers 2
+    python examples/train_keras.py --workers local:2
 
 Handwritten digits of 8x8 pixels; the workers are processes of this machine.
 """
@@ -36,14 +36,17 @@ def build_model() -> Any:
 
 
 def main(
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    workers: Annotated[
+        str,
+        typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
+    ] = "local:2",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train a Keras model on handwritten digits."""
     training, test = load_data()
     model = build_model()
     with (
-        caramel.Cluster.local(workers) as cluster,
+        caramel.Cluster.parse(workers) as cluster,
         caramel.keras.Trainer(model, workers=cluster) as trainer,
     ):
         history = trainer.fit(
@@ -59,7 +62,7 @@ def main(
     ):
         print(f"epoch {epoch} of {epochs}: loss {loss:.3f}, validation accuracy {accuracy:.2%}")
     _, accuracy = model.evaluate(test.images, test.labels, verbose=0)
-    print(f"test accuracy {accuracy:.2%}, workers: {workers}")
+    print(f"test accuracy {accuracy:.2%}, workers: {cluster.size}")
 
 
 if __name__ == "__main__":

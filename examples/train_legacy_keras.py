@@ -1,6 +1,6 @@
 """Train layers of Keras 2 on several workers: they build a graph, which `Context` takes as it is.
 
-    python examples/train_legacy_keras.py --workers 2
+    python examples/train_legacy_keras.py --workers local:2
 
 It needs tf_keras, and TF_USE_LEGACY_KERAS=1, which this program sets itself.
 """
@@ -65,7 +65,10 @@ def build() -> Job:
 
 
 def main(
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    workers: Annotated[
+        str,
+        typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
+    ] = "local:2",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train layers of Keras 2 on handwritten digits."""
@@ -73,7 +76,7 @@ def main(
     training, test = load_data()
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss)
     with (
-        caramel.Cluster.local(workers) as cluster,
+        caramel.Cluster.parse(workers) as cluster,
         caramel.ARModel(context, workers=cluster).session() as session,
     ):
         order = np.random.RandomState(0)
@@ -88,7 +91,7 @@ def main(
                 losses.append(session.step(feeds))
             print(f"epoch {epoch} of {epochs}: loss {np.mean(losses):.3f}")
         accuracy = session.run(job.accuracy, {job.x: test.images, job.y: test.labels})
-        print(f"test accuracy {accuracy:.2%}, workers: {workers}")
+        print(f"test accuracy {accuracy:.2%}, workers: {cluster.size}")
 
 
 if __name__ == "__main__":

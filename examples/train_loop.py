@@ -1,6 +1,6 @@
 """Train with a loop of one's own on several workers.
 
-    python examples/train_loop.py --workers 2
+    python examples/train_loop.py --workers local:2
 
 The model is that of `train_keras.py`; the step is an ordinary function.
 """
@@ -20,7 +20,10 @@ BATCH_SIZE = 96
 
 
 def main(
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    workers: Annotated[
+        str,
+        typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
+    ] = "local:2",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train on handwritten digits with a loop of one's own."""
@@ -36,14 +39,14 @@ def main(
 
     random = np.random.default_rng(0)
     with (
-        caramel.Cluster.local(workers) as cluster,
+        caramel.Cluster.parse(workers) as cluster,
         caramel.distribute(step, workers=cluster) as distributed,
     ):
         for epoch in range(1, epochs + 1):
             losses = [distributed(*batch) for batch in training.batches(BATCH_SIZE, random)]
             print(f"epoch {epoch} of {epochs}: loss {np.mean(losses):.3f}", flush=True)
     _, accuracy = model.evaluate(test.images, test.labels, verbose=0)
-    print(f"test accuracy {accuracy:.2%}, workers: {workers}")
+    print(f"test accuracy {accuracy:.2%}, workers: {cluster.size}")
 
 
 if __name__ == "__main__":

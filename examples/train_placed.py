@@ -24,7 +24,10 @@ BATCH_SIZE = 96
 
 def main(
     memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "6MiB",
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
+    workers: Annotated[
+        str,
+        typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
+    ] = "local:2",
     partitioner: Annotated[
         str, typer.Option(help="How ops get their devices: search, heft, critical_path, ...")
     ] = "search",
@@ -41,7 +44,7 @@ def main(
     print(f"on one worker a step would need {mib(whole)}; each may have {memory}")
 
     print(f"placing by '{partitioner}'", flush=True)
-    with caramel.Cluster.local(workers) as cluster:
+    with caramel.Cluster.parse(workers) as cluster:
         model = caramel.PlacedModel(
             context, cluster, memory=memory, partitioner=partitioner, batch_size=BATCH_SIZE
         )

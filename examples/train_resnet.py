@@ -238,29 +238,11 @@ class Reporter:
 # The command -------------------------------------------------------------------------------------
 
 
-def choose_cluster(
-    workers: int | None, local: bool, addresses: str | None, start_timeout_s: float
-) -> caramel.Cluster:
-    """The cluster that the command line asks for."""
-    if addresses is not None:
-        if local or workers is not None:
-            raise caramel.CaramelError("--cluster names the workers: no --workers or --local then")
-        return caramel.Cluster.of([address.strip() for address in addresses.split(",")])
-    count = 2 if workers is None else workers
-    if local:
-        return caramel.Cluster.local(count, start_timeout_s=start_timeout_s)
-    return caramel.Cluster.embedded(count)
-
-
 def main(
-    workers: Annotated[int | None, typer.Option(help="How many workers.  [default: 2]")] = None,
-    local: Annotated[
-        bool, typer.Option("--local", help="Start a process for each worker on this machine.")
-    ] = False,
-    cluster: Annotated[
-        str | None,
-        typer.Option(help="Use workers that run already (caramel worker): host:port,host:port"),
-    ] = None,
+    workers: Annotated[
+        str,
+        typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
+    ] = "2",
     start_timeout: Annotated[
         float, typer.Option(min=0, help="Seconds to wait for the workers.")
     ] = 60.0,
@@ -278,6 +260,7 @@ def main(
     batching: Annotated[bool, typer.Option(help="Small gradients together.")] = True,
     scheduling: Annotated[bool, typer.Option(help="Transfers planned, some for later.")] = True,
     adaptive_depth: Annotated[bool, typer.Option(help="Large gradients in parts.")] = True,
+    factors: Annotated[bool, typer.Option(help="Factors in place of gradients.")] = True,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 20,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in a step, of all workers.")] = 96,
     checkpoint: Annotated[str, typer.Option(help="Where to save.")] = "checkpoints/digits.ckpt",
@@ -297,7 +280,7 @@ def main(
 
     context = caramel.Context(graph, train_op=network.train_op, loss=network.loss)
     with ExitStack() as stack:
-        chosen = stack.enter_context(choose_cluster(workers, local, cluster, start_timeout))
+        chosen = stack.enter_context(caramel.Cluster.parse(workers))
         model = caramel.ARModel(
             context,
             workers=chosen,
@@ -308,6 +291,7 @@ def main(
             batching=batching,
             scheduling=scheduling,
             adaptive_depth=adaptive_depth,
+            factors=factors,
         )
         session = stack.enter_context(model.session(start_timeout_s=start_timeout))
         parameters = sum(v.spec.elements or 0 for v in context.job.variables if v.trainable)

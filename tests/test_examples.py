@@ -301,7 +301,7 @@ def test_the_readme_starts_workers_by_hand(tmp_path):
                 )
             )
         addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
-        options = ("--cluster", addresses, "--epochs", "1", "--planner", "paper")
+        options = ("--workers", addresses, "--epochs", "1", "--planner", "paper")
         result = run(python(str(ROOT / "examples/train_resnet.py"), *options), tmp_path)
         assert result.returncode == 0, result.stdout
         assert "2 workers, auto" in result.stdout

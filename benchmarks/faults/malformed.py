@@ -230,8 +230,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("profile", "--out", "/no/such/directory/p.json", "--threshold", "4KB", "--workers", "a:1"),
     ("simulate", "--profile", "/no/such/profile.json", "--workers", "2..8"),
     ("simulate", "--profile", "/no/such/profile.json", "--bandwidth", "1gbit"),
-    ("plan", "--module", "m:f", "--profile", "p.json", "--save", "/no/such/directory/plan.json"),
-    ("trace", "--module", "m:f", "--output", "/no/such/directory/t.json", "--steps", "3"),
+    ("plan", "--module", "m:f", "--profile", "p.json", "--out", "/no/such/directory/plan.json"),
+    ("trace", "--module", "m:f", "--out", "/no/such/directory/t.json", "--steps", "3"),
     ("run", "--restarts", "5", "--", "/no/such/program", "x"),
 )
 """Each of these is a mistake, and what is changed besides must not make it none."""

@@ -2,62 +2,56 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from caramel.cluster.cluster import Cluster
+from caramel.cluster.parsing import parse_workers
 from caramel.core.errors import ClusterError
-from caramel.core.util.sizes import parse_whole
+
+WORKERS = (
+    '"4" for workers inside this process, "local:4" for processes that are started on this '
+    'machine, or those that run: "host:port,host:port", or JSON.'
+)
+"""What an option --workers takes, for its help."""
 
 WORKERS_START_S = 10.0
-"""How long `caramel profile` and `caramel trace` wait for workers, in seconds."""
+"""How long commands wait for workers that run, in seconds."""
 
 
-def cluster_to_trace(text: str | None, certificates: Path | None) -> Cluster:
-    """Running workers that can be reached, or as many as asked for, started here."""
-    count = None if text is None else parse_whole(text)
-    if certificates is not None and (text is None or count is not None):
-        raise ClusterError("--certificates are for workers that run: name them by --cluster")
-    if count is not None:
-        return Cluster.local(count)
+def workers_of(text: str | None, certificates: Path | None) -> Cluster:
+    """Workers that can be reached, as --workers describes them; without it the launcher's.
+
+    Raises:
+        ClusterError: it describes none.
+        WorkerStartError: one cannot be reached or started.
+    """
     if text is None:
+        if certificates is not None:
+            raise ClusterError("--certificates are for workers that run: name them by --workers")
         cluster = Cluster.from_environment()
     else:
-        cluster = parse_cluster(text, certificates=certificates)
+        cluster = _parsed(text, certificates)
     # If this process is a worker itself, its server has not been started yet.
-    if cluster.task is None:
+    if cluster.kind == "remote" and cluster.task is None:
         cluster.wait_until_reachable(WORKERS_START_S)
     return cluster
 
 
-def parse_cluster(
-    text: str,
-    option: str = "--cluster",
-    *,
-    servers: Sequence[str] | None = None,
-    certificates: Path | None = None,
-) -> Cluster:
-    """The cluster that an option describes: addresses, or JSON.
+def _parsed(text: str, certificates: Path | None) -> Cluster:
+    try:
+        return Cluster.parse(text, certificates=certificates)
+    except ClusterError as error:
+        raise ClusterError(f"--workers: {error}") from None
 
-    Args:
-        text: what the user gave.
-        option: its name, for messages.
-        servers: addresses of parameter servers.
-        certificates: of this host, if it is secure.
+
+def count_of(text: str) -> int:
+    """How many workers --workers describes; none is started or asked.
 
     Raises:
         ClusterError: it describes none.
     """
-    if not text.lstrip().startswith("{"):
-        return Cluster.of(addresses_in(text), parameter_servers=servers, certificates=certificates)
     try:
-        jobs = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ClusterError(f"{option} is not valid JSON ({error}): {text[:200]}") from None
-    return Cluster.of(jobs, parameter_servers=servers, certificates=certificates)
-
-
-def addresses_in(text: str) -> list[str]:
-    """What commas are between."""
-    return [address.strip() for address in text.split(",")]
+        described = parse_workers(text)
+        return described.count or Cluster.of(described.jobs).size
+    except ClusterError as error:
+        raise ClusterError(f"--workers: {error}") from None

@@ -11,10 +11,10 @@ import typer
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.cli.certificates import certificates as make_certificates
-from caramel.cli.clusters import WORKERS_START_S, cluster_to_trace, parse_cluster
+from caramel.cli.clusters import WORKERS, count_of, workers_of
 from caramel.cli.worker import worker as run_worker
 from caramel.cluster.quiet_start import quiet_start
-from caramel.core.errors import CaramelError, FileError, ProfileError
+from caramel.core.errors import CaramelError, FileError, PlanError, ProfileError
 from caramel.core.util.atomic_files import write_whole
 from caramel.core.version import __version__
 from caramel.native.malloc import keep_memory
@@ -103,10 +103,7 @@ def profile(
     out: Annotated[Path, typer.Option(help="The file to write.")],
     workers: Annotated[
         str | None,
-        typer.Option(
-            help="Running workers between which the network is measured, as --cluster of "
-            "'caramel worker' takes them."
-        ),
+        typer.Option(help=f"Workers between which the network is measured: {WORKERS}"),
     ] = None,
     certificates: Annotated[
         Path | None,
@@ -149,17 +146,13 @@ def profile(
         raise ProfileError(
             "nothing to measure: name --workers for the network, --module for the ops, or both"
         )
-    cluster = None
-    if workers is not None:
-        cluster = parse_cluster(workers, "--workers", certificates=certificates)
-    elif certificates is not None:
+    if workers is None and certificates is not None:
         raise ProfileError("--certificates are for workers that run: name them by --workers")
     wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
     threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
     # Before anything is measured, which may take minutes.
     _check_directory(out)
-    if cluster is not None:
-        cluster.wait_until_reachable(WORKERS_START_S)
+    cluster = None if workers is None else workers_of(workers, certificates)
     keep_memory()
     with quiet_start():
         import tensorflow  # noqa: F401
@@ -195,11 +188,14 @@ def plan(
         ),
     ],
     profile: Annotated[Path, typer.Option(help="What 'caramel profile' wrote.")],
-    workers: Annotated[int, typer.Option(min=2, max=_MOST_PLANNED, help="How many workers.")] = 2,
+    workers: Annotated[
+        str, typer.Option(help=f"How many workers, at least 2. Only the number counts: {WORKERS}")
+    ] = "2",
     serialization: Annotated[bool, typer.Option(help="One order of gradients.")] = True,
     batching: Annotated[bool, typer.Option(help="Join small gradients.")] = True,
     scheduling: Annotated[bool, typer.Option(help="Plan transfers, some for later.")] = True,
     adaptive_depth: Annotated[bool, typer.Option(help="Split large groups.")] = True,
+    factors: Annotated[bool, typer.Option(help="Send factors of gradients.")] = True,
     planner: Annotated[
         Planner, typer.Option(help="The fastest by simulation, the rules of the paper, or none.")
     ] = "search",
@@ -208,7 +204,7 @@ def plan(
         typer.Option(min=0, help="Bytes of groups on their way at a time; 0: one after the other."),
     ] = None,
     pattern: Annotated[str, typer.Option(help="auto, or one pattern for all groups.")] = "auto",
-    save: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file, as JSON.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Say what bounds a step, and what would help.")
     ] = False,
@@ -227,7 +223,10 @@ def plan(
     ] = 0,
 ) -> None:
     """Plan a job from measured facts, without running anything, and print the plan."""
-    for written in (save, page):
+    count = count_of(workers)
+    if not 2 <= count <= _MOST_PLANNED:
+        raise PlanError(f"--workers is {count}; a plan is for 2 to {_MOST_PLANNED} workers")
+    for written in (out, page):
         if written is not None:
             _check_directory(written)
     with quiet_start():
@@ -241,7 +240,7 @@ def plan(
 
     context, console = load_job(module).context, Console()
     # Nothing is run: any addresses will do.
-    addresses = [f"worker-{number}:1" for number in range(workers)]
+    addresses = [f"worker-{number}:1" for number in range(count)]
     if parameter_servers:
         served = PSModel(
             context,
@@ -254,8 +253,8 @@ def plan(
         order.show(console)
         if page is not None:
             order.save_page(page)
-        if save is not None:
-            write_whole(save, served.plan.to_json() + "\n")
+        if out is not None:
+            write_whole(out, served.plan.to_json() + "\n")
         return
     model = ARModel(
         context,
@@ -264,6 +263,7 @@ def plan(
         batching=batching,
         scheduling=scheduling,
         adaptive_depth=adaptive_depth,
+        factors=factors,
         planner=planner,
         in_flight_bytes=in_flight_bytes,
         pattern=pattern,
@@ -276,8 +276,8 @@ def plan(
             explanation.save_page(page)
     else:
         show_plan(model.plan, model.windows, console)
-    if save is not None:
-        write_whole(save, model.plan.to_json() + "\n")
+    if out is not None:
+        write_whole(out, model.plan.to_json() + "\n")
 
 
 @app.command()
@@ -289,23 +289,22 @@ def trace(
             "pair of it and what one worker is fed."
         ),
     ],
-    output: Annotated[
+    out: Annotated[
         Path,
         typer.Option(
             help="The file to write, for ui.perfetto.dev or chrome://tracing; a picture if it ends "
             "in .svg, .png or .pdf."
         ),
     ],
-    cluster: Annotated[
+    workers: Annotated[
         str | None,
         typer.Option(
-            help="Running workers, as 'caramel worker' takes them; or how many to start on this "
-            "machine. By default what TF_CONFIG, Slurm, MPI, torchrun or Kubernetes says."
+            help=f"{WORKERS} By default what TF_CONFIG, Slurm, MPI, torchrun or Kubernetes says."
         ),
     ] = None,
     certificates: Annotated[
         Path | None,
-        typer.Option(help="With a --cluster that is secure: what 'caramel certificates' has made."),
+        typer.Option(help="With --workers that are secure: what 'caramel certificates' has made."),
     ] = None,
     steps: Annotated[int, typer.Option(min=1, max=_MOST_STEPS, help="Steps that are traced.")] = 3,
     profile: Annotated[
@@ -315,7 +314,7 @@ def trace(
     plan: Annotated[
         Path | None,
         typer.Option(
-            help="The plan to carry out, which 'caramel plan --save' wrote. One of a PlacedModel "
+            help="The plan to carry out, which 'caramel plan --out' wrote. One of a PlacedModel "
             "(its plan.to_json()) spreads the only replica over the workers."
         ),
     ] = None,
@@ -327,7 +326,7 @@ def trace(
     from caramel.report.drawing import PICTURES, check_drawable
     from caramel.report.saved import save_timelines
 
-    files = [output] if figure is None else [output, figure]
+    files = [out] if figure is None else [out, figure]
     for file in files:
         _check_directory(file)
         if file is figure or file.suffix.lower() in PICTURES:
@@ -341,8 +340,8 @@ def trace(
     from caramel.cli.user_job import load_job
 
     job = load_job(module)
-    with cluster_to_trace(cluster, certificates) as workers:
-        traced = trace_job(job, workers, steps=steps, profile=profile, plan=plan)
+    with workers_of(workers, certificates) as cluster:
+        traced = trace_job(job, cluster, steps=steps, profile=profile, plan=plan)
     console = Console()
     show_traced(traced, console)
     for file in files:
@@ -358,8 +357,9 @@ def simulate(
     workers: Annotated[
         str | None,
         typer.Option(
-            help='How many workers: "2,4,6", or "2..256" for 2, 4, 8, ..., 256. By default '
-            "2..256, and all hosts with --hosts."
+            help='How many workers: "2,4,6", or "2..256" for 2, 4, 8, ..., 256; or those of one '
+            'cluster, of which only the number counts: "local:4", "host:port,host:port". By '
+            "default 2..256, and all hosts with --hosts."
         ),
     ] = None,
     bandwidth: Annotated[
@@ -389,7 +389,7 @@ def simulate(
         str | None,
         typer.Option(help="Rate of the servers' links. By default that of --bandwidth."),
     ] = None,
-    output: Annotated[
+    out: Annotated[
         Path | None, typer.Option(help="Write all numbers to this file, as JSON.")
     ] = None,
     figure: Annotated[
@@ -404,7 +404,7 @@ def simulate(
     from caramel.report.curves import draw_curves, show_curves
     from caramel.report.drawing import check_drawable
 
-    for path in (output, figure):
+    for path in (out, figure):
         if path is not None:
             _check_directory(path)
     if figure is not None:
@@ -430,11 +430,11 @@ def simulate(
             soft_wrap=True,
             highlight=False,
         )
-    if output is not None:
-        write_whole(output, curves.to_json())
+    if out is not None:
+        write_whole(out, curves.to_json())
     if figure is not None:
         draw_curves(curves.points, figure)
-    for path in (output, figure):
+    for path in (out, figure):
         if path is not None:
             console.print(f"written to {path}", soft_wrap=True, highlight=False)
 

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from caramel.cli.clusters import count_of
 from caramel.core.errors import CaramelError, PlanError
 from caramel.core.facts import TimingTable
 from caramel.core.patterns import PATTERNS, check_pattern
@@ -246,7 +247,10 @@ def _check_cost(hardware: Mapping[Setting, Hardware]) -> None:
 
 
 def parse_workers(text: str) -> list[int]:
-    """Numbers of workers from "2,4,6", or "2..256", which doubles: 2, 4, 8, ..., 256."""
+    """Numbers of workers from "2,4,6", or "2..256", which doubles: 2, 4, 8, ..., 256; or how many
+    there are in one cluster, such as "local:4"."""
+    if ":" in text:
+        text = str(count_of(text))
     return parse_counts("--workers", text, least=2)
 
 

@@ -80,7 +80,7 @@ def trace_job(
         cluster: the workers.
         steps: how many steps are traced, after some that are not.
         profile: what ``caramel profile`` wrote; without it nothing is planned.
-        plan: what ``caramel plan --save`` wrote, or `Plan.to_json` of any model without parameter
+        plan: what ``caramel plan --out`` wrote, or `Plan.to_json` of any model without parameter
             servers, to be carried out in place of a new plan. If it has a placement, the only
             replica is spread over the workers.
 

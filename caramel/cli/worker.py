@@ -11,9 +11,9 @@ from typing import Annotated
 
 import typer
 
-from caramel.cli.clusters import addresses_in, parse_cluster
 from caramel.cluster import onednn_check, tcp_check
 from caramel.cluster.cluster import Cluster
+from caramel.cluster.parsing import addresses_in, parse_jobs
 from caramel.cluster.processes import LISTENING
 from caramel.cluster.quiet_start import quiet_start
 from caramel.cluster.tasks import SERVER_JOB
@@ -131,7 +131,11 @@ def _check_protection(secure: bool, certificates: Path | None, firewalled: bool)
 def _cluster_with_servers(cluster: str | None, ps: str | None) -> Cluster:
     """What --cluster and --ps of a worker say, or its launcher."""
     if cluster is not None:
-        return parse_cluster(cluster, servers=None if ps is None else addresses_in(ps))
+        servers = None if ps is None else addresses_in(ps)
+        try:
+            return Cluster.of(parse_jobs(cluster), parameter_servers=servers)
+        except ClusterError as error:
+            raise ClusterError(f"--cluster: {error}") from None
     if ps is None:
         return Cluster.from_environment()
     if (count := parse_whole(ps)) is not None:

@@ -14,6 +14,7 @@ large messages.
 `launchers`    what the launcher of a job says about it: who asks whom, `TF_CONFIG`, Slurm's
                variables, MPI
 `onednn_check` does TensorFlow compute with oneDNN on this machine?
+`parsing`      workers as one text describes them, on a command line or in a file
 `probes`       who listens at an address?
 `processes`    a group of child processes that cannot outlive the process that started it
 `protected`    a worker or parameter server that only those with a certificate reach

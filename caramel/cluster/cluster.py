@@ -19,6 +19,7 @@ from caramel.cluster import probes, processes
 from caramel.cluster.addresses import is_list
 from caramel.cluster.client_relay import ClientRelay
 from caramel.cluster.launchers import read_environment
+from caramel.cluster.parsing import parse_workers
 from caramel.cluster.tasks import (
     SERVER_JOB,
     ClusterSpecLike,
@@ -215,6 +216,29 @@ class Cluster:
         (own,) = make_certificates(root, [_LOOPBACK])
         (root / AUTHORITY_KEY).unlink()
         return own
+
+    @classmethod
+    def parse(cls, text: str, *, certificates: str | os.PathLike[str] | None = None) -> Cluster:
+        """The workers that a text describes, such as an option of a program.
+
+        Args:
+            text: "4" for workers inside this process, "local:4" for processes, which are started;
+                "host:port,host:port" for workers that run; or JSON such as '{"worker":
+                ["host:port"], "ps": ["host:port"]}'.
+            certificates: of this host, if the workers run and are secure (see `of`).
+
+        Raises:
+            ClusterError: it is none of these.
+            WorkerStartError: a process cannot be started.
+        """
+        if not isinstance(text, str):
+            raise ClusterError(f"Cluster.parse takes a text such as 'local:4', not {text!r}")
+        described = parse_workers(text)
+        if described.count is None:
+            return cls.of(described.jobs, certificates=certificates)
+        if certificates is not None:
+            raise ClusterError(f"certificates are for workers that run, not for '{text}'")
+        return (cls.local if described.kind == "local" else cls.embedded)(described.count)
 
     @classmethod
     def from_environment(

@@ -60,7 +60,7 @@ def test_an_order_for_parameter_servers_is_printed_saved_and_explained_on_a_page
     profile_of(context, tmp_path / "profile.json")
     finished = run(
         *("--module", "test_plan_command:make_context", "--profile", tmp_path / "profile.json"),
-        *("--parameter-servers", 1, "--save", tmp_path / "plan.json"),
+        *("--parameter-servers", 1, "--out", tmp_path / "plan.json"),
         *("--page", tmp_path / "order.html"),
     )
     assert finished.returncode == 0, finished.stderr
@@ -80,7 +80,7 @@ def test_the_plan_is_printed_and_saved(tmp_path):
         "test_plan_command:make_context",
         "--profile",
         tmp_path / "profile.json",
-        "--save",
+        "--out",
         tmp_path / "plan.json",
     )
     assert finished.returncode == 0, finished.stderr
@@ -122,7 +122,7 @@ def test_a_row_says_all_about_its_group():
     assert "4 deferred; 0 control edges, 1 gates" in out.getvalue()
 
 
-@pytest.mark.parametrize("option", ["--save", "--page"])
+@pytest.mark.parametrize("option", ["--out", "--page"])
 def test_a_directory_that_is_not_there_is_told_before_anything_is_planned(
     option, tmp_path, monkeypatch, capsys
 ):

@@ -45,7 +45,7 @@ def test_curves_are_shown_and_written(profile, tmp_path):
     output = simulate(
         profile,
         *("--workers", "2..8", "--bandwidth", "1gbit,10gbit", "--latency", "0.1ms"),
-        *("--output", tmp_path / "curves.json"),
+        *("--out", tmp_path / "curves.json"),
     )
     assert "1 Gbit/s, 0.1 ms" in output
     assert "10 Gbit/s, 0.1 ms" in output
@@ -69,7 +69,7 @@ def test_parameter_servers_are_compared_with_all_reduce(profile, tmp_path):
     output = simulate(
         profile,
         *("--workers", "2,4", "--bandwidth", "1gbit", "--latency", "0.1ms"),
-        *("--parameter-servers", "1,2", "--output", tmp_path / "curves.json"),
+        *("--parameter-servers", "1,2", "--out", tmp_path / "curves.json"),
     )
     assert "steps in s with parameter servers" in output
     (line,) = [line for line in output.splitlines() if "take" in line]
@@ -129,7 +129,7 @@ def test_hosts_from_a_file(profile, tmp_path):
         HostEntry(),
         HostEntry(),
     )
-    options = ("--bandwidth", "10gbit", "--latency", "1ms", "--output", tmp_path / "curves.json")
+    options = ("--bandwidth", "10gbit", "--latency", "1ms", "--out", tmp_path / "curves.json")
     simulate(profile, "--hosts", hosts, *options)
     (slow,) = json.loads((tmp_path / "curves.json").read_text())["points"]
     assert (slow["workers"], slow["limited_by"]) == (4, "wire")
@@ -194,7 +194,7 @@ def test_a_profile_without_a_job_is_refused(profile):
         (("--parameter-servers", "7"), "--parameter-servers 7: the job has 6 parameters"),
         (("--server-bandwidth", "1gbit"), "no effect without --parameter-servers"),
         (("--figure", "curves.txt"), "name of a picture ends in"),
-        (("--output", "missing/curves.json"), "no directory 'missing'"),
+        (("--out", "missing/curves.json"), "no directory 'missing'"),
     ],
 )
 def test_a_mistake_is_named(profile, arguments, message):

@@ -141,8 +141,8 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
     with caramel.Cluster.local(2) as cluster:
         result = run(
             *("--module", "test_trace_command:make_context", "--steps", 2),
-            *("--cluster", ",".join(task.address for task in cluster.tasks)),
-            *("--output", tmp_path / "trace.json", "--plan", tmp_path / "plan.json"),
+            *("--workers", ",".join(task.address for task in cluster.tasks)),
+            *("--out", tmp_path / "trace.json", "--plan", tmp_path / "plan.json"),
             *("--figure", tmp_path / "trace.svg"),
         )
     assert result.returncode == 0, result.stderr
@@ -176,8 +176,8 @@ def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path, monkeypa
         networks=(assumed_network(2, 2e6, 1e-4),),
     ).save(tmp_path / "profile.json")
     words = (
-        *("--module", "test_trace_command:make_context", "--cluster", 2, "--steps", 1),
-        *("--output", tmp_path / "trace.json", "--profile", tmp_path / "profile.json"),
+        *("--module", "test_trace_command:make_context", "--workers", "local:2", "--steps", 1),
+        *("--out", tmp_path / "trace.json", "--profile", tmp_path / "profile.json"),
     )
     result = called(monkeypatch, capsys, TESTS, "trace", *words)
     assert result.returncode == 0, result.stderr
@@ -192,10 +192,10 @@ def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--output", "nowhere/trace.json"), "there is no directory 'nowhere'"),
-        (("--output", "x.json", "--figure", "x.jpg"), "cannot draw x.jpg"),
-        (("--output", "x.json"), "TF_CONFIG"),
-        (("--output", "/"), "cannot write /: it is a directory"),
+        (("--out", "nowhere/trace.json"), "there is no directory 'nowhere'"),
+        (("--out", "x.json", "--figure", "x.jpg"), "cannot draw x.jpg"),
+        (("--out", "x.json"), "TF_CONFIG"),
+        (("--out", "/"), "cannot write /: it is a directory"),
     ],
 )
 def test_mistakes_give_one_line(arguments, message, monkeypatch, capsys):

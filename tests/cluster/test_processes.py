@@ -255,7 +255,7 @@ def test_a_port_in_use_is_one_clear_error(jobs, options, which):
         (["--cluster", "a:1,b:1"], "--task is needed: which worker, 0 to 1, is this?"),
         (["--cluster", "a:1", "--task", "3"], "--task 3 does not exist: the workers are 0 to 0"),
         (["--cluster", "a", "--task", "0"], "'a' is not an address; expected host:port"),
-        (["--cluster", "{a", "--task", "0"], "--cluster is not valid JSON"),
+        (["--cluster", "{a", "--task", "0"], "--cluster: it is not valid JSON"),
         (
             ["--cluster", "a:1", "--job", "ps", "--task", "0"],
             "--job is ps, but the cluster has no parameter server; name them by --ps",

@@ -141,7 +141,7 @@ def test_a_process_keeps_its_memory_before_its_server_starts(monkeypatch):
     "command",
     [
         ["profile", "--module", "job", "--out", "profile.json"],
-        ["trace", "--module", "job", "--output", "trace.json"],
+        ["trace", "--module", "job", "--out", "trace.json"],
     ],
     ids=["profile", "trace"],
 )

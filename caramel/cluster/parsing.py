@@ -1,0 +1,70 @@
+"""Workers as one text describes them, on a command line or in a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from caramel.cluster.addresses import host_and_port
+from caramel.core.errors import ClusterError
+from caramel.core.util.sizes import parse_whole
+
+LOCAL = "local:"
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedWorkers:
+    """What a text says.
+
+    Attributes:
+        kind: where they are: "embedded" (in this process), "local" (processes to be started on this
+            machine) or "remote" (they run).
+        count: how many; None if they have addresses.
+        jobs: these addresses, as `caramel.Cluster.of` takes them.
+    """
+
+    kind: Literal["embedded", "local", "remote"]
+    count: int | None
+    jobs: Any = None
+
+
+def parse_workers(text: str) -> DescribedWorkers:
+    """What a text says: "4", "local:4", "host:port,host:port", or JSON.
+
+    Raises:
+        ClusterError: it is none of these.
+    """
+    given = text.strip()
+    local = given.startswith(LOCAL) and "," not in given  # else of hosts, the first called so
+    count = parse_whole(given.removeprefix(LOCAL))
+    if count is not None or local:
+        if not count:
+            raise ClusterError(f"'{given[:_SHOWN]}' is no number of workers, at least 1")
+        return DescribedWorkers("local" if local else "embedded", count)
+    return DescribedWorkers("remote", None, parse_jobs(given))
+
+
+def parse_jobs(text: str) -> Any:
+    """Addresses with commas in between, as a list, or a JSON object of jobs.
+
+    Raises:
+        ClusterError: it is neither.
+    """
+    if not text.lstrip().startswith("{"):
+        addresses = addresses_in(text)
+        for address in addresses:
+            host_and_port(address)
+        return addresses
+    try:
+        jobs = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ClusterError(f"it is not valid JSON ({error}): {text[:_SHOWN]}") from None
+    return jobs
+
+
+def addresses_in(text: str) -> Sequence[str]:
+    """What commas are between."""
+    return [address.strip() for address in text.split(",")]
