@@ -245,11 +245,15 @@ def _option(random: Random) -> Case:
         command[at] = mutated_text(command[at], random)
     else:
         command.insert(random.randrange(1, len(command)), mutated_text("--option", random))
-    return Case("option", command, lambda: _called(command), lambda taken: bool(taken))
+    return Case("option", command, lambda: _called(command), lambda taken: False)
 
 
-def _called(command: list[str]) -> bool:
-    """Whether a command ends as one that was used in a wrong way, and says so in short."""
+def _called(command: list[str]) -> int:
+    """The exit code of a command, or -1 if it has none.
+
+    Raises:
+        CaramelError: it has ended as one that was used in a wrong way, and said so in short.
+    """
     from caramel.cli.main import main
 
     before, output = sys.argv, io.StringIO()
@@ -259,12 +263,14 @@ def _called(command: list[str]) -> bool:
         with redirect_stderr(output), redirect_stdout(output):
             main()
     except SystemExit as ended:
-        return ended.code == 2 and "Traceback" not in output.getvalue()
+        if ended.code == 2 and "Traceback" not in output.getvalue():
+            raise CaramelError("exit code 2") from None
+        return ended.code if isinstance(ended.code, int) else -1
     finally:
         sys.argv = before
         for number, handler in handlers.items():
             signal.signal(number, handler)
-    return False
+    return -1
 
 
 # Files -------------------------------------------------------------------------------------------
