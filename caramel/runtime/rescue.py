@@ -62,7 +62,7 @@ def rescue_variables(running: RunningJob, path: str | os.PathLike[str]) -> str:
         "checkpoint '%s' has the variables of %s; in the last step, which has failed, some of them "
         "may have been updated and others not",
         written,
-        f"worker {there[0].worker}" if len(job.plan.hosts) > 1 else "the workers that are left",
+        "the parameter servers" if cluster.servers else f"worker {there[0].worker}",
     )
     return written
 
