@@ -114,6 +114,7 @@ def test_a_connection_that_was_interrupted_for_a_moment_is_told_with_what_to_do(
         Channel(cluster).call(reset, what="a training step", timeout_s=60)
     assert str(error.value) == (
         "a worker, or the connection to it, failed during a training step and answers again (was "
-        "it restarted, or the network interrupted?); its variables may be gone: open a new session "
-        "and restore the last checkpoint: recvmsg:Connection reset by peer"
+        "it restarted, or the network interrupted?): open a new session and restore the last "
+        "checkpoint, or what session.rescue(path) writes if workers still have all variables: "
+        "recvmsg:Connection reset by peer"
     )

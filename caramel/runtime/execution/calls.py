@@ -310,8 +310,9 @@ class Channel:
         ):
             return WorkerLostError(
                 f"a worker, or the connection to it, failed during {what} and answers again (was "
-                "it restarted, or the network interrupted?); its variables may be gone: open a new "
-                f"session and restore the last checkpoint: {error.message}"
+                "it restarted, or the network interrupted?): open a new session and restore the "
+                "last checkpoint, or what session.rescue(path) writes if workers still have all "
+                f"variables: {error.message}"
             )
         return None
 
