@@ -37,6 +37,7 @@ from caramel.core.graph import Op, OpGraph
 from caramel.core.names import JOINED_STEP, TensorRef, control_string, parse_tensor
 from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName, given_steps, told
+from caramel.core.util.arguments import checked
 from caramel.core.util.program import program_name
 from caramel.core.util.sizes import counted, megabytes
 from caramel.core.variable_access import state_access
@@ -92,6 +93,7 @@ class Context:
             to do.
     """
 
+    @checked(GraphError, apart=("graph",))
     def __init__(
         self,
         graph: tf.Graph,
@@ -135,7 +137,7 @@ class Context:
         train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
         in_steps = self.op_graph.ancestors(train_ops.values())
         variables = tuple(variables_of(graph, self.op_graph, in_steps))
-        given = _gradients_by_step(names, gradients or (), variables, pairs)
+        given = _gradients_by_step(names, () if gradients is None else gradients, variables, pairs)
         parameters = {each.parameter for own in given.values() for each in own}
         variables = tuple(
             # A variable whose gradient is given is trained, however it was declared.
@@ -495,8 +497,17 @@ def _with_parts(
 
 
 def _by_step(given: Any, steps: Iterable[StepName]) -> Mapping[StepName, Any]:
-    """What is given for each step, or for all."""
-    return given if isinstance(given, Mapping) else dict.fromkeys(steps, given)
+    """What is given for each step, or for all.
+
+    Raises:
+        GraphError: something is given for a step that there is not.
+    """
+    known = list(steps)
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(known, given)
+    if unknown := [name for name in given if name not in known]:
+        raise GraphError(f"there is no step {unknown[0]!r:.100}; the steps are {told(known)}")
+    return given
 
 
 def _scalar_weight(names: GraphNames, weight: Any) -> TensorRef | None:

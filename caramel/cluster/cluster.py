@@ -32,6 +32,7 @@ from caramel.cluster.tasks import (
     worker_count,
 )
 from caramel.core.errors import ClusterError, WorkerStartError
+from caramel.core.util.arguments import SECONDS, at_least, checked
 from caramel.core.util.progress import working
 
 Kind = Literal["embedded", "local", "remote"]
@@ -94,6 +95,7 @@ class Cluster:
         return cls("embedded", numbered(worker_count(n), server_count(parameter_servers)))
 
     @classmethod
+    @checked(ClusterError, apart=("workers",))
     def of(
         cls,
         workers: Sequence[str] | Mapping[str, Any] | ClusterSpecLike,
@@ -136,6 +138,7 @@ class Cluster:
         return cluster
 
     @classmethod
+    @checked(ClusterError, apart=("n", "parameter_servers"), start_timeout_s=SECONDS)
     def local(
         cls,
         n: int,
@@ -218,6 +221,7 @@ class Cluster:
         return own
 
     @classmethod
+    @checked(ClusterError, apart=("text",))
     def parse(cls, text: str, *, certificates: str | os.PathLike[str] | None = None) -> Cluster:
         """The workers that a text describes, such as an option of a program.
 
@@ -241,6 +245,7 @@ class Cluster:
         return (cls.local if described.kind == "local" else cls.embedded)(described.count)
 
     @classmethod
+    @checked(ClusterError, apart=("parameter_servers",), base_port=at_least(1, most=65535))
     def from_environment(
         cls,
         environ: Mapping[str, str] | None = None,
@@ -366,6 +371,7 @@ class Cluster:
             "{'worker': ['host:port', ...]}, a tf.train.ClusterSpec or a caramel.Cluster"
         )
 
+    @checked(ClusterError)
     def without(self, lost: Iterable[Task]) -> Cluster:
         """The cluster of all other tasks, for a new model: their servers need not start again.
 
@@ -440,10 +446,12 @@ class Cluster:
         of_whole = self._relay.targets
         return tuple(of_whole[self.whole.tasks.index(task)] for task in self.tasks)
 
+    @checked(ClusterError)
     def name(self, task: int) -> str:
         """What task number `task` is called: "worker 3", or "parameter server 0"."""
         return f"worker {task}" if task < self.size else f"parameter server {task - self.size}"
 
+    @checked(ClusterError, wait_s=at_least(0, "seconds"))
     def describe(self, task: Task | int, *, wait_s: float = 0.0) -> str:
         """Which task `task` is, in words: its name, device, address, and process if known.
 
@@ -451,7 +459,9 @@ class Cluster:
             task: a task, or its index in `tasks`.
             wait_s: how long a process that is ending has to tell how it ended, in seconds.
         """
-        number = task if isinstance(task, int) else self.tasks.index(task)
+        if task not in (self.tasks if isinstance(task, Task) else range(len(self.tasks))):
+            raise ClusterError(f"{task!r:.200} is no task of {self!r}")
+        number = self.tasks.index(task) if isinstance(task, Task) else task
         which = self.tasks[number]
         where = f"at {which.address}" if which.address else "in this process"
         process = ""
@@ -464,6 +474,7 @@ class Cluster:
                 process += f", {processes.describe_exit(code)}"
         return f"{self.name(number)} ({which.device} {where}{process})"
 
+    @checked(ClusterError, timeout_s=SECONDS)
     def unreachable(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
         """The tasks that do not accept a TCP connection now, tried all at once.
 
@@ -474,6 +485,7 @@ class Cluster:
         """
         return tuple(self._missing(timeout_s))
 
+    @checked(ClusterError, timeout_s=SECONDS)
     def refusing(self, timeout_s: float = _PROBE_S) -> tuple[Task, ...]:
         """The tasks at whose address nobody listens now, as their hosts say, tried all at once.
 
@@ -502,6 +514,7 @@ class Cluster:
             if answer in of or self._exit_code(task) is not None
         }
 
+    @checked(ClusterError, timeout_s=at_least(0, "seconds"))
     def wait_until_reachable(self, timeout_s: float) -> None:
         """Wait until every task accepts TCP connections. Embedded ones always do.
 
@@ -540,6 +553,7 @@ class Cluster:
         """The tasks whose processes `Cluster.local` started, and that have ended."""
         return tuple(task for task in self.tasks if self._exit_code(task) is not None)
 
+    @checked(ClusterError)
     def restart(self, tasks: Sequence[Task], *, timeout_s: float = 60.0) -> None:
         """Start processes of `Cluster.local` again, on the same ports; those that run are killed.
 

@@ -33,6 +33,7 @@ from caramel.core.patterns import (
 )
 from caramel.core.placement import Placement
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
+from caramel.core.util.arguments import checked
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 from caramel.core.util.sizes import counted, megabytes
 
@@ -376,6 +377,7 @@ class Plan:
         return json.dumps({"format": FORMAT, **to_json_value(self)}, indent=1)
 
     @classmethod
+    @checked(PlanError)
     def from_json(cls, text: str) -> Plan:
         """The plan that `to_json` wrote.
 

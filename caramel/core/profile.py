@@ -17,6 +17,7 @@ from caramel.core.errors import CaramelError, ProfileError
 from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.graph import dtype_bytes
 from caramel.core.measurements import Measurements
+from caramel.core.util.arguments import checked
 from caramel.core.util.atomic_files import write_whole
 from caramel.core.util.fingerprint import Machine
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
@@ -158,6 +159,7 @@ class Profile:
         return json.dumps({**header, **to_json_value(self)}, indent=1) + "\n"
 
     @classmethod
+    @checked(ProfileError)
     def from_json(cls, text: str) -> Profile:
         """The profile that `to_json` wrote.
 
@@ -191,6 +193,7 @@ class Profile:
         write_whole(Path(path), self.to_json())
 
     @classmethod
+    @checked(ProfileError)
     def load(cls, path: str | os.PathLike[str]) -> Profile:
         """Read a profile from a file.
 

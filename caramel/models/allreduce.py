@@ -8,10 +8,12 @@ from typing import Any
 from caramel.analyzers.analysis import Analyzer
 from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
+from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.arguments import SECONDS, at_least, checked
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
 from caramel.planning.all_reduce_planner import AllReducePlanner
@@ -89,6 +91,7 @@ class ARModel(Model):
         PlanError: an unknown pattern or method, or a plan that does not fit the job.
     """
 
+    @checked(PlanError, apart=("context", "plan"), in_flight_bytes=at_least(0, "bytes"))
     def __init__(
         self,
         context: Context,
@@ -136,6 +139,7 @@ class ARModel(Model):
         )
         super().__init__(context, Cluster.coerce(workers), options)
 
+    @checked(PlanError, measured_step_s=SECONDS)
     def explain(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
     ) -> ShownExplanation:

@@ -9,6 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.capture.functions import lower
+from caramel.core.errors import GraphError
+from caramel.core.util.arguments import checked
 from caramel.models.remote_step import RemoteStep, StepOnWorkers
 
 
@@ -63,6 +65,7 @@ class DistributedStep(StepOnWorkers):
         return tf.nest.pack_sequence_as(outputs, done) if flat else outputs
 
 
+@checked(GraphError)
 def distribute(
     function: Callable[..., Any],
     workers: Any,

@@ -12,10 +12,8 @@ session     `PlanChoice`, for each step    `Session`, which asks it for plans
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -26,6 +24,7 @@ from caramel.cluster.tasks import Task
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
+from caramel.core.util.arguments import SECONDS, checked
 from caramel.core.util.gc_pause import held_back
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.models.assembly import Assembly
@@ -107,6 +106,7 @@ class Model:
         """How many nodes the distributed graph has, and how many bytes it takes to send it."""
         return self._graph.size
 
+    @checked(PlanError)
     def add_variant(self, plan: Plan, name: str) -> Plan:
         """Add another plan for the same job, for sessions to change to.
 
@@ -125,6 +125,13 @@ class Model:
         """
         return self._step.add_variant(plan, name)
 
+    @checked(
+        PlanError,
+        apart=("resume", "save_on_sigterm"),
+        start_timeout_s=SECONDS,
+        step_timeout_s=SECONDS,
+        lost_after_s=SECONDS,
+    )
     def session(
         self,
         *,
@@ -196,18 +203,8 @@ class Model:
             CheckpointError: no checkpoint to go on from is whole, or the newest does not fit.
             PlanError: an argument cannot be.
         """
-        _check_seconds(
-            start_timeout_s=start_timeout_s,
-            step_timeout_s=step_timeout_s,
-            lost_after_s=lost_after_s,
-        )
-        if trials != "auto":
-            _check_settings("trials", trials, TrialSettings, "'auto' or None")
         if config is not None and not isinstance(config, tf.compat.v1.ConfigProto):
             raise PlanError(f"config must be a tf.compat.v1.ConfigProto, or None, not {config!r}")
-        _check_settings("replanning", replanning, ReplanSettings)
-        _check_settings("stalls", stalls, StallSettings)
-        _check_settings("recover", recover, Recovery)
         if recover is not None:
             self._check_recoverable()
         if variables is not None:
@@ -274,26 +271,10 @@ class Model:
         if why is not None:
             raise PlanError(f"recover cannot be used with this model: {why}")
 
-    def _check_origin(self, variables: Any) -> None:
+    def _check_origin(self, variables: Session) -> None:
         """Raise unless a session is one whose variables another one can begin with."""
-        if not isinstance(variables, Session):
-            raise PlanError(f"variables must be a session, or None, not {variables!r}")
         if not (self.cluster.servers and variables.has_servers):
             raise PlanError(
                 "a session can begin with the variables of another one only where both have "
                 "parameter servers (caramel.PSModel); otherwise save a checkpoint and restore it"
             )
-
-
-def _check_seconds(**given: Any) -> None:
-    """Raise unless each is a time that ends."""
-    for name, value in given.items():
-        is_number = isinstance(value, Real) and not isinstance(value, bool)
-        if not (is_number and 0 < value < math.inf):
-            raise PlanError(f"{name} must be a number of seconds, more than 0, not {value!r}")
-
-
-def _check_settings(name: str, value: Any, kind: type[Any], others: str = "None") -> None:
-    """Raise unless an argument is of a kind of settings, or None."""
-    if value is not None and not isinstance(value, kind):
-        raise PlanError(f"{name} must be a caramel.{kind.__name__}, or {others}, not {value!r}")

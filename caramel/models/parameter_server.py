@@ -14,6 +14,7 @@ from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.arguments import SECONDS, at_least, checked
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
 from caramel.planning.serving.observed_orders import observed_orders
@@ -79,6 +80,7 @@ class PSModel(Model):
         PlanError: there are more servers than parameters, or a plan that does not fit the job.
     """
 
+    @checked(PlanError, apart=("context", "plan"), in_flight_bytes=at_least(0, "bytes"))
     def __init__(
         self,
         context: Context,
@@ -124,6 +126,7 @@ class PSModel(Model):
         )
         super().__init__(context, cluster, options)
 
+    @checked(PlanError, measured_step_s=SECONDS)
     def explain(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
     ) -> ShownOrder:
@@ -142,6 +145,7 @@ class PSModel(Model):
         """
         return self._step.explain_order(measured, measured_step_s=measured_step_s)
 
+    @checked(PlanError)
     def orders(self, measured: Sequence[Timeline] | Timeline) -> Orders:
         """What traced steps tell of the order in which workers received parameters.
 

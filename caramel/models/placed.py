@@ -17,6 +17,7 @@ from caramel.core.names import colocated_op
 from caramel.core.plan import Plan
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.arguments import SECONDS, at_least, checked
 from caramel.core.util.sizes import parse_bytes
 from caramel.models.model import Model
 from caramel.models.options import GivenProfile, ModelOptions
@@ -24,6 +25,8 @@ from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.planner import SEARCH, Kept, Order, PlacementPlanner
 from caramel.planning.placement.schedulers import SCHEDULERS
 from caramel.report.shown import ShownExplanation
+
+_MOST_EXAMPLES = 2**31 - 1  # of a batch; TensorFlow counts many things in 32 bits
 
 
 class PlacedModel(Model):
@@ -80,6 +83,11 @@ class PlacedModel(Model):
             the job.
     """
 
+    @checked(
+        PlanError,
+        apart=("context", "plan", "memory", "speeds", "constraints"),
+        batch_size=at_least(1, most=_MOST_EXAMPLES),
+    )
     def __init__(
         self,
         context: Context,
@@ -116,7 +124,7 @@ class PlacedModel(Model):
             _speeds_of(devices, speeds),
             partitioner,
             scheduler,
-            _constraints_of(devices, constraints or {}),
+            _constraints_of(devices, {} if constraints is None else constraints),
             order,
             seed,
             together=_colocated(context.graph_def) if is_job else (),
@@ -140,6 +148,7 @@ class PlacedModel(Model):
         if layout is not None and layout.knows_times:
             self.predicted_step_s = layout.placed.makespan_s
 
+    @checked(PlanError, measured_step_s=SECONDS)
     def explain(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
     ) -> ShownExplanation:
@@ -189,7 +198,7 @@ def _speeds_of(devices: Sequence[str], given: Any) -> tuple[float, ...]:
 
 
 def _check_one_each(what: str, given: Any, devices: Sequence[str]) -> None:
-    if isinstance(given, str) or not isinstance(given, Iterable):
+    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
         raise PlanError(f"{what} must be a list with one entry for each device, not {given!r}")
     if len(list(given)) != len(devices):
         raise PlanError(

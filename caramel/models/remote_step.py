@@ -6,6 +6,7 @@ before the next step (`push`), and what steps have changed there is brought back
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -61,6 +62,9 @@ class RemoteStep:
                     f"session_options has {name}, but the variables are those of this process: "
                     "what they begin with, and where they are saved, is up to the program"
                 )
+        # Unknown ones are told now, and not at the first step.
+        inspect.signature(ARModel).bind_partial(**options)
+        inspect.signature(ARModel.session).bind_partial(**session_options)
         self._apart, self._trains = apart, trains
         self._lower, self._workers = lower, workers
         self._session_options, self._options = dict(session_options), dict(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, get_args
 
 from rich import get_console
 from rich.console import Console
@@ -34,7 +34,7 @@ def show_progress(how: How | None = "auto") -> None:
     Raises:
         CaramelError: it is none of these.
     """
-    if how not in ("auto", "live", "lines", None):
+    if how is not None and not (isinstance(how, str) and how in get_args(How)):
         raise CaramelError(f"show_progress takes 'auto', 'live', 'lines' or None, not {how!r}")
     if how == "auto":
         console = get_console()

@@ -7,13 +7,16 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from caramel.core.errors import FileError
 from caramel.core.timeline import Timeline
+from caramel.core.util.arguments import checked
 from caramel.core.util.atomic_files import write_whole
 from caramel.report.drawing import PICTURES, draw_timelines
 from caramel.report.layout import Steps
 from caramel.report.perfetto import trace_events
 
 
+@checked(FileError)
 def save_timelines(
     path: str | os.PathLike[str],
     measured: Steps,

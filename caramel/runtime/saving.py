@@ -134,6 +134,8 @@ def assign_variables(running: RunningJob, values: Mapping[str, Any]) -> None:
         raise FeedError(f"assign takes arrays by names of variables, not a {type(values).__name__}")
     variables, arrays = running.job.plan.job.variable_of, {}
     for name, value in values.items():
+        if not isinstance(name, str):
+            raise FeedError(f"assign takes names of variables, not {name!r:.100}")
         if name not in variables:
             raise FeedError(f"there is no variable '{name}'{suggestion(name, variables)}")
         spec = variables[name].spec

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from caramel.cluster.cluster import Cluster
-from caramel.core.errors import FeedError, PlanError, SessionError
+from caramel.core.errors import CheckpointError, FeedError, PlanError, SessionError
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.arguments import checked
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.runtime.checkpoints import Checkpoints
 from caramel.runtime.control.metrics import Metrics
@@ -37,6 +38,8 @@ from caramel.runtime.saving import assign_variables, restore_variables
 from caramel.runtime.training import profiled_steps, traced_steps
 from caramel.runtime.turns import Turns, in_turn, last_turn
 from caramel.runtime.work import Unattended, Work
+
+_MOST_TRACED = 10_000  # steps at a time: all that is known of them is kept
 
 
 class Session:
@@ -133,6 +136,7 @@ class Session:
 
     # Training
 
+    @checked(FeedError, apart=("feed_dict", "fetches"))
     @in_turn
     def step(
         self,
@@ -180,6 +184,7 @@ class Session:
         with self._course.counted():
             return work.steps(call, call.do)
 
+    @checked(FeedError, apart=("steps", "feed_dict"))
     @in_turn
     def trace(
         self,
@@ -212,6 +217,7 @@ class Session:
         with self._course.counted(count):
             return work.steps(call, lambda running: traced_steps(running, count, feed_dict, step))
 
+    @checked(FeedError, apart=("steps", "feed_dict"))
     @in_turn
     def profile(
         self,
@@ -262,6 +268,7 @@ class Session:
 
     # Plans
 
+    @checked(PlanError)
     @in_turn
     def use(self, plan: str, *, step: StepName | None = None) -> None:
         """Let another plan of the model do all following steps. Trials and planning end.
@@ -287,6 +294,7 @@ class Session:
 
         self._open().read(use)
 
+    @checked(PlanError, apart=("settings", "plans"))
     @in_turn
     def try_plans(
         self,
@@ -315,6 +323,7 @@ class Session:
         tried = list(controller.job.plans.names) if plans is None else list(plans)
         controller.try_plans(tried, settings or TrialSettings())
 
+    @checked(FeedError)
     def metrics(self, *, step: StepName | None = None) -> Metrics:
         """How training goes: steps, the plan in use, step times, trials, stalls.
 
@@ -359,6 +368,7 @@ class Session:
         """Whether the variables are on parameter servers."""
         return bool(self._running.job.plan.job.servers)
 
+    @checked(FeedError, apart=("worker",))
     @in_turn
     def variables(self, worker: int | None = None) -> dict[str, np.ndarray]:
         """The values of all variables, by the names the user gave them.
@@ -369,7 +379,8 @@ class Session:
         """
         work = self._open()
         plan = work.running.job.plan
-        if worker is not None and not (isinstance(worker, Integral) and 0 <= worker < plan.workers):
+        is_number = isinstance(worker, Integral) and not isinstance(worker, bool)
+        if worker is not None and not (is_number and 0 <= worker < plan.workers):
             raise FeedError(f"there is no worker {worker!r}; they are 0 to {plan.workers - 1}")
 
         def values(running: RunningJob) -> dict[str, np.ndarray]:
@@ -392,6 +403,7 @@ class Session:
         """
         self._open().change(lambda running: assign_variables(running, values))
 
+    @checked(CheckpointError, apart=("path", "global_step", "keep", "keep_every_hours"))
     @in_turn
     def save(
         self,
@@ -446,6 +458,7 @@ class Session:
         last."""
         return self._checkpoints.paths
 
+    @checked(CheckpointError, apart=("path",))
     @in_turn
     def rescue(self, path: str | os.PathLike[str]) -> str:
         """Write a checkpoint as `save` does, after a worker was lost: of what the others have.
@@ -468,6 +481,7 @@ class Session:
         """
         return self._checkpoints.rescue(self._open().running, path)
 
+    @checked(CheckpointError, apart=("path",))
     @in_turn
     def restore(self, path: str | os.PathLike[str], *, partial: bool = False) -> tuple[str, ...]:
         """Give all global variables the values of a checkpoint, also of the single-device graph's.
@@ -551,7 +565,10 @@ class Session:
 
 def _check_number(method: str, steps: Any) -> None:
     """Raise unless a number of steps is given."""
-    if not isinstance(steps, Integral) or steps < 1:
+    is_number = isinstance(steps, Integral) and not isinstance(steps, bool)
+    if is_number and steps > _MOST_TRACED:
+        raise FeedError(f"session.{method} takes at most {_MOST_TRACED} steps at a time")
+    if not is_number or steps < 1:
         given = steps if isinstance(steps, Real) else f"a {type(steps).__name__}"
         raise FeedError(
             f"session.{method} takes a number of steps, at least 1, not {given}; what is fed goes "

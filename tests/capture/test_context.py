@@ -189,7 +189,7 @@ def test_two_contexts_of_one_graph_do_not_disturb_each_other(job):
         ({"loss": "x:3"}, UnknownNameError, "'x' has 1 outputs, no 'x:3'"),
         ({"loss": "x"}, GraphError, r"loss 'x:0' must be a floating-point scalar.*\(None, 6\)"),
         ({"loss": "y"}, GraphError, "loss 'y:0' must be a floating-point scalar, but is int32"),
-        ({"loss_reduction": "max"}, GraphError, "must be 'mean' or 'sum', not 'max'"),
+        ({"loss_reduction": "max"}, GraphError, "must be 'mean' or 'sum', or None, not 'max'"),
         ({"replicated_feeds": ["z"]}, UnknownNameError, "replicated_feeds: there is no 'z'"),
         ({"gradients": [("x", "w11")]}, UnknownNameError, "'w11' is not a variable .*did you mean"),
         ({"gradients": ["x"]}, NotTensorFlowError, "must be pairs .gradient, variable., not str"),

@@ -193,7 +193,7 @@ def test_servers_can_be_named_beside_the_workers():
         Cluster.of(cluster.as_dict(), parameter_servers=["s:1"])
     with pytest.raises(ClusterError, match="parameter_servers names no address"):
         Cluster.of(["a:1"], parameter_servers=[])
-    with pytest.raises(ClusterError, match="addresses of job ps are 's:1'; expected a list"):
+    with pytest.raises(ClusterError, match="parameter_servers must be a list .*, not 's:1'"):
         Cluster.of(["a:1"], parameter_servers="s:1")
     with pytest.raises(
         ClusterError, match=r"has 2 tasks \(1 worker, 1 parameter server\), 0 to 1$"

@@ -152,8 +152,8 @@ def test_planning_again_is_refused_where_it_cannot_be():
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({"trials": 3}, "trials must be a caramel.TrialSettings, or 'auto' or None, not 3"),
-        ({"trials": True}, "or 'auto' or None, not True"),
+        ({"trials": 3}, "trials must be a caramel.TrialSettings or 'auto', or None, not 3"),
+        ({"trials": True}, "or 'auto', or None, not True"),
         (
             {"replanning": "auto"},
             "replanning must be a caramel.ReplanSettings, or None, not 'auto'",

@@ -28,7 +28,7 @@ def job() -> Network:
         ({"partitioner": "metis"}, "partitioner must be one of 'search', 'hash'.*, not 'metis'"),
         ({"scheduler": "lifo"}, "scheduler must be one of 'fifo', 'pct', 'msr', not 'lifo'"),
         ({"order": True}, "order must be one of 'auto', 'none', 'schedule', not True"),
-        ({"seed": None}, "seed must be an int, not None"),
+        ({"seed": None}, "seed must be a whole number, not None"),
         ({"speeds": [1, 0, 1]}, "speed of '/job:worker/task:1' must be a number more than 0"),
         ({"speeds": [1, 1, math.nan]}, "speed of '/job:worker/task:2' .* not nan"),
         ({"speeds": [1]}, "speeds has 1 entries, but there are 3 devices"),

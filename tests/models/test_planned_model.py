@@ -200,7 +200,7 @@ def test_less_than_nothing_in_flight_is_refused():
 
 @pytest.mark.parametrize("wrong", ["12MB", 2.5])
 def test_bytes_in_flight_are_a_number(wrong):
-    with pytest.raises(PlanError, match="in_flight_bytes must be a number of bytes"):
+    with pytest.raises(PlanError, match="in_flight_bytes must be a whole number of bytes"):
         caramel.ARModel(network("gradient_descent").context(), 2, in_flight_bytes=wrong)
 
 

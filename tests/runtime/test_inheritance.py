@@ -156,7 +156,7 @@ def test_agents_read_what_others_train(job, model):
 
 
 def test_variables_of_other_kinds_of_sessions_are_refused(job, model):
-    with pytest.raises(PlanError, match="variables must be a session, or None, not 'session'"):
+    with pytest.raises(PlanError, match="variables must be a caramel.Session, or None, not"):
         model.session(variables="session")
     message = "only where both have parameter servers"
     with (

@@ -1,6 +1,8 @@
 """Small helpers that know nothing of training jobs (`disk_cache` knows what it keeps).
 
 ============== =====================================================================================
+`arguments`    checks what public functions are given, in one place: of the type that the
+               annotation says, and within limits
 `atomic_files` files that are written as a whole or not at all, and are on the disk when that is
                said
 `disk_cache`   measured timings, and plans that proved the fastest, on disk for jobs that start

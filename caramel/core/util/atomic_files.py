@@ -24,6 +24,8 @@ def write_whole(path: Path, text: str, *, private: bool = False) -> None:
     """
     # In the same directory: only within one file system is a file replaced at once. Nobody can
     # guess its name; and where there is something of that name, a link too, it is not opened.
+    if not path.name:
+        raise FileError(f"cannot write '{path}': it is no name of a file")
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Literal
 
 from caramel.core.errors import PlanError
+from caramel.core.util.arguments import at_least, check_fields, more_than
 
 Replan = Literal["never", "auto"]
 
@@ -42,12 +43,16 @@ class ReplanSettings:
     lasting_s: float = 30.0
 
     def __post_init__(self) -> None:
-        if self.first_after < 1 or self.traced < 1 or self.window < 1:
-            raise PlanError("first_after, traced and window must be at least 1")
-        if not self.drift > 1:
-            raise PlanError(f"drift must be more than 1, not {self.drift}")
-        if not self.lasting_s >= 0:
-            raise PlanError(f"lasting_s must be at least 0, not {self.lasting_s}")
+        check_fields(
+            self,
+            PlanError,
+            first_after=at_least(1),
+            traced=at_least(1),
+            least_step_s=at_least(0),
+            drift=more_than(1),
+            window=at_least(1),
+            lasting_s=at_least(0),
+        )
 
 
 class DriftMonitor:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from caramel.core.errors import PlanError
+from caramel.core.util.arguments import at_least, check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,15 @@ class TrialSettings:
     give_up: float = 0.25
 
     def __post_init__(self) -> None:
-        least = {"rounds": 1, "steps": 1, "skipped": 0, "margin": 0, "give_up": 0}
-        for name, wanted in least.items():
-            value = getattr(self, name)
-            if not value >= wanted:
-                raise PlanError(f"{name} of trials must be at least {wanted}, not {value}")
+        check_fields(
+            self,
+            PlanError,
+            rounds=at_least(1),
+            steps=at_least(1),
+            skipped=at_least(0),
+            margin=at_least(0),
+            give_up=at_least(0),
+        )
         if self.margin >= 1:
             raise PlanError(f"margin of trials is a part of the step time, below 1: {self.margin}")
 

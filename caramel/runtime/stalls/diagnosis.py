@@ -17,6 +17,7 @@ from caramel.core.errors import PlanError
 from caramel.core.names import server_place
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient
+from caramel.core.util.arguments import SECONDS, at_least, check_fields, more_than
 
 _LONG = 1.5  # times longer than expected: in a step that is faster no group is late
 
@@ -46,12 +47,15 @@ class StallSettings:
     kept: int = 50
 
     def __post_init__(self) -> None:
-        if not self.factor > 1:
-            raise PlanError(f"factor must be more than 1, not {self.factor}")
-        if not (self.least_s > 0 and self.unknown_s > 0 and self.answer_s > 0):
-            raise PlanError("least_s, unknown_s and answer_s must be more than 0")
-        if self.kept < 1:
-            raise PlanError(f"kept must be at least 1, not {self.kept}")
+        check_fields(
+            self,
+            PlanError,
+            factor=more_than(1),
+            least_s=SECONDS,
+            unknown_s=SECONDS,
+            answer_s=SECONDS,
+            kept=at_least(1),
+        )
 
     def due_s(self, expected_s: float | None) -> float:
         """After how long something counts as stalled that is expected to take `expected_s`."""

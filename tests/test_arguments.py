@@ -1,0 +1,224 @@
+"""Whatever public functions are given that cannot be: one clear error, before anything is done.
+
+Every public entry is called, as its signature says: everything in `caramel.__all__`, and the public
+methods of the classes in it. `entries` has a call of each that works; each argument in turn is
+replaced by what is of another type or out of range.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import caramel
+from caramel.core.errors import CaramelError, InvariantError, PlanError
+from caramel.core.util.arguments import SECONDS, at_least, checked, fits
+from tests.support.networks import network
+
+WRONG: dict[str, Any] = {
+    "object": object(),
+    "text": "no such thing",
+    "empty": "",
+    "False as text": "False",
+    "bytes": b"bytes",
+    "True": True,
+    "None": None,
+    "three": 3,
+    "negative": -1,
+    "zero": 0,
+    "huge": 10**30,
+    "fraction": 0.5,
+    "nan": float("nan"),
+    "infinite": float("inf"),
+    "list": [object()],
+    "mapping": {3: object()},
+    "function": len,
+    "class": int,
+    "array": np.zeros(3),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public function, and a call of it that works.
+
+    Attributes:
+        name: what it is called.
+        call: the function.
+        given: arguments by their names, as far as they are needed.
+        right: by parameter those of `WRONG` that are right, where the annotation does not say so.
+    """
+
+    name: str
+    call: Callable[..., Any]
+    given: dict[str, Any] = field(default_factory=dict)
+    right: dict[str, str] = field(default_factory=dict)
+
+
+NOTHING = {"CaramelError", "Cluster", "Session", "__version__", "keep_memory", "keras", "loss"}
+"""Of `caramel.__all__`, what takes nothing or anything, and classes that other entries make."""
+
+TESTED_ELSEWHERE = {
+    "as_dict",
+    "close",  # nothing is given
+    "local",
+    "orders",
+    "rescue",  # a path, as `save`
+    "restart",
+    "refusing",  # like `unreachable`
+}
+
+
+def entries(folder) -> Iterator[Entry]:
+    made = network()
+    context = made.context()
+    given = {"context": context}
+    job = {"graph": made.graph, "train_op": made.train_op, "loss": made.loss}
+    yield Entry("Context", caramel.Context, job, {"steps": "None", "loss_weight": "None"})
+    counts = {"workers": "three"}
+    yield Entry("ARModel", caramel.ARModel, {**given, "workers": 1}, counts)
+    served = {**given, "workers": 1, "parameter_servers": 1}
+    yield Entry("PSModel", caramel.PSModel, served, {**counts, "parameter_servers": "three"})
+    yield Entry("PlacedModel", caramel.PlacedModel, {**given, "workers": 1}, counts)
+    for settings in ("TrialSettings", "ReplanSettings", "StallSettings", "Recovery"):
+        yield Entry(settings, getattr(caramel, settings))
+    anything = ", ".join(WRONG)
+    of_step = {"workers": anything}  # looked at in the first step
+    yield Entry("distribute", caramel.distribute, {"function": len, "workers": 1}, of_step)
+    yield Entry("show_progress", caramel.show_progress)
+    yield from of_clusters()
+    yield from of_models(context)
+    model = caramel.ARModel(context, 1)
+    with model.session() as session:
+        feeds = {"feed_dict": made.feed}
+        (timeline,) = session.trace(1, made.feed)
+        picture = {"path": folder / "timeline.json", "measured": timeline}
+        yield Entry("save_timelines", caramel.save_timelines, picture)
+        yield Entry("session.step", session.step, feeds, {"fetches": "None, list, mapping"})
+        yield Entry("session.trace", session.trace, {"steps": 1, **feeds})
+        yield Entry("session.profile", session.profile, {"steps": 1, **feeds})
+        yield Entry("session.run", session.run, {"fetches": made.loss.name, **feeds})
+        yield Entry("session.use", session.use, {"plan": "own"})
+        yield Entry("session.try_plans", session.try_plans)
+        yield Entry("session.metrics", session.metrics)
+        yield Entry("session.variables", session.variables)
+        yield Entry("session.assign", session.assign, {"values": {}})
+        path = {"path": folder / "m", "global_step": 1}
+        yield Entry("session.save", session.save, path, {"path": "text, False as text"})
+        yield Entry("session.restore", session.restore, {"path": session.save(folder / "m")})
+
+
+def of_models(context) -> Iterator[Entry]:
+    model = caramel.ARModel(context, 1)
+    yield Entry("ARModel.session", model.session, {}, {"config": "None"})
+    yield Entry("ARModel.add_variant", model.add_variant, {"plan": model.plan, "name": "another"})
+    yield Entry("Plan.from_json", caramel.Plan.from_json, {"text": model.plan.to_json()})
+    placed = caramel.PlacedModel(context, 2)
+    yield Entry("PlacedModel.explain", placed.explain)
+
+
+def of_clusters() -> Iterator[Entry]:
+    cluster = caramel.Cluster
+    yield Entry("Cluster.embedded", cluster.embedded, {"n": 2})
+    yield Entry("Cluster.of", cluster.of, {"workers": ["a:1", "b:2"]}, {"task": "zero, None"})
+    yield Entry("Cluster.parse", cluster.parse, {"text": "2"})
+    yield Entry("Cluster.coerce", cluster.coerce, {"workers": 2}, {"workers": "three"})
+    both = {"workers": 2, "parameter_servers": 1}
+    yield Entry(
+        "Cluster.coerce_with_servers",
+        cluster.coerce_with_servers,
+        both,
+        {"workers": "three", "parameter_servers": "three"},
+    )
+    environ = {"environ": {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}}'}}
+    yield Entry("Cluster.from_environment", cluster.from_environment, environ)
+    two = cluster.embedded(2)
+    yield Entry("Cluster.without", two.without, {"lost": two.tasks[1:]})
+    yield Entry("Cluster.name", two.name, {"task": 1})
+    yield Entry("Cluster.describe", two.describe, {"task": 1})
+    yield Entry("Cluster.unreachable", two.unreachable)
+    yield Entry("Cluster.wait_until_reachable", two.wait_until_reachable, {"timeout_s": 1.0})
+
+
+def hints(call: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(call.__init__ if inspect.isclass(call) else call)
+
+
+def outcome(call: Callable[[], Any]) -> str | None:
+    """What is wrong with how a call ended; None if it was refused or done."""
+    try:
+        result = call()
+    except InvariantError as error:
+        return f"raised {error}"
+    except CaramelError as error:
+        return None if str(error) and "\n" not in str(error) else f"says {str(error)!r}"
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    if hasattr(result, "close"):
+        result.close()
+    return "accepted"
+
+
+def faults(entry: Entry) -> Iterator[str]:
+    signature, kinds = inspect.signature(entry.call), hints(entry.call)
+    if (found := outcome(partial(entry.call, **entry.given))) != "accepted":
+        yield f"{entry.name} is refused: {found}"
+    unknown = outcome(partial(entry.call, **entry.given, no_such_argument=1))
+    if not unknown or not unknown.startswith("raised TypeError"):
+        yield f"{entry.name}(no_such_argument=1) {unknown}"
+    for name, parameter in signature.parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        for what, value in WRONG.items():
+            kind = kinds.get(name, Any)
+            may_be = what in entry.right.get(name, "") or (kind is not Any and fits(value, kind))
+            found = outcome(partial(entry.call, **{**entry.given, name: value}))
+            if found is not None and not (found == "accepted" and may_be):
+                yield f"{entry.name}({name}={what}) {found}"
+
+
+def test_each_public_entry_refuses_what_cannot_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, called = [], set(NOTHING)
+    for entry in entries(tmp_path):
+        found += faults(entry)
+        called |= {entry.name, entry.name.partition(".")[2]}
+    assert not found, "\n".join(found)
+    assert set(caramel.__all__) - {"Plan"} <= called
+    for kind in (caramel.Session, caramel.Cluster, caramel.ARModel, caramel.PSModel):
+        methods = inspect.getmembers(kind, lambda m: inspect.isfunction(m) or inspect.ismethod(m))
+        public = {name for name, _ in methods if not name.startswith("_")}
+        assert public <= called | TESTED_ELSEWHERE, kind
+
+
+def test_messages_say_what_is_expected():
+    @checked(PlanError, count=at_least(1), wait_s=SECONDS, share=at_least(0, most=1))
+    def function(
+        word: Literal["a", "b", "c"] | None = None,
+        count: int = 1,
+        wait_s: float = 1.0,
+        share: float = 0.5,
+        names: Sequence[str] = (),
+    ) -> None: ...
+
+    for given, message in (
+        ({"word": "d"}, r"word must be one of 'a', 'b', 'c', or None, not 'd'"),
+        ({"names": [None]}, r"names must be a list \(of a text\), not \[None\]"),
+        ({"count": True}, "count must be a whole number, at least 1, not True"),
+        ({"count": 0}, "count must be a whole number, at least 1, not 0"),
+        ({"wait_s": 0}, "wait_s must be a number of seconds, more than 0, not 0"),
+        ({"share": 2}, "share must be a number, at least 0 and at most 1, not 2"),
+        ({"names": "abc"}, r"names must be a list \(of a text\), not 'abc'"),
+        ({"names": ["a", 3]}, r"names must be a list \(of a text\), not \['a', 3\]"),
+        ({"names": "x" * 999}, r"xxx\.\.\.$"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            function(**given)
+    function("a", np.int64(3), wait_s=np.float32(1), names=("a",))
