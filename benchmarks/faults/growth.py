@@ -1,0 +1,104 @@
+"""Does memory grow with steps and sessions? Client and workers after many of both.
+
+A small job trains on two worker processes. What a process has once used for steps and sessions it
+keeps for the next ones, so the first of each do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+STEPS, SESSIONS, FIRST = 3000, 200, 0.2
+"""How many of each, and which part of them are the first ones, that come before."""
+
+
+def private_kib(pid: int) -> int:
+    """The memory that a process has for itself alone."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    fields = dict(line.split(":", 1) for line in lines[1:])
+    return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty"))
+
+
+def _pid(description: str) -> int:
+    """The process of a worker, from what a cluster says of it."""
+    found = re.search(r"pid (\d+)", description)
+    assert found is not None
+    return int(found[1])
+
+
+def measure(steps: int = STEPS, sessions: int = SESSIONS) -> Mapping[str, Any]:
+    """KiB that the client and each worker have grown by, with steps and with sessions.
+
+    Args:
+        steps: how many, besides the first ones.
+        sessions: likewise; each does a few steps and saves.
+    """
+    from caramel.cluster.quiet_start import quiet_start
+    from caramel.native.malloc import keep_memory
+
+    keep_memory()
+    with quiet_start():
+        import numpy as np
+        import tensorflow as tf
+
+    import caramel
+
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        x = tf1.placeholder(tf.float32, [None, 64], name="x")
+        w = tf1.get_variable("w", [64, 64])
+        loss = tf.reduce_mean(tf.square(tf.tanh(x @ w)))
+        train_op = tf1.train.MomentumOptimizer(0.01, 0.9).minimize(loss)
+    batch = {"x:0": np.random.RandomState(0).rand(32, 64).astype("f")}
+    context = caramel.Context(graph, train_op=train_op, loss=loss)
+    found: dict[str, Any] = {"steps": steps, "sessions": sessions}
+    with tempfile.TemporaryDirectory() as directory, caramel.Cluster.local(2) as cluster:
+        model = caramel.ARModel(context, cluster)
+        pids = [os.getpid(), *(_pid(cluster.describe(worker)) for worker in (0, 1))]
+
+        def grown(name: str, before: list[int]) -> None:
+            gc.collect()
+            after = [private_kib(pid) for pid in pids]
+            found[f"{name}_kib"] = [b - a for a, b in zip(before, after, strict=True)]
+            print(name, found[f"{name}_kib"], "KiB; now", after, flush=True)
+
+        def now() -> list[int]:
+            gc.collect()
+            return [private_kib(pid) for pid in pids]
+
+        def use(number: int) -> None:
+            with model.session() as session:
+                for _ in range(5):
+                    session.step(batch)
+                session.save(f"{directory}/m", global_step=number, keep=2)
+
+        with model.session() as session:
+            for _ in range(int(FIRST * steps)):
+                session.step(batch)
+            before = now()
+            for _ in range(steps):
+                session.step(batch)
+            grown("steps", before)
+        for number in range(int(FIRST * sessions)):
+            use(number)
+        before = now()
+        for number in range(sessions):
+            use(number)
+        grown("sessions", before)
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--sessions", type=int, default=SESSIONS)
+    given = parser.parse_args()
+    print(json.dumps(measure(given.steps, given.sessions)))
