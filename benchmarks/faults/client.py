@@ -36,7 +36,11 @@ def train(case: Case) -> None:
     with (
         caramel.Cluster.local(case.count) if own is None else caramel.Cluster.of(own) as cluster,
         model_of(kind, job, cluster).session(
-            recover=settings, replanning=soon, resume=resumed, save_on_sigterm=at_last
+            recover=settings,
+            replanning=soon,
+            resume=resumed,
+            save_on_sigterm=at_last,
+            lost_after_s=5.0,
         ) as session,
         (directory / "steps").open("a") as told,
     ):
