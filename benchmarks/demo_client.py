@@ -25,7 +25,7 @@ with quiet_start():
 PLAIN, PLANNED = "without a plan", "with Caramel's plan"
 WARM_UP = 3
 TRACED = 2
-_WIDTH = 24  # characters of the longest bar
+_WIDTH = 20  # characters of the longest bar
 
 
 def batches(job: networks.Job, size: int) -> Iterator[dict[str, np.ndarray]]:
@@ -89,8 +89,8 @@ def table(samples_s: Mapping[str, list[float]], losses: Mapping[str, float], bat
     """How far both ways are."""
     found = Table(show_edge=False)
     found.add_column("", no_wrap=True)
-    for column in ("steps", "s a step", "images a second", "loss"):
-        found.add_column(column, justify="right")
+    for column in ("steps", "s/step", "images/s", "loss"):
+        found.add_column(column, justify="right", no_wrap=True)
     found.add_column("", no_wrap=True)
     best = max(1 / median(own) for own in samples_s.values())
     for way, own in samples_s.items():
