@@ -26,6 +26,7 @@ from benchmarks import ps as ps_benchmark
 from benchmarks import scale as scale_benchmark
 from benchmarks import search as search_benchmark
 from benchmarks import when as when_measured
+from benchmarks.faults import growth as memory_growth
 from benchmarks.faults import malformed as malformed_inputs
 from benchmarks.faults import runs as fault_runs
 from benchmarks.place import limits as place_limits
@@ -243,6 +244,21 @@ def faults(
 ) -> None:
     """Does training end as if nothing had happened, whatever fault comes at whatever moment?"""
     _run_one("faults", fault_runs, quick, results, only=fault or ())
+
+
+@app.command()
+def growth(
+    quick: Quick = False,
+    results: Results = RESULTS,
+) -> None:
+    """Does memory grow with steps and sessions?"""
+    load, console = load_of_others(), Console()
+    steps, sessions = (50, 5) if quick else (memory_growth.STEPS, memory_growth.SESSIONS)
+    rows = memory_growth.rows(memory_growth.measure(steps, sessions))
+    console.print(Markdown("\n".join(memory_growth.markdown(rows))))
+    settings = {"command": "python -m benchmarks growth", "steps": steps, "sessions": sessions}
+    name = "growth-quick" if quick else "growth"
+    write(name, settings, rows, load=load, directory=results)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import held, search, tables, when
-from benchmarks.faults import malformed, runs
+from benchmarks.faults import growth, malformed, runs
 from benchmarks.place import memory as place_memory
 from benchmarks.place import searched as place_searched
 from benchmarks.place import show as place
@@ -36,6 +36,7 @@ _TABLE = re.compile(rf"\||$|{_HEAD.pattern}|{_TITLE.pattern}|{_SUMMARY.pattern}|
 
 _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "faults": runs.markdown,
+    "growth": growth.markdown,
     "held": held.markdown,
     "keras": tables.keras,
     "malformed": malformed.markdown,

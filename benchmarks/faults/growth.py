@@ -6,25 +6,28 @@ keeps for the next ones, so the first of each do not count.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.results import Row
 
 STEPS, SESSIONS, FIRST = 3000, 200, 0.2
 """How many of each, and which part of them are the first ones, that come before."""
 
 
 def private_kib(pid: int) -> int:
-    """The memory that a process has for itself alone."""
+    """The memory that a process has written for itself alone.
+
+    What it has only read (TensorFlow's library) is its own or shared, as others run or do not.
+    """
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines[1:])
-    return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty"))
+    return int(fields["Private_Dirty"].split()[0])
 
 
 def _pid(description: str) -> int:
@@ -68,7 +71,6 @@ def measure(steps: int = STEPS, sessions: int = SESSIONS) -> Mapping[str, Any]:
             gc.collect()
             after = [private_kib(pid) for pid in pids]
             found[f"{name}_kib"] = [b - a for a, b in zip(before, after, strict=True)]
-            print(name, found[f"{name}_kib"], "KiB; now", after, flush=True)
 
         def now() -> list[int]:
             gc.collect()
@@ -96,9 +98,20 @@ def measure(steps: int = STEPS, sessions: int = SESSIONS) -> Mapping[str, Any]:
     return found
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--sessions", type=int, default=SESSIONS)
-    given = parser.parse_args()
-    print(json.dumps(measure(given.steps, given.sessions)))
+def rows(found: Mapping[str, Any]) -> list[Row]:
+    """What each process has grown by, in KiB, with steps and with sessions."""
+    return [
+        Row({"what": what, "count": found[what]}, (), {"kib": found[f"{what}_kib"]})
+        for what in ("steps", "sessions")
+    ]
+
+
+def markdown(rows: Sequence[Row]) -> list[str]:
+    """By how much client and workers have grown."""
+    lines = ["| after | client, MB | workers, MB |", "|---|---|---|"]
+    for row in rows:
+        client, *workers = (f"{kib / 1024:+.2f}" for kib in row.facts["kib"])
+        lines.append(
+            f"| {row.what['count']:,} {row.what['what']} | {client} | {', '.join(workers)} |"
+        )
+    return lines
