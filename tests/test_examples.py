@@ -149,6 +149,7 @@ def imported(name: str) -> ModuleType:
         (["--no-batching"], {"batching": False}),
         (["--no-scheduling"], {"scheduling": False}),
         (["--no-adaptive-depth"], {"adaptive_depth": False}),
+        (["--no-factors"], {"factors": False}),
         (["--planner", "paper"], {"planner": "paper"}),
         (["--pattern", "ring", "--profile", "p.json"], {"pattern": "ring", "profile": "p.json"}),
     ],
@@ -171,7 +172,7 @@ def test_the_flags_of_the_training_script_are_those_of_the_model(words, changed,
     app = typer.Typer()
     app.command()(example.main)
     assert isinstance(CliRunner().invoke(app, words).exception, EnoughError)
-    flags = ("serialization", "batching", "scheduling", "adaptive_depth")
+    flags = ("serialization", "batching", "scheduling", "adaptive_depth", "factors")
     usual = {"pattern": "auto", "profile": None, "planner": "search"} | dict.fromkeys(flags, True)
     assert given == usual | changed
 

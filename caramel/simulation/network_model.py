@@ -28,6 +28,10 @@ THRESHOLD_SHARE = 0.8
 JUDGED_AT_BYTES = 4 * 2**20
 """The pattern that is fastest for this size counts for the threshold."""
 
+NO_LIMIT_BYTES_PER_S = 1e15
+"""The rate where larger tensors took no longer: more than any network has, and a number of JSON,
+which infinity is not."""
+
 LARGEST_THRESHOLD = sys.maxsize
 """The threshold where doubling the size never costs enough: latency is all there is."""
 
@@ -204,7 +208,7 @@ def cheapest(costs: Mapping[str, TransferCost], size_bytes: int) -> str:
 def _rate(s_per_byte: float, pattern: str, workers: int) -> float:
     """Bytes that a worker sends in a second while it aggregates."""
     shares = wire_shares(schedule(pattern, workers))
-    return sum(shares) / s_per_byte if s_per_byte > 0.0 else math.inf
+    return sum(shares) / s_per_byte if s_per_byte > 0.0 else NO_LIMIT_BYTES_PER_S
 
 
 def _links(measurements: Measurements) -> Iterator[Link]:
@@ -226,7 +230,7 @@ def _links(measurements: Measurements) -> Iterator[Link]:
             [each.size_bytes for each in times],
             [max(each.median_s - empty_s, 0.0) for each in times],
         )
-        rate = 1.0 / line.s_per_byte if line.s_per_byte > 0.0 else math.inf
+        rate = 1.0 / line.s_per_byte if line.s_per_byte > 0.0 else NO_LIMIT_BYTES_PER_S
         yield Link(source, target, rate, line.latency_s)
 
 

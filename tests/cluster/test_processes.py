@@ -254,7 +254,7 @@ def test_a_port_in_use_is_one_clear_error(jobs, options, which):
     [
         (["--cluster", "a:1,b:1"], "--task is needed: which worker, 0 to 1, is this?"),
         (["--cluster", "a:1", "--task", "3"], "--task 3 does not exist: the workers are 0 to 0"),
-        (["--cluster", "a", "--task", "0"], "'a' is not an address; expected host:port"),
+        (["--cluster", "a", "--task", "0"], "--cluster: 'a' is not an address; expected host:port"),
         (["--cluster", "{a", "--task", "0"], "--cluster: it is not valid JSON"),
         (
             ["--cluster", "a:1", "--job", "ps", "--task", "0"],
@@ -270,7 +270,8 @@ def test_a_port_in_use_is_one_clear_error(jobs, options, which):
         ),
         (
             ["--cluster", "a:1", "--ps", "a:1", "--job", "ps", "--task", "0"],
-            "the address 'a:1' is given twice, for /job:worker/task:0 and /job:ps/task:0",
+            "--cluster: the address 'a:1' is given twice, for /job:worker/task:0 and "
+            "/job:ps/task:0",
         ),
         (
             ["--cluster", "a:1", "--job", "server", "--task", "0"],

@@ -7,7 +7,7 @@ import pytest
 
 import caramel
 from caramel.core.devices import Device, merge, task_of, without_task
-from caramel.core.errors import ClusterError
+from caramel.core.errors import CaramelError, ClusterError
 from caramel.core.names import worker_of
 from caramel.modifiers.traffic_audit import planned_traffic
 from tests.support import networks
@@ -181,9 +181,9 @@ def test_a_device_without_a_task_is_on_the_only_one():
         (["/job:worker/task:0"] * 2, "names '/job:worker/task:0' more than once"),
         (["somewhere"], "'somewhere' is not a device name"),
         ([], "must be a list of device names"),
-        ("/cpu:0", "must be a list of device names"),
+        ("/cpu:0", "device_list must be a list of texts, or None, not '/cpu:0'"),
     ],
 )
 def test_unknown_devices_are_refused(devices, message):
-    with pytest.raises(ClusterError, match=message):
+    with pytest.raises(CaramelError, match=message):
         built(network(), 2, device_list=devices)

@@ -207,7 +207,7 @@ def test_a_worker_that_is_not_there_is_named(directory):
     [
         ([], "nothing to measure: name --workers .*--module"),
         (["--workers", "here"], "'here' is not an address"),
-        (["--workers", "{bad"], "--workers is not valid JSON"),
+        (["--workers", "{bad"], "--workers: it is not valid JSON"),
         (["--workers", "a:1,b:1", "--sizes", "64,big"], "--sizes: 'big' is no size"),
         (["--module", "my_job"], "'my_job' does not name a function; expected module:function"),
         (["--module", "nowhere:f"], "cannot import 'nowhere': ModuleNotFoundError"),

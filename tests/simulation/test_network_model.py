@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from fractions import Fraction
@@ -11,11 +12,13 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from caramel.core.errors import ProfileError
-from caramel.core.facts import TransferCost
+from caramel.core.facts import NetworkModel, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.core.patterns import PATTERNS, schedule
+from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.simulation.network_model import (
     LARGEST_THRESHOLD,
+    NO_LIMIT_BYTES_PER_S,
     assumed_network,
     cheapest,
     fit_line,
@@ -100,7 +103,9 @@ def test_an_aggregation_is_never_faster_than_nothing():
     quick = TransferCost(0.0, 0.0)
     found = fit_network(Measurements(2, measured(quick, empty_s=0.001), (0.002,)))
     assert found.costs["shuffle"] == TransferCost(0.0, 0.0, 0.0)
-    assert found.bytes_per_s == math.inf
+    assert found.bytes_per_s == NO_LIMIT_BYTES_PER_S
+    text = json.dumps(to_json_value(found), allow_nan=False)
+    assert from_json_value(NetworkModel, json.loads(text)) == found
 
 
 def test_the_rate_of_a_worker_follows_from_the_slope():

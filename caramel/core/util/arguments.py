@@ -210,7 +210,7 @@ def _told(kind: Any, limit: Limit | None) -> Iterator[str]:
         yield "a mapping"
     elif origin in _SEVERAL:
         items = " or ".join(_told(arguments[0], None))
-        yield f"a list (of {items})"
+        yield "a list of texts" if items == _TOLD[str] else f"a list, each of it {items}"
     elif kind in (int, float):
         several = f" of {limit.unit}" if limit is not None and limit.unit else ""
         yield _TOLD[kind] + several + (f", {limit}" if limit is not None else "")
