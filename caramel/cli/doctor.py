@@ -7,6 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,13 +134,27 @@ def _tcp() -> Finding:
     return Finding("TCP", name, tcp_check.advice(["another-host:1"]))
 
 
+_PRIVATE = """
+from caramel.core.errors import ClusterError
+from caramel.protection.namespace import enter_network_namespace
+try:
+    enter_network_namespace()
+except ClusterError as error:
+    print(error)
+"""
+
+
 def _private_network() -> Finding:
-    """Whether a worker can have a network of its own, without root."""
-    if _succeeds("unshare", "-Urn", "true"):
-        return Finding("network of a worker's own", "can be made without root")
-    advice = "allow user namespaces (sysctl kernel.unprivileged_userns_clone or user.max_user_"
-    advice += "namespaces), or let a firewall keep strangers from workers' ports"
-    return Finding("network of a worker's own", "cannot be made", advice)
+    """Whether a worker can be where strangers do not reach it, as `caramel worker --secure` is."""
+    what = "network of a worker's own"
+    command = [sys.executable, "-c", _PRIVATE]  # in a process of its own, which stays there
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding(what, f"could not be tried: {error}")
+    if advice := done.stdout.strip():
+        return Finding(what, "cannot be made", advice)
+    return Finding(what, "can be made")
 
 
 def _test_hosts() -> Finding:
@@ -181,11 +196,3 @@ def _devices() -> Finding:
             f"'tensorflow[and-cuda]=={TENSORFLOW}.*'"
         )
     return Finding("devices", counted, advice)
-
-
-def _succeeds(*command: str) -> bool:
-    try:
-        finished = subprocess.run(command, capture_output=True, timeout=_ASK_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return finished.returncode == 0

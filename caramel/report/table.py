@@ -10,6 +10,7 @@ from rich.table import Table
 
 from caramel.core.decision import ALL_GATHER
 from caramel.core.explanation import Explanation, GroupExplanation
+from caramel.core.util.sizes import counted
 from caramel.report.table_placed import placed_summary, show_devices
 from caramel.report.units import (
     TO,
@@ -75,10 +76,10 @@ def summary(explanation: Explanation) -> tuple[str, ...]:
 def _summary(explanation: Explanation) -> tuple[str, ...]:
     step_s, plain_s = explanation.step_s, explanation.plain_step_s
     return (
-        f"{explanation.job} on {_number(explanation.workers, 'worker')}: "
+        f"{explanation.job} on {counted(explanation.workers, 'worker')}: "
         f"{parameters_text(explanation)}, "
         f"{bytes_text(explanation.parameter_bytes)}, in "
-        f"{_number(len(explanation.groups), 'group')}; planner: {explanation.planner}",
+        f"{counted(len(explanation.groups), 'group')}; planner: {explanation.planner}",
         f"Predicted step {seconds_text(step_s)}; without planning {seconds_text(plain_s)} "
         f"({ratio_text(plain_s / step_s)})",
         f"Computation {seconds_text(explanation.computation_s)}, wire limit "
@@ -105,7 +106,7 @@ def _speedup(explanation: Explanation) -> Iterator[str]:
 def parameters_text(explanation: Explanation) -> str:
     """How many numbers in how many parameters: "77,562 values in 4 parameters"."""
     what = "variable" if explanation.placed is not None else "parameter"
-    count = _number(explanation.parameters, what)
+    count = counted(explanation.parameters, what)
     return count if explanation.values is None else f"{explanation.values:,} values in {count}"
 
 
@@ -126,10 +127,6 @@ def off_text(explanation: Explanation) -> str:
     if abs(share) < 0.0005:
         return "as predicted"
     return f"{abs(share) * 100:.1f} % {'longer' if share > 0 else 'shorter'} than predicted"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _show_groups(explanation: Explanation, console: Console) -> None:
