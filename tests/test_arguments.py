@@ -210,13 +210,13 @@ def test_messages_say_what_is_expected():
 
     for given, message in (
         ({"word": "d"}, r"word must be one of 'a', 'b', 'c', or None, not 'd'"),
-        ({"names": [None]}, r"names must be a list \(of a text\), not \[None\]"),
+        ({"names": [None]}, r"names must be a list of texts, not \[None\]"),
         ({"count": True}, "count must be a whole number, at least 1, not True"),
         ({"count": 0}, "count must be a whole number, at least 1, not 0"),
         ({"wait_s": 0}, "wait_s must be a number of seconds, more than 0, not 0"),
         ({"share": 2}, "share must be a number, at least 0 and at most 1, not 2"),
-        ({"names": "abc"}, r"names must be a list \(of a text\), not 'abc'"),
-        ({"names": ["a", 3]}, r"names must be a list \(of a text\), not \['a', 3\]"),
+        ({"names": "abc"}, r"names must be a list of texts, not 'abc'"),
+        ({"names": ["a", 3]}, r"names must be a list of texts, not \['a', 3\]"),
         ({"names": "x" * 999}, r"xxx\.\.\.$"),
     ):
         with pytest.raises(PlanError, match=message):
