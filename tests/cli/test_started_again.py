@@ -62,6 +62,6 @@ def test_killed_and_told_to_end_a_program_trains_as_if_nothing_had_been(tmp_path
     assert sorted(np.concatenate(batches).tolist()) == list(range(40))
     w = expected(np.load(tmp_path / "begin.npy"), batches)
     np.testing.assert_allclose(np.load(tmp_path / "end.npy"), w, rtol=1e-12)
-    # Killed between writing m-4 and removing m-2, it leaves both: the next one that is kept ends that.
+    # Killed between writing m-4 and removing m-2, it leaves both, until the next one is kept.
     kept = {path.name for path in (tmp_path / "kept").glob("*.index")}
     assert kept == {"m-8.index", "preempted.index"}
