@@ -131,7 +131,7 @@ def test_get_started_trains_on_workers_that_run_already(programs):
         for task in range(2)
     ]
     try:
-        assert run("machines.py", programs, *addresses).startswith("loss")
+        assert run("machines.py", programs, ",".join(addresses)).startswith("loss")
     finally:
         for worker in workers:
             worker.terminate()

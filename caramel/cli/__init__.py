@@ -5,6 +5,7 @@
 `clusters`     clusters as options of commands describe them
 `doctor`       what ``caramel doctor`` does: says what this machine has for Caramel, and what to
                change
+`hosts`        ``caramel run --hosts``: workers by ssh, for as long as a program runs
 `main`         the command ``caramel``; see ``caramel --help``
 `profile`      what ``caramel profile`` does: measures, shows how far it is, and shows what came out
 `run`          the command ``caramel run``: starts a program again when it has crashed

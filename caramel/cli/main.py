@@ -77,13 +77,39 @@ def run(
             help="How often it is started again in a row. A run of an hour begins anew.",
         ),
     ] = 5,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            help='Start a worker by ssh on each of these: "a,b" or "user@a:2222,b:2222". The '
+            "program finds them by Cluster.from_environment, or as {workers} in its arguments."
+        ),
+    ] = None,
+    ps: Annotated[str | None, typer.Option(help="Likewise, hosts of parameter servers.")] = None,
+    ssh: Annotated[
+        str | None,
+        typer.Option(help='With --hosts: the ssh program with its options, such as "ssh -p 2200".'),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="With --hosts: the Python on them that has Caramel. By default this one."
+        ),
+    ] = None,
 ) -> None:
     """Run a program, and start it again when it crashes: it goes on by session(resume=...).
 
     A program is not started again that exits with code 0 or 2, or is told to end (SIGTERM, Ctrl-C).
+    With --hosts its workers are started before, and end with it.
     """
+    from caramel.cli.hosts import hosts_of, run_on
     from caramel.cli.run import run as run_program
 
+    given = {"--ssh": ssh, "--python": python}
+    jobs = hosts_of(hosts, ps, [name for name, value in given.items() if value is not None])
+    if jobs:
+        raise typer.Exit(
+            run_on(jobs, command, restarts, ssh="ssh" if ssh is None else ssh, python=python)
+        )
     raise typer.Exit(run_program(command, restarts))
 
 

@@ -14,15 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 from caramel.cluster.processes import describe_exit
+from caramel.cluster.restarts import Restarts
 from caramel.core.errors import ClusterError
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 1.0, 60.0
 _LOOK_EVERY_S = 5.0  # should another thread of this process have got the signal
-_LASTING_S = 3600.0  # a program that has run so long is counted anew
 _USAGE = 2  # the exit code of Caramel's and many other commands for a mistake of the user
 _CANNOT_RUN = (126, 127)  # that of shells
 
@@ -41,35 +39,13 @@ _BY_KERNEL = 128  # the `si_code` of a signal that a terminal has sent, to the w
 _SET_DEATH_SIGNAL = 1  # of prctl, from linux/prctl.h
 
 
-@dataclass(slots=True)
-class Restarts:
-    """How often a program may still be started again, and after which time.
-
-    Attributes:
-        most: how often in a row; a run of an hour begins a new row.
-        done: how often it was by now.
-    """
-
-    most: int
-    done: int = field(default=0, init=False)
-
-    def ended(self, ran_s: float) -> None:
-        """The program has crashed, after it had run so long."""
-        if ran_s >= _LASTING_S:
-            self.done = 0
-
-    @property
-    def wait_s(self) -> float:
-        """How long to wait before the next start."""
-        return float(min(_FIRST_WAIT_S * 2**self.done, _LONGEST_WAIT_S))
-
-
-def run(command: Sequence[str], restarts: int) -> int:
+def run(command: Sequence[str], restarts: int, environment: Mapping[str, str] | None = None) -> int:
     """Run a program, and start it again when it crashes.
 
     Args:
         command: the program and its arguments.
         restarts: how often in a row.
+        environment: variables that it gets besides those of this process.
 
     Returns:
         Its exit code; 128 and the number of the signal that has ended it.
@@ -81,7 +57,7 @@ def run(command: Sequence[str], restarts: int) -> int:
     passed_on = {s for s in _PASSED_ON if signal.getsignal(s) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_on, signal.SIGCHLD})
     try:
-        return _Supervisor(command, Restarts(restarts), passed_on, before).run()
+        return _Supervisor(command, Restarts(restarts), passed_on, before, environment or {}).run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -94,6 +70,7 @@ class _Supervisor:
         restarts: how often it may be started again.
         passed_on: the signals that it gets; they are blocked here.
         mask: the signals that are blocked in the program.
+        environment: variables that it gets besides those of this process.
     """
 
     def __init__(
@@ -102,9 +79,10 @@ class _Supervisor:
         restarts: Restarts,
         passed_on: set[signal.Signals],
         mask: set[int],
+        environment: Mapping[str, str],
     ) -> None:
         self._command, self._restarts, self._mask = command, restarts, mask
-        self._passed_on = passed_on
+        self._passed_on, self._environment = passed_on, environment
         self._told: int | None = None  # the last signal by which this process was told to end
 
     def run(self) -> int:
@@ -127,7 +105,9 @@ class _Supervisor:
             prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
 
         try:
-            return subprocess.Popen(self._command, preexec_fn=prepare)
+            return subprocess.Popen(
+                self._command, preexec_fn=prepare, env={**os.environ, **self._environment}
+            )
         except (OSError, ValueError) as error:  # the latter for what no argument can be
             reason = error.strerror if isinstance(error, OSError) else error
             raise ClusterError(
@@ -150,13 +130,13 @@ class _Supervisor:
         """Wait before the program is started again; whether it is."""
         name, how = shlex.quote(os.path.basename(self._command[0])), describe_exit(code)
         restarts = self._restarts
-        if restarts.done >= restarts.most:
+        if not restarts.are_left:
             again = f", after {restarts.done} restarts in a row" if restarts.done else ""
-            _say(f"{name} ended ({how}){again}; it is not started again")
+            say(f"{name} ended ({how}){again}; it is not started again")
             return False
         wait_s = restarts.wait_s
         restarts.done += 1
-        _say(
+        say(
             f"{name} ended ({how}); it is started again in {wait_s:g} s "
             f"(restart {restarts.done} of {restarts.most})"
         )
@@ -186,5 +166,6 @@ def _as_of_shell(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """Write a line for the user, of this command itself."""
     print(f"caramel: {text}.", file=sys.stderr, flush=True)

@@ -13,6 +13,7 @@ import typer
 
 from caramel.cluster import onednn_check, tcp_check
 from caramel.cluster.cluster import Cluster
+from caramel.cluster.joining import join
 from caramel.cluster.parsing import addresses_in, parse_jobs
 from caramel.cluster.processes import LISTENING
 from caramel.cluster.quiet_start import quiet_start
@@ -77,10 +78,20 @@ def worker(
             "others from all ports of this host but the worker's own.",
         ),
     ] = False,
+    joins: Annotated[
+        int | None,
+        typer.Option(
+            hidden=True, help="For 'caramel run --hosts': where to listen; 0 for anywhere."
+        ),
+    ] = None,
 ) -> None:
     """Run one worker, or one parameter server, until it is interrupted or terminated."""
-    known = _cluster_with_servers(cluster, ps)
-    number = _own_task(known, job, task)
+    if joins is None:
+        known = _cluster_with_servers(cluster, ps)
+        number, port = _own_task(known, job, task), None
+    else:
+        joined = join(joins)
+        known, number, port = joined.cluster, joined.task, joined.port
     _check_protection(secure, certificates, firewalled)
 
     for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
@@ -99,6 +110,8 @@ def worker(
 
         def ready() -> None:
             restore_errors()
+            if port is not None:
+                port.close()
             address = known.tasks[number].address
             count = len(known.servers if number >= known.size else known.workers)
             print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.processes
 QUICK = """
 import sys
 from caramel.cli import run
-run._FIRST_WAIT_S = 0.01
+from caramel.cluster import restarts
+restarts.FIRST_WAIT_S = 0.01
 for script in sys.argv[2:]:
     print(run.run(["sh", "-c", script], int(sys.argv[1])), flush=True)
 """

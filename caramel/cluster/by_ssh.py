@@ -1,0 +1,312 @@
+"""Workers that ssh starts on hosts, and that end with this process.
+
+The ssh program runs ``caramel worker --joins`` on each host, with pipes to it (`joining` says what
+goes through them). However this process ends, its pipes are closed by the system, and so the
+workers end, too; where the network is broken they do since nothing comes any more. A worker that
+ends too early is started again on the same port.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from caramel.cluster.addresses import host_and_port
+from caramel.cluster.cluster import Cluster
+from caramel.cluster.hosts import Host, check_reachable_names
+from caramel.cluster.joining import Told, tells_port, who_it_is
+from caramel.cluster.piped import PipedProgram
+from caramel.cluster.processes import LISTENING, describe_exit
+from caramel.cluster.restarts import Restarts
+from caramel.core.errors import ClusterError, WorkerStartError
+from caramel.core.version import __version__
+
+START_S = 120.0
+"""How long workers may take until all of them listen, in seconds."""
+
+# Nobody can be asked anything there; and a host that is gone is found out. What the user has set
+# comes first, and so counts.
+SSH_OPTIONS = (
+    *("-o", "BatchMode=yes"),
+    *("-o", "ConnectTimeout=15"),
+    *("-o", "ServerAliveInterval=5"),
+    *("-o", "ServerAliveCountMax=3"),
+)
+
+_REACHABLE_S = 15.0
+_JOIN_S = 10.0
+_OF_CARAMEL, _ERROR = "caramel: ", "caramel: error: "
+_OF_SSH = 255  # the exit code of ssh for a failure of its own
+_OF_SHELL = (126, 127)  # those of a shell for a program that it cannot run
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How workers are started.
+
+    Attributes:
+        ssh: the program that runs a command on a host, and its arguments.
+        python: the Python on the hosts.
+        environment: variables that workers get.
+        restarts: how often in a row a worker is started again.
+        say: told what happens to a worker, in a line.
+    """
+
+    ssh: Sequence[str]
+    python: str
+    environment: Mapping[str, str]
+    restarts: int
+    say: Callable[[str], None]
+
+    def command(self, host: Host, port: int) -> list[str]:
+        """What runs the worker of a host."""
+        options = SSH_OPTIONS if os.path.basename(self.ssh[0]) == "ssh" else ()
+        there = ["exec", self.python, "-m", "caramel", "worker", "--joins", str(port)]
+        return [*self.ssh, *options, host.login, shlex.join(there)]
+
+
+class SshWorkers:
+    """Workers on hosts; a context manager that ends them.
+
+    Args:
+        jobs: the hosts of "worker", and of "ps" if there are parameter servers.
+        start: how they are started.
+
+    Raises:
+        ClusterError: the hosts cannot reach each other by these names.
+    """
+
+    def __init__(self, jobs: Mapping[str, Sequence[Host]], start: Start) -> None:
+        self._start, self._jobs = start, jobs
+        self._changed = threading.Condition()
+        every = [host for hosts in jobs.values() for host in hosts]
+        check_reachable_names(every)
+        self._workers = [_HostWorker(host, start, self._changed) for host in every]
+
+    def __enter__(self) -> Cluster:
+        """Start them; returns the cluster once all of them listen.
+
+        Raises:
+            WorkerStartError: one does not; names each of these hosts, and says why.
+            ClusterError: two of them have one address.
+        """
+        try:
+            return self._started(time.monotonic() + START_S)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.part()
+        for worker in self._workers:
+            worker.end()
+
+    def _started(self, deadline: float) -> Cluster:
+        for worker in self._workers:
+            worker.begin()
+        self._wait(lambda worker: worker.address is not None, deadline)
+        addresses = iter([str(worker.address) for worker in self._workers])
+        jobs = {job: [next(addresses) for _ in hosts] for job, hosts in self._jobs.items()}
+        cluster = Cluster.of(jobs)
+        for number, worker in enumerate(self._workers):
+            worker.join(cluster, number)
+        self._wait(lambda worker: worker.listens, deadline)
+        try:
+            cluster.wait_until_reachable(_REACHABLE_S)
+        except WorkerStartError as error:
+            raise WorkerStartError(
+                f"{error}. They were started by ssh, and listen; their hosts have to be known to "
+                "each other and to this machine by the names that were given, and no firewall may "
+                "keep the ports closed"
+            ) from None
+        return cluster
+
+    def _wait(self, is_so: Callable[[_HostWorker], bool], deadline: float) -> None:
+        """Wait until something is so for all workers."""
+        with self._changed:
+            while not all(worker.failure or is_so(worker) for worker in self._workers):
+                if not self._changed.wait(deadline - time.monotonic()):
+                    break
+            late = [worker for worker in self._workers if not (worker.failure or is_so(worker))]
+            failures = [worker.failure for worker in self._workers if worker.failure]
+        failures += [f"the worker of host '{each.host}' did not get ready in time" for each in late]
+        if failures:
+            raise WorkerStartError("; ".join(failures))
+
+
+class _HostWorker:
+    """The worker of one host, over all its starts.
+
+    Args:
+        host: where it is.
+        start: how it is started.
+        changed: told when one of the attributes has changed, and held meanwhile.
+
+    Attributes:
+        address: where it is going to listen; None while it is not known.
+        listens: whether it has listened.
+        failure: why it never does; empty while it may.
+    """
+
+    def __init__(self, host: Host, start: Start, changed: threading.Condition) -> None:
+        self.host, self._start, self._changed = host, start, changed
+        self.address: str | None = None
+        self.listens, self.failure = False, ""
+        self._restarts = Restarts(start.restarts)
+        self._name, self._who = str(host), b""  # what it is called; what tells it who it is
+        self._connection: PipedProgram | None = None
+        self._was_told = False  # its port, by this connection
+        self._ends = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def begin(self) -> None:
+        """Start it.
+
+        Raises:
+            ClusterError: there is no ssh program.
+        """
+        self._connection = self._connected(self.host.port)
+        # Signals are for the main thread: others do not even see them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def join(self, cluster: Cluster, task: int) -> None:
+        """Tell it who it is."""
+        assert self._connection is not None
+        self._name = f"{cluster.name(task)} on {self.host}"
+        self._who = who_it_is(cluster, task, self._start.environment)
+        self._connection.send(self._who)
+
+    def part(self) -> None:
+        """Let it end, and do not wait for that."""
+        self._change(_ends=True)  # no other connection is made from now on
+        if self._connection is not None:
+            self._connection.close_input()
+
+    def end(self) -> None:
+        """Wait until it has ended."""
+        if self._connection is not None:
+            self._connection.end()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_S)
+
+    def _connected(self, port: int) -> PipedProgram:
+        command = self._start.command(self.host, port)
+        self._was_told = False
+        try:
+            return PipedProgram(command)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ClusterError(f"cannot start '{command[0]}': {reason}") from None
+
+    def _run(self) -> None:
+        """Follow it until it has ended and is not started again."""
+        while True:
+            assert self._connection is not None
+            begin_s = time.monotonic()
+            self._follow(self._connection)
+            if self._ends:
+                return
+            if not self.listens:
+                self._change(failure=self.failure or self._why(self._connection))
+                return
+            self._restarts.ended(time.monotonic() - begin_s)
+            if not self._start_again(_how(self._connection)):
+                return
+
+    def _follow(self, connection: PipedProgram) -> None:
+        """Take up what it writes until it has ended."""
+        for line, is_error in connection.lines():
+            if is_error:
+                if self.listens:
+                    self._pass_on(line)
+            elif not self._was_told and (told := tells_port(line)) is not None:
+                self._was_told = True
+                self._told(connection, told)
+            elif LISTENING in line and self.listens:
+                self._start.say(f"{self._name}: it listens again")
+            elif LISTENING in line:
+                for earlier in connection.errors:
+                    self._pass_on(earlier)
+                self._change(listens=True)
+
+    def _told(self, connection: PipedProgram, told: Told) -> None:
+        if told.version != __version__:
+            connection.close_input()
+            self._change(
+                failure=f"host '{self.host}' has Caramel {told.version}, and this machine "
+                f"{__version__}: install the same version"
+            )
+        elif self._who:  # it was started again
+            connection.send(self._who)
+        else:
+            self._change(address=f"{self.host.name}:{told.port}")
+
+    def _pass_on(self, line: str) -> None:
+        """Say what Caramel itself says there; what TensorFlow writes is kept for errors only."""
+        if line.startswith(_OF_CARAMEL):
+            self._start.say(f"{self._name}: {line.removeprefix(_OF_CARAMEL).rstrip('.')}")
+
+    def _start_again(self, how: str) -> bool:
+        """Start it again after a while, on the same port; whether it was."""
+        assert self.address is not None
+        restarts = self._restarts
+        if not restarts.are_left:
+            self._start.say(f"{self._name} has ended ({how}); it is not started again")
+            return False
+        wait_s = restarts.wait_s
+        restarts.done += 1
+        self._start.say(
+            f"{self._name} has ended ({how}); it is started again in {wait_s:g} s "
+            f"(restart {restarts.done} of {restarts.most})"
+        )
+        with self._changed:
+            if self._changed.wait_for(lambda: self._ends, wait_s):
+                return False
+            try:
+                self._connection = self._connected(host_and_port(self.address)[1])
+            except ClusterError as error:
+                self._start.say(f"{self._name} is not started again: {error}")
+                return False
+        return True
+
+    def _change(self, **attributes: object) -> None:
+        with self._changed:
+            for name, value in attributes.items():
+                setattr(self, name, value)
+            self._changed.notify_all()
+
+    def _why(self, connection: PipedProgram) -> str:
+        """Why it does not listen."""
+        host, python, said = self.host, self._start.python, _last(connection.errors)
+        where = "name by --python the one that has Caramel"
+        if any("No module named caramel" in line for line in connection.errors):
+            return f"'{python}' on host '{host}' has no Caramel: install it there, or {where}"
+        if not self._was_told and connection.code == _OF_SSH:
+            return f"host '{host}' cannot be reached by '{shlex.join(self._start.ssh)}'{said}"
+        if not self._was_told and connection.code in _OF_SHELL:
+            return f"host '{host}' has no Python '{python}'{said}; {where}"
+        return f"the worker on host '{host}' has ended ({_how(connection)})"
+
+
+def _how(connection: PipedProgram) -> str:
+    """How a worker has ended, and its last words."""
+    how = describe_exit(connection.code)
+    if connection.code == _OF_SSH:  # that of ssh as well for a command that a signal has ended
+        how = "it was killed, or the connection broke"
+    return how + _last(connection.errors)
+
+
+def _last(errors: Iterable[str]) -> str:
+    """The last words among what was written, to be put behind a colon; empty if there are none."""
+    words = [line for line in errors if line.startswith(_ERROR) or not line.startswith(_OF_CARAMEL)]
+    return f": {words[-1].removeprefix(_ERROR).rstrip('.')}" if words else ""
