@@ -39,6 +39,7 @@ from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName, given_steps, told
 from caramel.core.util.arguments import checked
 from caramel.core.util.program import program_name
+from caramel.core.util.rows import html_table
 from caramel.core.util.sizes import counted, megabytes
 from caramel.core.variable_access import state_access
 
@@ -187,6 +188,15 @@ class Context:
             f"train op '{job.train_op}', loss '{job.loss}'" for job in self._jobs.values()
         )
         return f"<Context: {ops}, {variables} of {megabytes(size)}, {steps}>"
+
+    def _repr_html_(self) -> str:
+        size = megabytes(sum(variable.spec.bytes or 0 for variable in self.variables))
+        rows = [("job", self.name), ("ops", f"{len(self.op_graph):,}")]
+        rows.append(("variables", f"{len(self.variables):,}, {size}"))
+        for name, job in self._jobs.items():
+            step = "step" if len(self._jobs) == 1 else f"step {name!r}"
+            rows.append((step, f"train op '{job.train_op}', loss '{job.loss}'"))
+        return html_table(rows)
 
     @property
     def variables(self) -> tuple[Variable, ...]:

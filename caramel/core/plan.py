@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,6 +35,7 @@ from caramel.core.placement import Placement
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.util.arguments import checked
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
+from caramel.core.util.rows import Row, html_table
 from caramel.core.util.sizes import counted, megabytes
 
 FORMAT = 2
@@ -304,6 +305,27 @@ class Plan:
         what = f"{counted(len(self.decision.groups), 'group')} of gradients, {megabytes(size)}"
         deferred = f", {len(self.deferred)} deferred" if self.deferred else ""
         return f"<Plan: {who}, {what}{deferred}>"
+
+    def rows(self) -> Iterator[Row]:
+        """What is decided, in words: names and values."""
+        own, gates = self.decision, len(self.decision.gates)
+        if self.placement is not None:
+            yield "replica", f"one over {counted(len(self.placement.devices), 'device')}"
+            gates = len(self.placement.gates)
+        else:
+            yield "workers", f"{self.workers:,}"
+            if self.job.servers:
+                yield "parameter servers", f"{len(self.job.servers):,}"
+            size = megabytes(sum(gradient.bytes for gradient in self.job.gradients))
+            gradients = counted(len(self.job.gradients), "gradient")
+            yield "aggregated", f"{gradients} in {counted(len(own.groups), 'group')}, {size}"
+            patterns = Counter(group.pattern for group in own.groups).items()
+            yield "patterns", ", ".join(f"{name}: {number:,}" for name, number in patterns)
+            yield "deferred", counted(len(self.deferred), "gradient")
+        yield "order", f"{counted(gates, 'gate')}, {counted(len(own.edges), 'control edge')}"
+
+    def _repr_html_(self) -> str:
+        return html_table(self.rows())
 
     def group(self, name: str) -> Group:
         """The group of that name; a KeyError if there is none."""

@@ -26,6 +26,7 @@ from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
 from caramel.core.util.arguments import SECONDS, checked
 from caramel.core.util.gc_pause import held_back
+from caramel.core.util.rows import html_table
 from caramel.core.util.stopwatch import Stopwatch
 from caramel.models.assembly import Assembly
 from caramel.models.facts import find_facts
@@ -86,6 +87,12 @@ class Model:
         forecast = plans.forecast(plans.own)
         step = "" if forecast is None else f", predicted step {forecast.step_s * 1e3:,.1f} ms"
         return f"<{type(self).__name__}: {self.cluster!r}, {self.plan!r}{step}>"
+
+    def _repr_html_(self) -> str:
+        forecast = self._step.plans.forecast(self._step.plans.own)
+        step = "unknown" if forecast is None else f"{forecast.step_s * 1e3:,.1f} ms"
+        what = (type(self).__name__, repr(self.cluster))
+        return html_table([what, *self.plan.rows(), ("predicted step", step)])
 
     @property
     def decision(self) -> Decision:

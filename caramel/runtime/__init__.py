@@ -28,7 +28,9 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `running_job`      what a session works with while it is open: workers, variables, and what does the
                    steps
 `saving`           variables into a checkpoint, and back
-`session`          runs a distributed job: training steps, evaluation, variables, checkpoints
+`session`          what a running job can be asked to do: training steps, evaluation, variables,
+                   checkpoints
+`session_life`     a session's life: how it is opened, what it tells of itself, and how it ends
 `stalls/`          steps that take too long: what do they wait for?
 `steps/`           one training step of a plan: what is fed, fetched, put together, and left for the
                    next step

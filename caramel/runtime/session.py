@@ -1,48 +1,32 @@
-"""Runs a distributed job: training steps, evaluation, variables, checkpoints."""
+"""What a running job can be asked to do: training steps, evaluation, variables, checkpoints."""
 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from functools import partial
 from numbers import Integral, Real
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from caramel.cluster.cluster import Cluster
-from caramel.core.errors import CheckpointError, FeedError, PlanError, SessionError
+from caramel.core.errors import CheckpointError, FeedError, PlanError
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.arguments import checked
-from caramel.core.util.stopwatch import Stopwatch
-from caramel.runtime.checkpoints import Checkpoints
-from caramel.runtime.control.metrics import Metrics
-from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.trials import TrialSettings
-from caramel.runtime.course import Course
-from caramel.runtime.execution.liveness import LOST_AFTER_S
-from caramel.runtime.inheritance import Inheritance
-from caramel.runtime.job import Job
-from caramel.runtime.preemption import Preemption, path_of_last
 from caramel.runtime.recovery.kept_calls import StepCall
-from caramel.runtime.recovery.settings import Recovery
-from caramel.runtime.recovery.supervised import JobsOn, Supervised
 from caramel.runtime.rotation import Rotation
-from caramel.runtime.running_job import RunningJob, start_job
+from caramel.runtime.running_job import RunningJob
 from caramel.runtime.saving import assign_variables, restore_variables
+from caramel.runtime.session_life import SessionLife
 from caramel.runtime.training import profiled_steps, traced_steps
-from caramel.runtime.turns import Turns, in_turn, last_turn
-from caramel.runtime.work import Unattended, Work
+from caramel.runtime.turns import in_turn
 
 _MOST_TRACED = 10_000  # steps at a time: all that is known of them is kept
 
 
-class Session:
+class Session(SessionLife):
     """A running job. Made by `ARModel.session()`; a context manager.
 
     Variables are initialised when it is opened. They live on the workers, and are gone when it is
@@ -53,86 +37,7 @@ class Session:
     for `metrics`, which never waits. A method that is called within another one of the same thread,
     by a signal handler or a callback, is refused (`close` is not). In a forked child nothing but
     `metrics` and `close` can be called, and `close` does nothing there.
-
-    Args:
-        jobs: the steps of the job by name.
-        settings: how plans are chosen, and when a step counts as stalled.
-        cluster: the workers.
-        start_timeout_s: how long to wait for the workers, in seconds.
-        step_timeout_s: how long one step, or any other call, may take, in seconds; to place the
-            graph of a plan may take longer.
-        lost_after_s: how long a worker may not answer before it counts as lost, in seconds.
-        config: options of the TensorFlow session, such as thread counts.
-        stopwatch: told how long each part of the opening takes.
-        initial_feeds: values by tensor or name, of placeholders that initial values depend on.
-        variables: another session, with whose variables on parameter servers this one begins.
-        shares: whether it works on these themselves, and not on copies.
-        resume: the directory from whose newest checkpoint it goes on.
-        save_on_sigterm: the path of what is saved when the process is told to end.
-        recover: how it goes on after the loss of a worker; None for not at all.
-        jobs_on: for that makes the job for other workers.
-
-    Raises:
-        SessionError: the other session is closed.
-        PlanError: the other session has other variables or servers.
-        FeedError: an initial value depends on a placeholder that is not fed.
-        WorkerStartError: a worker cannot be reached, or is none of this cluster.
-        ClusterError: a device that is asked for does not exist.
     """
-
-    def __init__(
-        self,
-        jobs: Mapping[StepName, Job],
-        settings: ControlSettings,
-        cluster: Cluster,
-        *,
-        start_timeout_s: float = 60.0,
-        step_timeout_s: float = 1800.0,
-        lost_after_s: float = LOST_AFTER_S,
-        config: Any = None,
-        stopwatch: Stopwatch | None = None,
-        initial_feeds: Mapping[Any, Any] | None = None,
-        variables: Session | None = None,
-        shares: bool = False,
-        resume: str | os.PathLike[str] | None = None,
-        save_on_sigterm: str | os.PathLike[str] | None = None,
-        recover: Recovery | None = None,
-        jobs_on: JobsOn | None = None,
-    ) -> None:
-        self._turns = Turns()
-        self._course = Course(is_kept=resume is not None or save_on_sigterm is not None)
-        self._checkpoints = Checkpoints(self._course)
-        self._last_path = None if save_on_sigterm is None else path_of_last(save_on_sigterm)
-        parts = ExitStack()
-        # Also if nobody closes the session, when it is collected or the interpreter ends.
-        self._end = weakref.finalize(self, _end, self._turns, parts)
-        # Agents read what the other session has for as long as that is open.
-        self._origin = variables if shares else None
-        try:
-            start = partial(
-                start_job,
-                settings=settings,
-                start_timeout_s=start_timeout_s,
-                step_timeout_s=step_timeout_s,
-                lost_after_s=lost_after_s,
-                config=config,
-                stopwatch=stopwatch or Stopwatch(False),
-                initial_feeds=initial_feeds,
-            )
-            self._work: Work
-            if recover is not None and jobs_on is not None:
-                self._work = Supervised(jobs_on, start, cluster, recover, parts, self._course)
-            else:
-                origin = None if variables is None else variables._bequeathed(shares=shares)
-                self._work = Unattended(start(jobs, cluster, parts, origin=origin), self._course)
-            parts.callback(self._checkpoints.wait)
-            if resume is not None:
-                self._work.change(lambda running: self._course.resume(running, resume))
-            if save_on_sigterm is not None:
-                parts.callback(Preemption(self._save_last, self._turns).end)
-        except BaseException:
-            self.close()
-            raise
 
     # Training
 
@@ -254,18 +159,6 @@ class Session:
         with self._course.counted(count):
             return work.steps(call, lambda running: profiled_steps(running, count, feed_dict, step))
 
-    @property
-    def resumed(self) -> str | None:
-        """The path of the checkpoint from which this session went on, where it was opened with
-        ``resume``; None if training began anew."""
-        return self._course.resumed
-
-    @property
-    def steps_done(self) -> int:
-        """How many training steps were done, also those before the checkpoint from which this
-        session went on. Where the job has several steps, all of them together."""
-        return self._course.steps
-
     # Plans
 
     @checked(PlanError)
@@ -323,20 +216,6 @@ class Session:
         tried = list(controller.job.plans.names) if plans is None else list(plans)
         controller.try_plans(tried, settings or TrialSettings())
 
-    @checked(FeedError)
-    def metrics(self, *, step: StepName | None = None) -> Metrics:
-        """How training goes: steps, the plan in use, step times, trials, stalls.
-
-        Also after the end, and from another thread while a step runs.
-
-        Args:
-            step: of which step, where the job has several.
-
-        Raises:
-            FeedError: the job has several steps, and `step` is none of them.
-        """
-        return self._work.metrics(step)
-
     # Anything but training
 
     @in_turn
@@ -356,17 +235,7 @@ class Session:
         """
         return self._open().run(fetches, feed_dict)
 
-    @property
-    def has_failed(self) -> bool:
-        """Whether it cannot be used any more: a worker was lost, or it is closed."""
-        return not self._end.alive or self._work.has_failed
-
     # Variables
-
-    @property
-    def has_servers(self) -> bool:
-        """Whether the variables are on parameter servers."""
-        return bool(self._running.job.plan.job.servers)
 
     @checked(FeedError, apart=("worker",))
     @in_turn
@@ -446,11 +315,6 @@ class Session:
             lambda running: self._checkpoints.save(running, path, global_step, rotation, wait=wait)
         )
 
-    def _save_last(self) -> str:
-        """Save when the process is told to end; waits for a turn."""
-        assert self._last_path is not None
-        self._checkpoints.give_up()
-        return self.save(self._last_path)
 
     @property
     def checkpoints(self) -> tuple[str, ...]:
@@ -504,64 +368,6 @@ class Session:
             lambda running: restore_variables(running, path, partial=partial)
         )
 
-    # Life
-
-    def _open(self) -> Work:
-        """What does what the session is asked for.
-
-        Raises:
-            SessionError: it is closed.
-            CheckpointError: what was written beside the last steps has failed.
-        """
-        if not self._end.alive:
-            raise SessionError("the session is closed; open another with model.session()")
-        if self._origin is not None and not self._origin._end.alive:
-            raise SessionError(
-                "the session on whose variables this one works was closed, and they are gone"
-            )
-        self._checkpoints.check()
-        return self._work
-
-    @property
-    def _running(self) -> RunningJob:
-        """What the session works with now."""
-        return self._work.running
-
-    @in_turn
-    def _bequeathed(self, *, shares: bool) -> Inheritance:
-        """What another session begins with; also after a worker was lost."""
-        running = self._open().running
-        if not running.runner.has_failed:
-            running.settle()
-        return Inheritance(running.job.plan, running.runner, shares)
-
-    @last_turn
-    def close(self) -> None:
-        """End the session; the variables are gone. Closing it again does nothing.
-
-        It waits for what another thread is doing in the session, a step for no longer than
-        `step_timeout_s`. Other threads that wait for their turn then get a `SessionError`. In a
-        forked child it returns at once, and the parent goes on.
-
-        Raises:
-            CheckpointError: what was written beside the last steps has failed; it is closed all the
-                same.
-        """
-        self._end()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is not None:  # which is more important than that of a checkpoint
-            self._checkpoints.give_up()
-        self.close()
-
 
 def _check_number(method: str, steps: Any) -> None:
     """Raise unless a number of steps is given."""
@@ -574,13 +380,3 @@ def _check_number(method: str, steps: Any) -> None:
             f"session.{method} takes a number of steps, at least 1, not {given}; what is fed goes "
             "into feed_dict"
         )
-
-
-def _end(turns: Turns, parts: ExitStack) -> None:
-    """Close the parts of a session.
-
-    Not in a forked child, and not when the interpreter ends while a thread is in the middle of
-    something, which may take long.
-    """
-    if not turns.are_of_others:
-        parts.close()

@@ -128,6 +128,7 @@ def test_killing_a_worker_in_the_middle_of_a_step_names_it_before_the_step_could
             assert cluster.tasks[victim].address in message
             assert "killed by signal 9" in message
             assert "restore the last checkpoint" in message
+            assert repr(session).startswith(f"<Session: lost worker {victim}, 0 steps done, ")
             with pytest.raises(SessionError, match="cannot be used any more.*lost worker"):
                 session.step(job.feed)
     assert not any(exists(pid) for pid in pids)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
 import re
 
 import caramel
@@ -23,6 +25,29 @@ def test_a_context_a_model_and_its_plan():
     assert repr(model) == f"<ARModel: Cluster.embedded(2), {model.plan!r}>"
     served = caramel.PSModel(context, workers=1, parameter_servers=2)
     assert repr(served.plan).startswith("<Plan: 1 worker and 2 parameter servers, ")
+
+
+def test_a_session_tells_its_state_and_the_plan_in_use():
+    job = network("momentum")
+    model = caramel.ARModel(job.context(), workers=2)
+    with model.session(trials=None) as session:
+        assert session.plan == model.plan
+        assert repr(session) == f"<Session: open, 0 steps done, plan 'own': {model.plan!r}>"
+        session.step(job.feed)
+        deferred = model.plan.deciding(
+            groups=tuple(dataclasses.replace(g, deferred=True) for g in model.plan.decision.groups)
+        )
+        model.add_variant(deferred, "deferred")
+        session.use("deferred")
+        session.step(job.feed)
+        assert session.plan == model.variants.plan("deferred")
+        shown = session._repr_html_()
+        for name, value in (("session", "open"), ("steps", "2"), ("plan", "deferred")):
+            assert f"<th>{name}</th><td>{value}</td>" in shown
+        assert re.search(r"<th>deferred</th><td>[1-9]\d* gradients?</td>", shown)
+    assert repr(session).startswith("<Session: closed, 2 steps done, plan 'deferred': <Plan: ")
+    assert "<th>workers</th><td>2</td>" in model._repr_html_()
+    assert "train op '" in html.unescape(model.context._repr_html_())
 
 
 def test_metrics_are_a_table():

@@ -54,6 +54,11 @@ class Controllers:
         self.active = next(iter(self._own.values()))
 
     @property
+    def steps(self) -> tuple[StepName, ...]:
+        """The names of the job's steps."""
+        return tuple(self._own)
+
+    @property
     def preparation(self) -> list[str]:
         """Ops to run before the first step."""
         return [op for controller in self._own.values() for op in controller.preparation]

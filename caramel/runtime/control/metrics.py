@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from statistics import median
 
 from caramel.core.orders import Orders
+from caramel.core.util.rows import Row, html_table, text_table
 from caramel.core.util.sizes import counted
 from caramel.runtime.control.trials import TrialState
 from caramel.runtime.recovery.record import RecoveryRecord
@@ -54,7 +54,7 @@ class Metrics:
         """The median of the last steps, in seconds; None before any were timed."""
         return median(self.recent_step_s) if self.recent_step_s else None
 
-    def rows(self) -> Iterator[tuple[str, str]]:
+    def rows(self) -> Iterator[Row]:
         """What there is to tell, in words: names and values."""
         yield "steps", f"{self.steps:,}"
         yield "plan", self.plan
@@ -76,13 +76,10 @@ class Metrics:
             yield "fed whole", ", ".join(self.whole_feeds)
 
     def __str__(self) -> str:
-        rows = list(self.rows())
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+        return text_table(self.rows())
 
     def _repr_html_(self) -> str:
-        rows = (f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.rows())
-        return f"<table>{''.join(rows)}</table>"
+        return html_table(self.rows())
 
 
 def _ms(seconds: float) -> str:
