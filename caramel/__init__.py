@@ -15,6 +15,7 @@ from caramel.core.version import __version__
 if TYPE_CHECKING:
     from caramel.capture.context import Context
     from caramel.capture.functions import loss
+    from caramel.capture.structures import per_worker
     from caramel.cluster.cluster import Cluster
     from caramel.core.plan import Plan
     from caramel.models import keras
@@ -47,6 +48,7 @@ _HOME = {
     "keep_memory": "caramel.native.malloc",
     "keras": "caramel.models",
     "loss": "caramel.capture.functions",
+    "per_worker": "caramel.capture.structures",
     "save_timelines": "caramel.report.saved",
     "show_progress": "caramel.report.progress",
 }
@@ -69,6 +71,7 @@ __all__ = [
     "keep_memory",
     "keras",
     "loss",
+    "per_worker",
     "save_timelines",
     "show_progress",
 ]

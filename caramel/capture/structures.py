@@ -164,16 +164,49 @@ _VALUES = {
 
 
 @dataclass(frozen=True, slots=True)
+class PerWorker:
+    """A fetch of which each worker's own value is wanted: what `per_worker` makes."""
+
+    fetch: Any
+
+
+def per_worker(fetches: Any) -> Any:
+    """What to give `Session.step` as `fetches` to get the values of all workers apart.
+
+    Each result is a tuple with one value for each worker, in their order: what the worker has
+    computed of its own part of the batch, before anything is averaged, put together or aggregated.
+    (Of a gradient it is the worker's own.) A worker without an example of its own
+    (`Session.step(repeat=True)`) has computed the first one. A model that is spread over several
+    devices (`PlacedModel`) has one replica, so its tuples have one value.
+
+    Args:
+        fetches: a tensor or its name, or a structure of them.
+    """
+    fetched = Fetched.of(fetches)
+    return fetched.pack([PerWorker(leaf) for leaf in fetched.leaves])
+
+
+@dataclass(frozen=True, slots=True)
 class Fetched:
-    """A structure of what is fetched, and its leaves in order."""
+    """A structure of what is fetched, and its leaves in order.
+
+    Attributes:
+        structure: as it was given.
+        leaves: what is in it.
+        apart: for each of them whether every worker's own value is wanted.
+    """
 
     structure: Any
     leaves: tuple[Any, ...]
+    apart: tuple[bool, ...]
 
     @classmethod
     def of(cls, structure: Any) -> Fetched:
         """The structure with its leaves."""
-        return cls(structure, tuple(_leaves(structure)))
+        leaves = tuple(_leaves(structure))
+        apart = tuple(isinstance(leaf, PerWorker) for leaf in leaves)
+        own = (leaf.fetch if isinstance(leaf, PerWorker) else leaf for leaf in leaves)
+        return cls(structure, tuple(own), apart)
 
     def by_leaf(self, values: Sequence[Any]) -> Iterator[tuple[Any, Sequence[Any]]]:
         """Each leaf with the values of its tensors, from those of all tensors."""

@@ -65,6 +65,7 @@ def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | N
     """
     job, state = running.job, running.state
     fetched = UserFetches(job, fetches)
+    fetched.check_together("session.run")
     flat, feeds = fetched.flat, whole_feeds_of(job, feed_dict)
     if not flat:
         return fetches

@@ -8,7 +8,7 @@ import pytest
 
 import caramel
 from caramel.core.decision import Edge, Part, Pull
-from caramel.core.errors import ClusterError, PlanError, ProfileError
+from caramel.core.errors import ClusterError, FeedError, PlanError, ProfileError
 from caramel.core.facts import TimingTable
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
@@ -93,7 +93,11 @@ def test_metrics_tell_of_the_orders_of_traced_steps(job):
     """What `orders` measures of what `Session.trace` returned, and of what a job traces itself."""
     model = served(job, 2, 2, ordering="tic", in_flight_bytes=0)
     with model.session(trials=None) as session:
-        session.step(job.feed)
+        loss, own = session.step(job.feed, [job.loss, caramel.per_worker(job.loss)])
+        assert loss == pytest.approx(sum(own) / 2, rel=1e-12)
+        assert own[0] != own[1]
+        with pytest.raises(FeedError, match="with parameter servers there is one for all"):
+            session.step(job.feed, caramel.per_worker("w1:0"))
         assert session.metrics().orders is None
         timelines = session.trace(2, job.feed)
         orders = session.metrics().orders

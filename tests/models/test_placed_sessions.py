@@ -79,7 +79,10 @@ def test_steps_over_the_same_variables_and_fetches_that_write():
             start_from(session.variables(), alone)
         for name in ("encode", "decode", "decode", "encode"):
             train_op, loss = ways[name]
-            own = session.step(fed, fetches=[loss, encoded, counted], step=name)
+            own = session.step(
+                fed, fetches=[loss, encoded, counted, caramel.per_worker(loss)], step=name
+            )
+            assert own[3] == (own[0],)  # of one replica
             wanted = alone.run([loss, encoded, counted, train_op], fed)
             assert own[0] == wanted[0]
             np.testing.assert_array_equal(own[1], wanted[1])

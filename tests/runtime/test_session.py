@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel import per_worker
 from caramel.core.errors import FeedError, PlanError, SessionError, UnknownNameError
 from tests.support import networks
 from tests.support.networks import Network, examples, inputs, parameter, start_from
@@ -81,6 +82,37 @@ def test_results_with_one_entry_for_each_example_come_back_in_the_order_of_the_b
     logits, hits = session.step(job.feed, fetches=["logits:0", "hits:0"])
     np.testing.assert_allclose(logits, job.feed["x:0"] @ before, rtol=1e-12)
     assert hits.shape == (12,)
+
+
+def test_the_values_of_each_worker_come_back_apart(job, session, model):
+    x, y = examples(11)
+    initial, gradient = session.variables(), str(model.plan.job.gradients[0].values)
+    bounds = [(0, 4), (4, 8), (8, 11)]
+    with job.graph.as_default(), tf1.Session(graph=job.graph) as single:
+        start_from(initial, single)
+        expected = [
+            single.run([job.loss, "logits:0", gradient], {"x:0": x[a:b], "y:0": y[a:b]})
+            for a, b in bounds
+        ]
+    fetches = {"whole": job.loss, "own": per_worker([job.loss, "logits:0", gradient, "w:0"])}
+    result = session.step({"x": x, "y": y}, fetches)
+    losses, *others, weights = result["own"]
+    assert isinstance(losses, tuple)
+    np.testing.assert_allclose(losses, [own[0] for own in expected], rtol=1e-12)
+    assert result["whole"] == pytest.approx(np.average(losses, weights=[4, 4, 3]), rel=1e-12)
+    for number, own in enumerate(expected):
+        for value, wanted in zip(others, own[1:], strict=True):
+            np.testing.assert_allclose(value[number], wanted, rtol=1e-12)
+    assert [value.shape for value in weights] == [initial["w"].shape] * 3
+
+
+def test_what_has_no_value_of_each_worker_is_refused(job, session):
+    with pytest.raises(FeedError, match="'accuracy' is an operation.*such as 'accuracy:0'"):
+        session.step(job.feed, per_worker("accuracy"))
+    with pytest.raises(FeedError, match="'set_speed' is an operation, and has no value"):
+        session.step(job.feed, per_worker("set_speed"))
+    with pytest.raises(FeedError, match=r"session\.run has no values of each worker"):
+        session.run(per_worker("accuracy:0"), job.feed)
 
 
 def test_integer_scalars_come_back_as_a_list_for_each_worker(job, session):

@@ -145,7 +145,7 @@ class PlanExecutor:
         is_first = self._pull_ahead(options)
         compiled, parts = self._runner.compiled, self._pending.parts_done
         is_compared = self._comparison.is_due(self._steps + 1, feeds)
-        besides = self._scaling.besides(f.tensor for f in fetches if f.tensor is not None)
+        besides = self._scaling.besides(f.tensor for f in fetches if f.tensor and not f.apart)
         values, examples, checksums, more = self._run_step(
             fetches, besides, feeds, options, is_compared=is_compared
         )
@@ -202,7 +202,7 @@ class PlanExecutor:
             if tensor.op in once
         }
         tensors = [
-            self._tensor_on(worker, fetch.tensor)
+            self._own_on(worker, fetch.tensor) if fetch.own else self._tensor_on(worker, fetch.tensor)
             for fetch in flat
             for worker in workers
             if fetch.tensor is not None
@@ -294,6 +294,22 @@ class PlanExecutor:
         if variable is not None:
             return TensorRef(self._op_on(worker, variable.read))
         return TensorRef(self._op_on(worker, tensor.op), tensor.index)
+
+    def _own_on(self, worker: int, tensor: TensorRef) -> TensorRef:
+        """Where a worker's own value of a tensor is found, which nothing was made of yet.
+
+        Raises:
+            FeedError: workers have none.
+        """
+        variable = self._plan.job.variable_of_handle.get(tensor.op)
+        is_served = variable is not None and variable.name in self._plan.job.served
+        if is_served or tensor.op in self._absent:
+            raise FeedError(
+                f"per_worker: '{tensor.op}' has no value of each worker: with parameter servers "
+                "there is one for all; fetch it without per_worker"
+            )
+        op = tensor.op if variable is None else variable.read
+        return names.tensor_in_replica(worker, TensorRef(op, tensor.index))
 
     def _op_on(self, worker: int, op: str) -> str:
         """Where an op of the single-device graph is: in the replica, or where it is done once."""

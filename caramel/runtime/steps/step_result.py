@@ -14,12 +14,14 @@ from caramel.runtime.steps.factor_comparison import Unlike
 class Fetch:
     """One fetch of a step: a tensor of the single-device graph, or an op (`tensor` is None).
 
-    If it is `apart`, its result is a list with one value for each worker in any case.
+    If it is `apart`, its result is a list with one value for each worker in any case. If it is the
+    workers' `own`, that is also so of what is aggregated: the values before that are wanted.
     """
 
     op: str
     tensor: TensorRef | None
     apart: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

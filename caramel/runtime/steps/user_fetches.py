@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.capture.structures import Fetched, kind_of, tensors_of, value_of, value_of_workers
+from caramel.core.errors import FeedError
 from caramel.core.names import TensorRef
 from caramel.runtime.job import Job
 from caramel.runtime.steps.exchangeable import check_fetched, check_object
@@ -32,15 +33,30 @@ class UserFetches:
     def __init__(self, job: Job, structure: Any) -> None:
         self._fetched = Fetched.of(structure)
         self.flat: list[Fetch] = []
-        for leaf in self._fetched.leaves:
-            apart = kind_of(leaf) is not None
-            own = [_fetch(job, tensor) for tensor in tensors_of(leaf)]
-            self.flat += [dataclasses.replace(fetch, apart=apart) for fetch in own]
+        for leaf, is_own in zip(self._fetched.leaves, self._fetched.apart, strict=True):
+            apart = is_own or kind_of(leaf) is not None
+            own = [_fetch(job, tensor, is_own=is_own) for tensor in tensors_of(leaf)]
+            self.flat += [dataclasses.replace(fetch, apart=apart, own=is_own) for fetch in own]
 
     @property
     def ops(self) -> list[str]:
         """The op of each."""
         return [fetch.op for fetch in self.flat]
+
+    def check_together(self, method: str) -> None:
+        """Raise if workers' own values are wanted, where no worker has any.
+
+        Args:
+            method: what is asked for them.
+
+        Raises:
+            FeedError: they are.
+        """
+        if any(self._fetched.apart):
+            raise FeedError(
+                f"{method} has no values of each worker: caramel.per_worker is for session.step "
+                "(session.variables(worker=0) are the variables of one worker)"
+            )
 
     def packed(self, values: Sequence[Any]) -> Any:
         """The structure with values in it.
@@ -65,19 +81,22 @@ class UserFetches:
             examples: the workers' numbers of examples; None if unknown.
             job: says whose rows are the examples of its worker.
         """
-        results = []
-        for leaf, own in self._fetched.by_leaf(values):
+        results: list[Any] = []
+        leaves = zip(self._fetched.by_leaf(values), self._fetched.apart, strict=True)
+        for (leaf, own), is_own in leaves:
             kind = kind_of(leaf)
             if kind is None:
-                results.append(own[0])
-                continue
-            ops = [job.context.tensor(tensor, "fetches").op for tensor in tensors_of(leaf)]
-            has_rows = not job.state.worker_dependent.isdisjoint(ops)
-            results.append(value_of_workers(kind, own, examples if has_rows else None))
+                results.append(tuple(own[0]) if is_own else own[0])
+            elif is_own:
+                results.append(tuple(value_of(kind, each) for each in zip(*own, strict=True)))
+            else:
+                ops = [job.context.tensor(tensor, "fetches").op for tensor in tensors_of(leaf)]
+                has_rows = not job.state.worker_dependent.isdisjoint(ops)
+                results.append(value_of_workers(kind, own, examples if has_rows else None))
         return self._fetched.pack(results)
 
 
-def _fetch(job: Job, given: Any) -> Fetch:
+def _fetch(job: Job, given: Any, *, is_own: bool) -> Fetch:
     check_object(given)
     op, index = job.context.tensor_or_operation(given, "fetches")
     is_operation = isinstance(given, tf.Operation) or (
@@ -86,8 +105,14 @@ def _fetch(job: Job, given: Any) -> Fetch:
     is_run = is_operation or (index is None and isinstance(given, str))
     tensor = None if is_run else TensorRef(op, index or 0)
     # Of a gradient that is aggregated in parts, what these are together.
-    whole = None if tensor is None else job.context.row_splits.aggregated.get(tensor)
+    whole = None
+    if tensor is not None and not is_own:
+        whole = job.context.row_splits.aggregated.get(tensor)
     if whole is not None:
         op, tensor = whole.op, whole
     check_fetched(job, op, None if op in job.plan.job.variable_of_handle else tensor)
+    if is_own and tensor is None:
+        has_value = bool(job.context.op_graph[op].outputs)
+        instead = f"; give a tensor, such as '{op}:0'" if has_value else ""
+        raise FeedError(f"per_worker: '{op}' is an operation, and has no value{instead}")
     return Fetch(op, tensor)
