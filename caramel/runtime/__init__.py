@@ -34,6 +34,8 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `stalls/`          steps that take too long: what do they wait for?
 `steps/`           one training step of a plan: what is fed, fetched, put together, and left for the
                    next step
+`summaries`        numbers of training steps, written for TensorBoard: losses, times, bytes on the
+                   wire
 `traces/`          from what TensorFlow traced to times of ops and timelines of steps
 `training`         training steps: what is given is checked and split, done by a controller, and put
                    together

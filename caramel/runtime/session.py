@@ -13,13 +13,14 @@ from caramel.core.errors import CheckpointError, FeedError, PlanError
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
-from caramel.core.util.arguments import checked
+from caramel.core.util.arguments import at_least, checked
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.recovery.kept_calls import StepCall
 from caramel.runtime.rotation import Rotation
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.saving import assign_variables, restore_variables
 from caramel.runtime.session_life import SessionLife
+from caramel.runtime.summaries import Summaries
 from caramel.runtime.training import profiled_steps, traced_steps
 from caramel.runtime.turns import in_turn
 
@@ -87,7 +88,9 @@ class Session(SessionLife):
         """
         work, call = self._open(), StepCall(feed_dict, fetches, step, repeat)
         with self._course.counted():
-            return work.steps(call, call.do)
+            if self._summaries is None:
+                return work.steps(call, call.do)
+            return self._summaries.step(work, call, self._course.steps + 1)
 
     @checked(FeedError, apart=("steps", "feed_dict"))
     @in_turn
@@ -158,6 +161,32 @@ class Session(SessionLife):
         count, call = int(steps), StepCall(feed_dict, step=step, times=int(steps))
         with self._course.counted(count):
             return work.steps(call, lambda running: profiled_steps(running, count, feed_dict, step))
+
+    @checked(FeedError, every=at_least(1, "steps"))
+    @in_turn
+    def summaries(self, logdir: str | os.PathLike[str] | None, *, every: int = 100) -> None:
+        """Write numbers of the following steps into a directory, for TensorBoard.
+
+        They are the loss (of the whole batch, in the last of `every` steps), what a step took in
+        the mean of these, what was predicted of the plan in use, if anything was, and how many
+        bytes the step sent between all workers, as far as the graph tells (not rows of tables).
+        Where the job has several steps, each writes its own. Should writing fail later on, a
+        warning in the log says so, and training goes on.
+
+        Args:
+            logdir: the directory; None to write no more.
+            every: after how many steps numbers are written.
+
+        Raises:
+            FeedError: an argument cannot be.
+            FileError: nothing can be written there.
+        """
+        self._open()
+        if self._summaries is not None:
+            self._summaries.close()
+        self._summaries = None if logdir is None else Summaries(logdir, every)
+        if self._summaries is not None:
+            self._parts.callback(self._summaries.close)
 
     # Plans
 

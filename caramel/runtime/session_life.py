@@ -32,6 +32,7 @@ from caramel.runtime.preemption import Preemption, path_of_last
 from caramel.runtime.recovery.settings import Recovery
 from caramel.runtime.recovery.supervised import JobsOn, Supervised
 from caramel.runtime.running_job import RunningJob, start_job
+from caramel.runtime.summaries import Summaries
 from caramel.runtime.turns import Turns, in_turn, last_turn
 from caramel.runtime.work import Unattended, Work
 
@@ -89,6 +90,7 @@ class SessionLife:
         self._turns = Turns()
         self._course = Course(is_kept=resume is not None or save_on_sigterm is not None)
         self._checkpoints = Checkpoints(self._course)
+        self._summaries: Summaries | None = None
         self._last_path = None if save_on_sigterm is None else path_of_last(save_on_sigterm)
         self._parts = parts = ExitStack()
         # Also if nobody closes the session, when it is collected or the interpreter ends.
