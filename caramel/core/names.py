@@ -197,6 +197,11 @@ def without_prefix(op: str) -> str:
     return rest if slash and is_copy else op
 
 
+def evaluating(worker: int, number: int | None = None) -> str:
+    """The prefix of what a worker evaluates, beside the evaluation copy; of one copy of several."""
+    return f"{EVALUATION}_{worker}" + ("" if number is None else f"_{number}")
+
+
 def is_in_evaluation(op: str) -> bool:
     """Whether an op of the distributed graph is the user's, in the evaluation copy."""
     return op.startswith(f"{EVALUATION}/")

@@ -14,6 +14,8 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `count_once`      lets what is the same on every worker count once in gradients that are no means
 `crossings`       what crosses between the tasks of a distributed graph
 `defer`           lets what is downstream of deferred groups run at the start of the next step
+`evaluating`      copies of a part of the evaluation graph, one on each worker, so that all of them
+                  evaluate
 `fixed_sum_order` gives the user's sums of three and more tensors a fixed order
 `graph_writer`    writes nodes into a GraphDef: the one place that fills in protos of Caramel's own
                   ops

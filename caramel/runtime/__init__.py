@@ -4,6 +4,8 @@ In come a distributed graph with one plan or several, and a cluster; out come th
 variables, checkpoints, traces and metrics. `session` is what users hold.
 
 ================== =================================================================================
+`batch_evaluation` evaluates batches on all workers, without training: each worker computes its part
+                   of a batch
 `checkpoint`       checkpoints in TensorFlow's own format, written so that an interruption never
                    loses the last one
 `checkpoint_index` the index file of a checkpoint: how many data files does it say there are?
@@ -45,6 +47,8 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    merged
 `work`             how a session lets things be done on its workers: once, or again after each loss
                    of a worker
+`worker_copies`    what workers evaluate with, beside the evaluation copy: made when it is first asked
+                   for
 `writer`           writes files beside training: one thing at a time
 ================== =================================================================================
 """

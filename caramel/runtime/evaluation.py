@@ -53,7 +53,7 @@ def effects_of(job: Job, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> E
     made = {handle_of(graph, graph[op].inputs[1]) for op in closure if graph[op].kind == _OPENS}
     reads = sorted(op for op in closure if graph[op].kind in ITERATOR_READS)
     prepared = frozenset(op for op in fetched if _prepares_workers(job, op))
-    return Effects(bool(_written(job, closure)), prepared, frozenset(made), tuple(reads))
+    return Effects(bool(written_by(job, closure)), prepared, frozenset(made), tuple(reads))
 
 
 def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
@@ -73,14 +73,14 @@ def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | N
     closure = job.context.op_graph.ancestors(
         fetched.ops, stop=frozenset(tensor.op for tensor in feeds)
     )
-    _refuse_training(job, running.controllers.train_ops, flat, closure)
+    refuse_training(job, running.controllers.train_ops, flat, closure, "session.run")
     running.settle()
     state.refresh()
     prefix = variable_ops.source_prefix(job.plan)
     tensors = [_readable(job, prefix, f.tensor) for f in flat if f.tensor is not None]
     targets = [names.in_copy(prefix, fetch.op) for fetch in flat if fetch.tensor is None]
     fed = {names.tensor_in_copy(prefix, t): value for t, value in feeds.items()}
-    written = _written(job, closure)
+    written = written_by(job, closure)
     with state.torn_by_failures() if written else nullcontext():
         results = iter(running.runner.run(tensors, targets, fed, "session.run"))
         _repeat_on_workers(running, fetched.ops, feeds)
@@ -88,14 +88,22 @@ def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | N
     return fetched.packed([None if fetch.tensor is None else next(results) for fetch in flat])
 
 
-def _refuse_training(
-    job: Job, train_ops: Iterable[str], flat: Sequence[Fetch], closure: set[str]
+def refuse_training(
+    job: Job,
+    train_ops: Iterable[str],
+    flat: Sequence[Fetch],
+    closure: set[str],
+    method: str,
 ) -> None:
-    """Raise if a fetch belongs to training: it would be that of one worker, or of none."""
+    """Raise if a fetch belongs to training: it would be that of one worker, or of none.
+
+    Args:
+        method: what was asked for it.
+    """
     for train_op in train_ops:
         if train_op in closure:
             raise FeedError(
-                f"session.run would run the train op '{train_op}' on one worker only; use "
+                f"{method} would run the train op '{train_op}' on one worker only; use "
                 "session.step"
             )
     consumers = {name for g in job.plan.job.gradients for name in g.consumers}
@@ -119,7 +127,7 @@ def _readable(job: Job, prefix: str, tensor: TensorRef) -> TensorRef:
     return variable_ops.source_value(variable)
 
 
-def _written(job: Job, closure: Iterable[str]) -> list[Variable]:
+def written_by(job: Job, closure: Iterable[str]) -> list[Variable]:
     """The variables that ops write."""
     writes = job.access.writes
     written = {name for op in closure for name in writes.get(op, ())}

@@ -23,6 +23,7 @@ from caramel.runtime.remains import told_of_loss
 from caramel.runtime.steps.missing_feeds import MissingFeeds
 from caramel.runtime.steps.user_feeds import whole_feeds_of
 from caramel.runtime.variables import SharedState
+from caramel.runtime.worker_copies import WorkerCopies
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class RunningJob:
         state: variables and tables on the workers.
         controllers: do the steps.
         missing_feeds: looks for what is not fed.
+        worker_copies: what all workers evaluate with.
     """
 
     job: Job
@@ -42,6 +44,7 @@ class RunningJob:
     state: SharedState
     controllers: Controllers
     missing_feeds: MissingFeeds = field(default_factory=MissingFeeds)
+    worker_copies: WorkerCopies = field(default_factory=WorkerCopies)
 
     def settle(self) -> None:
         """Do what is pending of the last step; then all replicas are equal.

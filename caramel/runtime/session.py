@@ -14,6 +14,7 @@ from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
 from caramel.core.util.arguments import at_least, checked
+from caramel.runtime.batch_evaluation import evaluate_batches
 from caramel.runtime.control.trials import TrialSettings
 from caramel.runtime.recovery.kept_calls import StepCall
 from caramel.runtime.rotation import Rotation
@@ -263,6 +264,30 @@ class Session(SessionLife):
             FeedError: the train op is among what would run, or something fed does not fit.
         """
         return self._open().run(fetches, feed_dict)
+
+    @checked(FeedError, apart=("batches", "fetches"))
+    @in_turn
+    def evaluate(self, batches: Any, fetches: Any = None) -> Any:
+        """Evaluate batches on all workers, without training: returns what all examples come to.
+
+        Each batch is split over the workers, as by `step`; it may be of any size. Variables have
+        the values that `run` sees. Nothing is changed.
+
+        Args:
+            batches: an iterable of what is fed for each batch, or what is fed for the only one.
+            fetches: tensors or names, or a structure of them; the loss by default.
+
+        Returns:
+            What `fetches` asks for, in the same structure: floating scalars averaged over all
+            examples, or added up if they are sums; results with one entry for each example
+            concatenated in the order of the batches; anything else a list with the values of all
+            workers, batch by batch.
+
+        Raises:
+            FeedError: something fed does not fit, what is fetched writes a variable or reads an
+                input pipeline, or it cannot be put together over batches.
+        """
+        return evaluate_batches(self._open(), batches, fetches)
 
     # Variables
 

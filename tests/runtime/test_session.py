@@ -205,6 +205,43 @@ def test_run_refuses_gradients_which_only_a_step_has(session, job, model):
         session.run(str(model.plan.job.gradients[0].values), job.feed)
 
 
+def test_evaluating_batches_changes_nothing(job, session):
+    session.step(job.feed)
+    before = [session.variables(worker=worker) for worker in range(3)]
+    assert len({float(values["mean"]) for values in before}) == 3
+    loss, seen, weights = session.evaluate(job.feed, [job.loss, "seen_mean:0", "w:0"])
+    assert loss == pytest.approx(session.run(job.loss, job.feed), rel=1e-12)
+    assert seen == pytest.approx(np.mean([values["mean"] for values in before]), rel=1e-12)
+    assert len(weights) == 3  # of each worker, since they have no entry for each example
+    for worker, values in enumerate(before):
+        for name, value in session.variables(worker=worker).items():
+            np.testing.assert_array_equal(value, values[name])
+
+
+@pytest.mark.parametrize(
+    ("batches", "fetches", "message"),
+    [
+        ([], None, "was given no batch"),
+        (3, None, r"takes what is fed, for one batch or for several .* not a int"),
+        ({"rate": 0.5}, "rate:0", "nothing that is fed is a batch"),
+        ({"x": np.zeros((3, 6))}, "set_speed", "'set_speed' is an operation without"),
+        ({"x": np.zeros((3, 6))}, "loss", "nothing is fed for 'y:0'"),
+        ({"x": np.zeros((3, 6))}, per_worker("logits:0"), "has no values of each worker"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_refused(job, session, batches, fetches, message):
+    with pytest.raises(FeedError, match=message):
+        session.evaluate(batches, job.loss if fetches == "loss" else fetches)
+
+
+def test_evaluation_refuses_what_writes_and_what_belongs_to_training(job, session, model):
+    (writes,) = job.graph.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    with pytest.raises(FeedError, match="writes variable 'mean'"):
+        session.evaluate(job.feed, writes)
+    with pytest.raises(FeedError, match=r"fetch it with session\.step"):
+        session.evaluate(job.feed, str(model.plan.job.gradients[0].values))
+
+
 def test_variables_are_fetched_by_their_names(job, session):
     np.testing.assert_array_equal(session.run("w:0"), session.variables()["w"])
     with pytest.raises(FeedError, match="there is no worker 3"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from caramel.core.facts import MEAN, SUM, LossScale, SharedTerm, Weight
+from caramel.core.facts import MEAN, SUM, LossScale, Weight
 from caramel.core.names import TensorRef, tensor_in_replica
 from caramel.core.plan import Plan
 from caramel.modifiers.batch_weights import share
@@ -36,9 +36,7 @@ class Scaling:
             scale = self._scale(tensor)
             if scale is None:
                 continue
-            for term in scale.shared:
-                reads = (*term.factors, *term.divisors)
-                found |= dict.fromkeys(tensor_in_replica(0, each) for each in reads)
+            found |= dict.fromkeys(tensor_in_replica(0, each) for each in shared_reads(scale))
             if scale.weight not in (None, MEAN, SUM):
                 found |= dict.fromkeys(self._shares(scale.weight))
         return list(found)
@@ -53,7 +51,8 @@ class Scaling:
         scale = self._scale(tensor)
         if scale is None or scale.weight in (None, MEAN):
             return None, 0.0
-        shared = sum(_value(term, fetched) for term in scale.shared)
+        here = {each: fetched[tensor_in_replica(0, each)] for each in shared_reads(scale)}
+        shared = shared_value(scale, here)
         if scale.weight == SUM:
             return [1.0] * self._plan.workers, shared
         shares = [float(fetched[each]) for each in self._shares(scale.weight)]
@@ -72,9 +71,20 @@ class Scaling:
         return [share(worker, weight) for worker in range(self._plan.workers)]
 
 
-def _value(term: SharedTerm, fetched: Mapping[TensorRef, Any]) -> float:
-    def product(tensors: Sequence[TensorRef]) -> float:
-        numbers = [np.float64(fetched[tensor_in_replica(0, each)]) for each in tensors]
-        return float(np.prod(numbers))
+def shared_reads(scale: LossScale) -> list[TensorRef]:
+    """From which tensors that is computed what is the same on every worker."""
+    reads = (tensor for term in scale.shared for tensor in (*term.factors, *term.divisors))
+    return list(dict.fromkeys(reads))
 
-    return term.sign * product(term.factors) / product(term.divisors)
+
+def shared_value(scale: LossScale, values: Mapping[TensorRef, Any]) -> float:
+    """What is the same on every worker.
+
+    Args:
+        values: of `shared_reads`.
+    """
+
+    def product(tensors: Sequence[TensorRef]) -> float:
+        return float(np.prod([np.float64(values[tensor]) for tensor in tensors]))
+
+    return sum((t.sign * product(t.factors) / product(t.divisors) for t in scale.shared), start=0.0)

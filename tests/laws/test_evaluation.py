@@ -1,0 +1,107 @@
+"""Batches that all workers evaluate come to what one device computes of all examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import caramel
+from caramel.core.errors import FeedError
+from tests.support.deferring import EVERY, deferred
+from tests.support.networks import (
+    CLASSES,
+    FEATURES,
+    OPTIMIZERS,
+    Network,
+    cross_entropy,
+    examples,
+    inputs,
+    l2,
+    optimized,
+    parameter,
+    start_from,
+    tf,
+    tf1,
+)
+from tests.support.placed import placed
+from tests.support.serving import served
+
+FETCHES = {
+    "means": ["judged_loss:0", "hits:0"],
+    "sum": "sum:0",
+    "whole": ("judged:0", "costs:0"),
+    "count": "right:0",
+}
+
+
+def judging() -> Network:
+    """What is evaluated reads a moving average and a table, and runs a loop."""
+    with tf.Graph().as_default() as graph:
+        tf1.set_random_seed(2)
+        x, y, feed = inputs(12)
+        w = parameter("w", [FEATURES, CLASSES])
+        average = tf1.get_variable("average", [FEATURES], tf.float64, tf1.zeros_initializer())
+        loss = cross_entropy(x @ w, y)
+        train_op, raw = optimized(loss, OPTIMIZERS["momentum"])
+        moved = average.assign(0.5 * average + 0.5 * tf.reduce_mean(x, 0))
+        _, judged = tf.while_loop(
+            lambda number, _: number < 2,
+            lambda number, values: (number + 1, tf.tanh(values)),
+            [0, (x - average) @ w],
+        )
+        judged = tf.identity(judged, "judged")
+        tf.identity(cross_entropy(judged, y), "judged_loss")
+        tf.add(cross_entropy(judged, y, tf.reduce_sum), l2([w]), "sum")
+        right = tf.equal(tf.argmax(judged, 1, tf.int32), y)
+        tf.reduce_mean(tf.cast(right, tf.float64), name="hits")
+        tf.reduce_sum(tf.cast(right, tf.int64), name="right")
+        pairs = tf.lookup.KeyValueTensorInitializer(
+            tf.constant([0, 1, 2], tf.int64), tf.constant([0.5, 1.0, 2.0], tf.float64)
+        )
+        table = tf.lookup.StaticHashTable(pairs, tf.constant(0.0, tf.float64))
+        costs = tf.identity(table.lookup(tf.cast(y, tf.int64)), "costs")
+        tf.divide(tf.reduce_sum(costs * judged[:, 0]), tf.reduce_sum(costs), "weighted")
+        train_op = tf.group(train_op, moved)
+    return Network(graph, train_op, loss, feed, raw)
+
+
+def lagging(job: Network) -> caramel.ARModel:
+    """Updates of a step are done in the next one."""
+    model = caramel.ARModel(job.context(), 3, pattern="shuffle")
+    return caramel.ARModel(job.context(), 3, plan=deferred(model, EVERY), check=True)
+
+
+MODELS = {
+    "all-reduce": lambda job: caramel.ARModel(job.context(), 3, check=True),
+    "deferred": lagging,
+    "parameter servers": lambda job: served(job, 2, 1),
+    "placed": lambda job: placed(job, 2, seed=1),
+}
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
+def test_evaluation_by_all_workers_is_that_of_one_device(make):
+    job = judging()
+    x, y = examples(17, seed=4)
+    batches = [{"x": x[a:b], "y": y[a:b]} for a, b in ((0, 9), (9, 16), (16, 17))]
+    with make(job).session(trials=None) as session:
+        for steps in (2, 1):  # the second time variables have changed
+            for _ in range(steps):
+                session.step(job.feed)
+            found = session.evaluate(iter(batches), FETCHES)
+            values = session.variables()
+            with job.graph.as_default(), tf1.Session(graph=job.graph) as single:
+                start_from(values, single)
+                single.run(tf1.tables_initializer())
+                expected = single.run(FETCHES, {"x:0": x, "y:0": y})
+            for name in ("means", "sum", "whole"):
+                for own, wanted in zip(
+                    tf.nest.flatten(found[name]), tf.nest.flatten(expected[name]), strict=True
+                ):
+                    np.testing.assert_allclose(own, wanted, rtol=1e-12, atol=1e-15)
+            assert sum(found["count"]) == expected["count"]
+        assert session.evaluate(batches) == pytest.approx(
+            session.run(job.loss, {"x": x, "y": y}), rel=1e-12
+        )
+        with pytest.raises(FeedError, match="'weighted:0'.*divided by .*the sum and the count"):
+            session.evaluate(batches, "weighted:0")
