@@ -79,9 +79,9 @@ def test_functions_of_the_walks_exist():
     assert max(map(int, hops)) <= 10
 
 
-def get_started():
-    """The programs of "Get started", by file name."""
-    text = (DOCS / "get-started.md").read_text()
+def programs_of(page):
+    """The programs of a page, by file name."""
+    text = (DOCS / page).read_text()
     blocks = re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return {name: EPOCHS.sub("range(12)", code) for name, code in blocks}
 
@@ -102,7 +102,8 @@ def run(program, directory, *arguments):
 
 @pytest.fixture
 def programs(tmp_path):
-    for name, code in get_started().items():
+    pages = ("get-started.md", "checkpoints-failures.md")
+    for name, code in [each for page in pages for each in programs_of(page).items()]:
         (tmp_path / name).write_text(code)
     return tmp_path
 
@@ -115,6 +116,19 @@ def test_get_started_trains_alike_on_one_device_and_on_four_workers(programs):
     single, four = ([float(word) for word in words[1::2]] for words in shown)
     assert four == pytest.approx(single, rel=1e-3)
     assert (programs / "checkpoints" / "four.ckpt.index").exists()
+
+
+@pytest.mark.slow
+def test_the_program_that_stops_early_ends_with_the_best_variables(programs):
+    words = run("early.py", programs).split()
+    assert words[::2] == ["steps", "best", "restored", "accuracy"]
+    steps, best, restored, accuracy = map(float, words[1::2])
+    assert 30 < steps < 1000
+    assert restored == pytest.approx(best, rel=1e-5)
+    assert accuracy > 0.3
+    kept = sorted((programs / "checkpoints").glob("best-*.index"))
+    assert f"best-{int(steps) - 30}.index" in [path.name for path in kept]
+    assert len(kept) == 2
 
 
 @pytest.mark.processes
