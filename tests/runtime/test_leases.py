@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -76,6 +77,14 @@ def test_what_a_killed_client_left_is_removed_and_what_others_have_is_not():
             living.communicate("end\n")
         assert where_is(used) == []
         assert living.returncode == 0
+        told = cluster._group.errors_tail(1)
+        for who, what in (
+            (killed.pid, "has opened a session"),
+            (killed.pid, "is gone without closing its session"),
+            (os.getpid(), "has closed its session"),
+            (living.pid, "has closed its session"),
+        ):
+            assert re.search(rf"^caramel: \S+ \S+ \S+: process {who} of \S+ {what}\.$", told, re.M)
 
 
 OTHER_BOOT = {"boot": "another time"}

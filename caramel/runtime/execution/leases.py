@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -34,7 +35,7 @@ RENEW_S = 60.0
 
 _TABLE = "caramel-leases"  # the name of the table, and of its container
 _LIMIT_S = 10.0  # for one call: it does nothing but look into small tables
-_ENTERED, _REMOVED = "caramel/entered", "caramel/removed"
+_ENTERED, _REMOVED, _SAID = "caramel/entered", "caramel/removed", "caramel/said"
 
 _log = logging.getLogger(__name__)
 
@@ -67,19 +68,26 @@ class Leases:
         config: a `tf.compat.v1.ConfigProto`.
         addresses: ``host:port`` of each task.
         containers: what is entered.
+        tells: whether each worker writes into its log when the session begins and ends.
 
     Raises:
         tf.errors.OpError: a worker cannot be reached.
     """
 
     def __init__(
-        self, target: str, config: Any, addresses: Mapping[str, str], containers: Sequence[str]
+        self,
+        target: str,
+        config: Any,
+        addresses: Mapping[str, str],
+        containers: Sequence[str],
+        *,
+        tells: bool = False,
     ) -> None:
         self._addresses, self._own = dict(addresses), Client.here()
-        self._containers = tuple(containers)
+        self._containers, self._tells = tuple(containers), tells
         self._entry = _written(containers, self._own)
         self._session = GraphSession(target, config, next(iter(addresses)))
-        tables = _graph(self._session, addresses)
+        tables, self._sayings = _graph(self._session, addresses)
         fed = [TensorRef(name) for name in (_ENTERED, _REMOVED)]
         self._call = GraphCall(self._session, tables, [], fed)
         self._is_over = threading.Event()
@@ -110,9 +118,11 @@ class Leases:
                     address,
                 )
                 drop([name for name in lease.containers if name not in used], [address])
+                self._tell(lease.client, "is gone without closing its session", [address])
             removed.update(over)
         if removed:
             self._exchange(removed=removed)
+        self._tell(self._own, "has opened a session", self._addresses.values())
         self._thread = threading.Thread(target=self._renew, name="caramel-leases", daemon=True)
         self._thread.start()
 
@@ -136,9 +146,23 @@ class Leases:
             tf.errors.OpError: a worker cannot be reached.
         """
         try:
+            if self._thread is not None:  # it was opened
+                self._tell(self._own, "has closed its session", self._addresses.values())
             self._exchange(removed=[self._entry])
         finally:
             self._session.close()
+
+    def _tell(self, client: Client, what: str, addresses: Iterable[str]) -> None:
+        """Let workers write into their logs what a process has done.
+
+        TensorFlow's server does not tell who connects to it.
+        """
+        if not self._tells:
+            return
+        now = time.strftime("%Y-%m-%d %H:%M:%S %z")
+        text = f"caramel: {now}: process {client.pid} of {client.host} {what}."
+        sayings = [self._sayings[address] for address in addresses]
+        GraphCall(self._session, [], sayings, [TensorRef(_SAID)])([text], limit_s=_LIMIT_S)
 
     def _exchange(
         self, *, entered: Sequence[str] = (), removed: Iterable[str] = ()
@@ -172,13 +196,17 @@ def _read(entry: bytes, left_s: float) -> Lease | None:
         return None
 
 
-def _graph(session: GraphSession, tasks: Iterable[str]) -> list[TensorRef]:
-    """Tensors with the entries of each task's table, when they end, and the time there."""
-    tables = []
+def _graph(
+    session: GraphSession, tasks: Mapping[str, str]
+) -> tuple[list[TensorRef], dict[str, str]]:
+    """Tensors with the entries of each task's table, when they end, and the time there; and by
+    address the ops that write what is fed into the worker's log."""
+    tables, sayings = [], {}
     with tf.Graph().as_default() as graph:
         entered = tf1.placeholder(tf.string, [None], name=_ENTERED)
         removed = tf1.placeholder(tf.string, [None], name=_REMOVED)
-        for task in tasks:
+        said = tf1.placeholder(tf.string, [], name=_SAID)
+        for task, address in tasks.items():
             with tf.device(f"{task}/device:CPU:0"):
                 table = tf.raw_ops.MutableHashTableV2(
                     key_dtype=tf.string,
@@ -198,6 +226,8 @@ def _graph(session: GraphSession, tasks: Iterable[str]) -> list[TensorRef]:
                         table_handle=table, Tkeys=tf.string, Tvalues=tf.double
                     )
                 tables += [entries, ends_s, now_s]
+                saying = tf.raw_ops.PrintV2(input=said, output_stream="stderr")
+                sayings[address] = saying.name
     session.extend(graph.as_graph_def().SerializeToString())
     session.place()
-    return [TensorRef(tensor.op.name, tensor.value_index) for tensor in tables]
+    return [TensorRef(tensor.op.name, tensor.value_index) for tensor in tables], sayings

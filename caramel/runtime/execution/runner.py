@@ -409,7 +409,11 @@ class Runner:
         if self.cluster.kind == "remote" and entered:
             devices = (task.device for task in self.cluster.tasks)
             addresses = dict(zip(devices, self._targets, strict=True))
-            make = partial(Leases, self._target, self._config(None), addresses, entered)
+            # Of a launcher's job all processes began together: there is nothing to tell.
+            tells = self.cluster.task is None
+            make = partial(
+                Leases, self._target, self._config(None), addresses, entered, tells=tells
+            )
             self._leases = self._channel.call(make, what="connecting", timeout_s=timeout_s)
             self._channel.call(self._leases.enter, what="connecting", timeout_s=timeout_s)
 
