@@ -42,13 +42,11 @@ def op_evaluated(plan: Plan, worker: int, number: int, op: str) -> str:
     return in_copy(evaluating(worker, number), original) if worker else original
 
 
-
-
 def copy_for_evaluation(
     nodes: Mapping[str, Any], plan: Plan, ops: Iterable[str], number: int
 ) -> tuple[Any, list[str]]:
-    """A GraphDef of copies on all workers but the first, and what gives local variables their values
-    there.
+    """A GraphDef of copies on all workers but the first, and what gives local variables there their
+    values.
 
     Args:
         nodes: of the distributed graph, by name.
@@ -91,7 +89,8 @@ def _needed(nodes: Mapping[str, Any], roots: Iterable[str]) -> list[str]:
 
 
 def _source_value(writer: GraphWriter, handle: Any, variable: Variable, number: int) -> TensorRef:
-    """What the evaluation copy has of a local variable; a part of a graph names no ops of others."""
+    """What the evaluation copy has of a local variable."""
+    # A part of a graph names no ops of others.
     name = in_copy(evaluating(0, number), variable.handle)
     own = writer.add(name, handle.op, device=handle.device)
     writer.last.CopyFrom(handle)

@@ -47,8 +47,8 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    merged
 `work`             how a session lets things be done on its workers: once, or again after each loss
                    of a worker
-`worker_copies`    what workers evaluate with, beside the evaluation copy: made when it is first asked
-                   for
+`worker_copies`    what workers evaluate with, beside the evaluation copy: made when it is first
+                   asked for
 `writer`           writes files beside training: one thing at a time
 ================== =================================================================================
 """

@@ -48,8 +48,9 @@ def evaluate_batches(work: Work, batches: Any, fetches: Any) -> Any:
     # A worker without an example has repeated that of another one.
     counting = [(p, w) for p in parts for w, count in enumerate(p.examples) if count]
     examples = [part.examples[worker] for part, worker in counting]
+    shared = parts[-1].shared
     results = [
-        _together(job, fetch, [p.values[number][w] for p, w in counting], examples, parts[-1].shared)
+        _together(job, fetch, [p.values[number][w] for p, w in counting], examples, shared)
         for number, fetch in enumerate(fetched.flat)
     ]
     return fetched.packed_of_workers(results, examples, job)
@@ -141,7 +142,7 @@ def _check(running: RunningJob, flat: Sequence[Fetch], feeds: SplitFeeds) -> Non
         )
     for fetch in flat:
         if fetch.tensor is None:
-            raise FeedError(f"{_METHOD} returns values, and '{fetch.op}' is an operation without")
+            raise FeedError(f"{_METHOD}: '{fetch.op}' is an operation, and has no value")
     graph = job.context.op_graph
     fed = frozenset(tensor.op for tensor in feeds.values[0])
     closure = graph.ancestors([fetch.op for fetch in flat], stop=fed)

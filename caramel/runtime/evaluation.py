@@ -103,8 +103,7 @@ def refuse_training(
     for train_op in train_ops:
         if train_op in closure:
             raise FeedError(
-                f"{method} would run the train op '{train_op}' on one worker only; use "
-                "session.step"
+                f"{method} would run the train op '{train_op}' on one worker only; use session.step"
             )
     consumers = {name for g in job.plan.job.gradients for name in g.consumers}
     for fetch in flat:

@@ -369,7 +369,6 @@ class Session(SessionLife):
             lambda running: self._checkpoints.save(running, path, global_step, rotation, wait=wait)
         )
 
-
     @property
     def checkpoints(self) -> tuple[str, ...]:
         """The paths of the checkpoints that this session has saved and that are there, the newest

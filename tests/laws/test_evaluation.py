@@ -28,7 +28,7 @@ from tests.support.serving import served
 
 FETCHES = {
     "means": ["judged_loss:0", "hits:0"],
-    "sum": "sum:0",
+    "sum": "total:0",
     "whole": ("judged:0", "costs:0"),
     "count": "right:0",
 }
@@ -51,7 +51,7 @@ def judging() -> Network:
         )
         judged = tf.identity(judged, "judged")
         tf.identity(cross_entropy(judged, y), "judged_loss")
-        tf.add(cross_entropy(judged, y, tf.reduce_sum), l2([w]), "sum")
+        tf.add(cross_entropy(judged, y, tf.reduce_sum), l2([w]), "total")
         right = tf.equal(tf.argmax(judged, 1, tf.int32), y)
         tf.reduce_mean(tf.cast(right, tf.float64), name="hits")
         tf.reduce_sum(tf.cast(right, tf.int64), name="right")
@@ -61,6 +61,9 @@ def judging() -> Network:
         table = tf.lookup.StaticHashTable(pairs, tf.constant(0.0, tf.float64))
         costs = tf.identity(table.lookup(tf.cast(y, tf.int64)), "costs")
         tf.divide(tf.reduce_sum(costs * judged[:, 0]), tf.reduce_sum(costs), "weighted")
+        seen = tf1.get_variable("seen", [], tf.float64, tf1.zeros_initializer(), trainable=False)
+        with tf.control_dependencies([seen.assign_add(1.0).op]):
+            tf.identity(loss, "counting")
         train_op = tf.group(train_op, moved)
     return Network(graph, train_op, loss, feed, raw)
 
@@ -105,3 +108,5 @@ def test_evaluation_by_all_workers_is_that_of_one_device(make):
         )
         with pytest.raises(FeedError, match="'weighted:0'.*divided by .*the sum and the count"):
             session.evaluate(batches, "weighted:0")
+        with pytest.raises(FeedError, match="what is fetched writes variable 'seen'"):
+            session.evaluate(batches, "counting:0")

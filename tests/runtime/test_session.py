@@ -224,7 +224,7 @@ def test_evaluating_batches_changes_nothing(job, session):
         ([], None, "was given no batch"),
         (3, None, r"takes what is fed, for one batch or for several .* not a int"),
         ({"rate": 0.5}, "rate:0", "nothing that is fed is a batch"),
-        ({"x": np.zeros((3, 6))}, "set_speed", "'set_speed' is an operation without"),
+        ({"x": np.zeros((3, 6))}, "set_speed", "session.evaluate: 'set_speed' is an operation"),
         ({"x": np.zeros((3, 6))}, "loss", "nothing is fed for 'y:0'"),
         ({"x": np.zeros((3, 6))}, per_worker("logits:0"), "has no values of each worker"),
     ],
@@ -234,10 +234,7 @@ def test_what_cannot_be_evaluated_is_refused(job, session, batches, fetches, mes
         session.evaluate(batches, job.loss if fetches == "loss" else fetches)
 
 
-def test_evaluation_refuses_what_writes_and_what_belongs_to_training(job, session, model):
-    (writes,) = job.graph.get_collection(tf1.GraphKeys.UPDATE_OPS)
-    with pytest.raises(FeedError, match="writes variable 'mean'"):
-        session.evaluate(job.feed, writes)
+def test_evaluation_refuses_what_belongs_to_training(job, session, model):
     with pytest.raises(FeedError, match=r"fetch it with session\.step"):
         session.evaluate(job.feed, str(model.plan.job.gradients[0].values))
 

@@ -202,7 +202,9 @@ class PlanExecutor:
             if tensor.op in once
         }
         tensors = [
-            self._own_on(worker, fetch.tensor) if fetch.own else self._tensor_on(worker, fetch.tensor)
+            self._own_on(worker, fetch.tensor)
+            if fetch.own
+            else self._tensor_on(worker, fetch.tensor)
             for fetch in flat
             for worker in workers
             if fetch.tensor is not None
@@ -302,8 +304,10 @@ class PlanExecutor:
             FeedError: workers have none.
         """
         variable = self._plan.job.variable_of_handle.get(tensor.op)
+        is_users = any(each.handle == tensor.op for each in self._job.context.variables)
+        is_split = variable is None and is_users  # by rows, over servers
         is_served = variable is not None and variable.name in self._plan.job.served
-        if is_served or tensor.op in self._absent:
+        if is_split or is_served or tensor.op in self._absent:
             raise FeedError(
                 f"per_worker: '{tensor.op}' has no value of each worker: with parameter servers "
                 "there is one for all; fetch it without per_worker"
