@@ -31,7 +31,7 @@ def train(case: Case) -> None:
     resumed = checkpoints if case.resumes else None
     at_last = checkpoints / "last.ckpt" if case.resumes else None
     not_saved = 0
-    soon = caramel.ReplanSettings(least_step_s=1e-6)
+    soon = caramel.ReplanSettings(least_step_s=1e-6, payback=0.0)
     own = case.workers
     with (
         caramel.Cluster.local(case.count) if own is None else caramel.Cluster.of(own) as cluster,

@@ -151,7 +151,11 @@ def main() -> None:
     if takes_turns:
         plain = caramel.ARModel(context, cluster, planner="plain", **rank.extra["plain"])
         model.add_variant(plain.plan, OTHER)
-    session = model.session(config=graph.config(rank.case), trials="auto" if tries else None)
+    session = model.session(
+        config=graph.config(rank.case),
+        trials="auto" if tries else None,
+        replanning=caramel.ReplanSettings(payback=0.0),  # it is the plan that is measured
+    )
     session.run(job.assign, job.fed)
     session.run(job.start)
 

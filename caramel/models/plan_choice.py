@@ -158,6 +158,11 @@ class PlanChoice(PlanSource):
         """What carries a plan out; its graph is made if it was not yet."""
         return self._variants.ensure(name)
 
+    @property
+    def build_s(self) -> float:
+        """How long it took to build the graph of a plan, in seconds."""
+        return self._variants.build_s
+
     def has_room_for(self, name: str) -> bool:
         """Whether the graph of a plan is there, or leaves enough memory if it is made."""
         return self._variants.has_room_for(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 
 from caramel.core.decision import FACTORS
@@ -32,6 +33,9 @@ class Variants(Mapping[str, Variant]):
         assembly: the graph in which they stand.
         step: whose plans they are; the first one is its own.
 
+    Attributes:
+        build_s: how long it took to build the last graph, in seconds.
+
     Raises:
         TrafficError, GraphError: as `Assembly.add`.
     """
@@ -41,6 +45,7 @@ class Variants(Mapping[str, Variant]):
         self._plans = {OWN: step.plan}
         self._made: dict[str, Variant] = {}
         self._avoided: set[str] = set()
+        self.build_s = 0.0
         self._make(OWN)
 
     def __getitem__(self, name: str) -> Variant:
@@ -154,9 +159,10 @@ class Variants(Mapping[str, Variant]):
 
     @held_back()
     def _make(self, name: str) -> None:
-        plan = self._plans[name]
+        begin_s, plan = time.perf_counter(), self._plans[name]
         number, traffic = self._assembly.add(self._step.known.context, plan)
         self._made[name] = Variant(name, number, plan, traffic)
+        self.build_s = time.perf_counter() - begin_s
 
     def _new_name(self, name: str) -> str:
         """A name that no variant has yet."""

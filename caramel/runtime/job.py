@@ -78,6 +78,10 @@ class PlanSource(Protocol):
             TrafficError, GraphError: it cannot be made.
         """
 
+    @property
+    def build_s(self) -> float:
+        """How long it took to build the graph of a plan, in seconds."""
+
     def has_room_for(self, name: str) -> bool:
         """Whether the graph of a plan is there, or leaves enough memory if it is made."""
 

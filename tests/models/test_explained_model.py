@@ -15,7 +15,7 @@ from caramel.planning.options import Options
 from caramel.runtime.control.drift import ReplanSettings
 from tests.support.networks import network, slow_facts, train_steps, wide
 
-AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
+AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3, payback=0.0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,6 +14,7 @@ from caramel.core.errors import FeedError, PlanError
 from caramel.core.util.fingerprint import Machine, this_machine
 from caramel.models.plan_choice import plan_from_traces
 from caramel.runtime.control.drift import DriftMonitor, ReplanSettings
+from caramel.runtime.control.payback import Payback
 from caramel.runtime.control.phases import Settled, Tracing
 from caramel.runtime.control.trials import TrialSettings
 from tests.support.networks import (
@@ -28,7 +29,7 @@ from tests.support.networks import (
 pytestmark = pytest.mark.usefixtures("quick_plans")
 
 ADDRESSES = ["127.0.0.1:4001", "127.0.0.1:4002"]
-AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3)
+AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3, payback=0.0)
 BEGINS = {"begins": True, "again": False}
 AGAIN = {"begins": False, "again": True}
 
@@ -212,12 +213,18 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
     with plain.session() as session:
         train_steps(session, job, 30)
         expected = session.variables()
+    # Trying them pays after eight steps, whatever the machine takes.
+    monkeypatch.setattr("caramel.runtime.control.controller.payback_of", lambda *_: Payback(4, 0.5))
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with (
         caplog.at_level(logging.INFO, "caramel"),
-        model.session(replanning=AT_ONCE) as session,
+        model.session(replanning=dataclasses.replace(AT_ONCE, payback=1.0)) as session,
     ):
-        train_steps(session, job, 30)
+        train_steps(session, job, 8)
+        assert session.metrics().trials is None
+        train_steps(session, job, 1, first=8)
+        assert not session.metrics().trials.is_over
+        train_steps(session, job, 21, first=9)
         values = session.variables()
         metrics = session.metrics()
     assert any("planning from 2 traced steps" in message for message in caplog.messages)

@@ -109,7 +109,7 @@ def test_metrics_tell_of_the_orders_of_traced_steps(job):
         assert session.metrics().orders is orders
     assert all(text in str(model.explain(timelines)) for text in ("measured in 2 steps", "rho"))
     planning = served(job, 2, 2, ordering="search")
-    replanning = caramel.ReplanSettings(first_after=1, traced=2, least_step_s=0.0)
+    replanning = caramel.ReplanSettings(first_after=1, traced=2, least_step_s=0.0, payback=0.0)
     with planning.session(replanning=replanning) as session:
         for _ in range(4):
             session.step(job.feed)

@@ -389,9 +389,9 @@ def assert_equals_one_device(
     return run
 
 
-def train_steps(session: caramel.Session, job: Network, steps: int) -> None:
-    """Steps with the same examples, each time in another order."""
-    for step in range(steps):
+def train_steps(session: caramel.Session, job: Network, steps: int, *, first: int = 0) -> None:
+    """Steps with the same examples, each time in another order; the first has this number."""
+    for step in range(first, first + steps):
         session.step({name: np.roll(value, step, axis=0) for name, value in job.feed.items()})
 
 

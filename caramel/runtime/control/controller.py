@@ -4,7 +4,7 @@ Every step is an ordinary exact one. Before another plan takes over, what is pen
 step is done. Where the job is to plan while it runs, some steps are traced, the planner is asked
 for plans, and these are tried.
 
-A controller is in one of three phases. These methods lead from one to another:
+A controller is in one of four phases. These methods lead from one to another:
 
 ======== =============== ======== ==============================================================
 from     by              to       when
@@ -12,6 +12,8 @@ from     by              to       when
 Settled  `_trace`        Tracing  the drift monitor wants a plan
 Tracing  `_plan`         Settled  enough steps were traced, and nothing can be planned from them
 Tracing  `_plan`         Trying   enough steps were traced, and there are plans to try
+Tracing  `_plan`         Waiting  likewise, but to try them does not pay yet
+Waiting  `_take_turn`    Trying   it does
 Trying   `_make_tried`   Trying   it is the turn of a plan without a graph: all graphs are made
 Trying   `_go_on`        Settled  only one of their graphs could be made
 Trying   `_settle`       Settled  trials are over
@@ -36,11 +38,12 @@ from caramel.core.util.progress import tell, working
 from caramel.runtime.control.drift import DriftMonitor
 from caramel.runtime.control.executors import Executors
 from caramel.runtime.control.metrics import Metrics
-from caramel.runtime.control.phases import Phase, Settled, Tracing, Trying
+from caramel.runtime.control.payback import payback_of
+from caramel.runtime.control.phases import Phase, Settled, Tracing, Trying, Waiting
 from caramel.runtime.control.probation import GivenUpError, Probation
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.step_times import StepTimes
-from caramel.runtime.control.trials import Trials, TrialSettings, TrialState
+from caramel.runtime.control.trials import Trials, TrialSettings
 from caramel.runtime.execution.calls import CallOptions
 from caramel.runtime.execution.distributed_graph import MEMORY_SHARE
 from caramel.runtime.execution.runner import Runner
@@ -108,6 +111,8 @@ class Controller:
         phase = earlier._phase
         if isinstance(phase, Trying):
             self._phase = Trying(phase.trials)
+        elif isinstance(phase, Waiting):
+            self._phase = phase
         else:  # steps that were traced are traced again
             self._phase = Settled(phase.trials)
         self._drift, self._may_factor = earlier._drift, earlier._may_factor
@@ -340,6 +345,9 @@ class Controller:
     def _take_turn(self) -> None:
         """Let the plan whose turn it is, or the one that was chosen, do the next step."""
         phase = self._phase
+        if isinstance(phase, Waiting) and self._times.steps >= phase.begins:
+            self._begin_trials(phase.names, phase.expected_s)
+            phase = self._phase
         if isinstance(phase, Trying):
             if phase.trials.is_over:
                 self._settle(phase.trials)
@@ -403,8 +411,8 @@ class Controller:
         self._phase = Settled(trials)
         if len(state.plans) == 1:  # nothing was compared
             return
-        _log.info("plan '%s' is kept: %s", state.turn, _told(state))
-        tell(f"kept the plan '{state.turn}'{_gain(state)}")
+        _log.info("plan '%s' is kept: %s", state.turn, state.medians_told)
+        tell(f"kept the plan '{state.turn}'{state.gain_told}")
         if self._settings.trials is not None:  # else the user has asked for these alone
             self._plans.keep(state.turn)
         if self._drift is not None:
@@ -446,9 +454,24 @@ class Controller:
             return
         if self._watchdog is not None:
             self._watchdog.forget_forecasts()
-        if names:
-            self._drift.expected_s = expected_s
-            self.try_plans([self._executor.name, *names], self._settings.trials)
+        if not names:
+            return
+        running, factor = self._executor.name, self._settings.replanning.payback
+        payback = payback_of(names, running, self._plans, self._times, self._runner.placing_s)
+        begins = factor * payback.steps if payback is not None and factor else 0.0
+        tried = (running, *names)
+        if self._times.steps >= begins:
+            self._begin_trials(tried, expected_s)
+            return
+        tell(f"{payback}, so it is done after {begins:,.0f} steps")
+        self._phase = Waiting(tracing.trials, tried, begins, expected_s)
+
+    def _begin_trials(self, names: Sequence[str], expected_s: float | None) -> None:
+        """Try plans that were found."""
+        assert self._settings.trials is not None
+        assert self._drift is not None
+        self._drift.expected_s = expected_s
+        self.try_plans(names, self._settings.trials)
 
     def _tell_orders(self, tracing: Tracing, clock_offsets_s: Sequence[float]) -> None:
         plan = self._job.plan
@@ -491,21 +514,3 @@ class Controller:
         if name not in self._plans.names:
             known = ", ".join(f"'{each}'" for each in self._plans.names)
             raise PlanError(f"the session has no plan called '{name}'; there are {known}")
-
-
-def _told(state: TrialState) -> str:
-    """The medians in one line."""
-    return ", ".join(
-        f"'{plan.name}' " + ("untimed" if plan.median_s is None else f"{plan.median_s:.4f} s")
-        for plan in state.plans
-    )
-
-
-def _gain(state: TrialState) -> str:
-    """How much faster steps are by the plan that is kept than by the slowest, if known."""
-    medians = {plan.name: plan.median_s for plan in state.plans if plan.median_s}
-    slowest = max(medians, key=lambda name: medians[name], default=state.turn)
-    if state.turn not in medians or slowest == state.turn:
-        return ""
-    ratio = medians[slowest] / medians[state.turn]
-    return f", whose steps are {ratio:.2f} times as fast as by '{slowest}'"

@@ -30,6 +30,8 @@ class ReplanSettings:
         window: how many steps are looked at for that; their median counts.
         lasting_s: steps must have been too long for this time; what passes sooner is a disturbance,
             for which planning again would not pay.
+        payback: plans that were found are tried after so many times the steps that it takes to gain
+            back what trials cost; 0 for at once.
 
     Raises:
         PlanError: a number is out of range.
@@ -41,6 +43,7 @@ class ReplanSettings:
     drift: float = 1.3
     window: int = 20
     lasting_s: float = 30.0
+    payback: float = 1.0
 
     def __post_init__(self) -> None:
         check_fields(
@@ -52,6 +55,7 @@ class ReplanSettings:
             drift=more_than(1),
             window=at_least(1),
             lasting_s=at_least(0),
+            payback=at_least(0),
         )
 
 

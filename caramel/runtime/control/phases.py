@@ -1,4 +1,5 @@
-"""What a controller does with the next steps: leaves them to one plan, traces them, or tries plans.
+"""What a controller does with the next steps: leaves them to one plan, traces them, waits with
+plans until they pay, or tries them.
 
 Which method leads from one phase to another is said in `caramel.runtime.control.controller`.
 """
@@ -36,6 +37,23 @@ class Tracing:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """One plan does all steps until there were so many that it pays to try others.
+
+    Attributes:
+        trials: as before.
+        names: of the plans that are tried then, beginning with the one that runs.
+        begins: after how many steps of the session.
+        expected_s: what a step of the best of them is predicted to take, in seconds.
+    """
+
+    trials: Trials | None
+    names: tuple[str, ...]
+    begins: float
+    expected_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Trying:
     """Plans take turns.
 
@@ -49,4 +67,4 @@ class Trying:
     are_made: bool = False
 
 
-Phase = Settled | Tracing | Trying
+Phase = Settled | Tracing | Waiting | Trying

@@ -19,16 +19,20 @@ class StepTimes:
 
     Attributes:
         steps: how many were done, also those whose time counts nowhere.
+        first_s: how long the first one took that was timed, in seconds; None before.
         recent_s: how long the last ones took, in seconds, the latest last.
         usual_s: likewise, of usual ones only (`StepResult.is_usual`).
     """
 
     steps: int = 0
+    first_s: float | None = None
     recent_s: deque[float] = field(default_factory=_recent)
     usual_s: deque[float] = field(default_factory=_recent)
 
     def record(self, step_s: float, *, is_usual: bool) -> None:
         """A step took so long, in seconds."""
+        if self.first_s is None:
+            self.first_s = step_s
         self.recent_s.append(step_s)
         if is_usual:
             self.usual_s.append(step_s)

@@ -88,6 +88,24 @@ class TrialState:
     turn: str
     plans: tuple[TriedPlan, ...]
 
+    @property
+    def medians_told(self) -> str:
+        """The medians in one line."""
+        return ", ".join(
+            f"'{plan.name}' " + ("untimed" if plan.median_s is None else f"{plan.median_s:.4f} s")
+            for plan in self.plans
+        )
+
+    @property
+    def gain_told(self) -> str:
+        """How much faster steps are by the plan whose turn it is than by the slowest, if known."""
+        medians = {plan.name: plan.median_s for plan in self.plans if plan.median_s}
+        slowest = max(medians, key=lambda name: medians[name], default=self.turn)
+        if self.turn not in medians or slowest == self.turn:
+            return ""
+        ratio = medians[slowest] / medians[self.turn]
+        return f", whose steps are {ratio:.2f} times as fast as by '{slowest}'"
+
 
 class Trials:
     """Decides which plan has the next step, and in the end which one is kept.

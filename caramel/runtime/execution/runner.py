@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -90,7 +91,7 @@ class Runner:
         self._calls: dict[Any, GraphCall] = {}
         self._recording: Recording | None = None  # from the first traced calls on
         self._leases: Leases | None = None  # on workers that do not end with this process
-        self.calls = 0  # how many were made, also those that failed
+        self.calls, self.placing_s = 0, 0.0
         self.containers = containers or Containers()
         self._targets = cluster.targets
         self._target = self._connect(start_timeout_s, config)
@@ -143,7 +144,9 @@ class Runner:
         size = sum(len(part.graph_def) for part in parts) + sum(len(each) for each, _ in added)
         deadline_s = max(self._timeout_s, _PLACE_S + size / _PLACE_BYTES_PER_S)
         with working("placing the graph on the workers"):
+            begin_s = time.perf_counter()
             self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
+            self.placing_s = (time.perf_counter() - begin_s) / max(1, len(parts))
 
     def aside(self, graph: tf.Graph, function: Callable[[Any], Result], what: str) -> Result:
         """What a function makes of a session of its own with the same workers.
