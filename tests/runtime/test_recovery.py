@@ -75,6 +75,12 @@ def test_killed_workers_are_started_again_and_training_ends_as_if_undisturbed(cl
         for step in range(steps):
             if step in kills:
                 kill(cluster, kills[step])
+            if step == 13:  # an evaluation finds that it is gone
+                several = [batch(job, number) for number in range(3)]
+                found = session.evaluate(several)
+                alone = [session.run(job.loss, each) for each in several]
+                sizes = [len(each["x:0"]) for each in several]
+                assert found == pytest.approx(np.average(alone, weights=sizes), rel=1e-12)
             fed = batch(job, step)
             x[:] = fed["x:0"]  # users use arrays again
             session.step({**fed, "x:0": x})
