@@ -21,7 +21,7 @@ from caramel.cluster.cluster import Cluster
 from caramel.cluster.hosts import Host, check_reachable_names
 from caramel.cluster.joining import Told, tells_port, who_it_is
 from caramel.cluster.piped import PipedProgram
-from caramel.cluster.processes import LISTENING, describe_exit
+from caramel.cluster.processes import LISTENING, OF_SESSIONS, describe_exit
 from caramel.cluster.restarts import Restarts
 from caramel.core.errors import ClusterError, WorkerStartError
 from caramel.core.version import __version__
@@ -252,8 +252,11 @@ class _HostWorker:
             self._change(address=f"{self.host.name}:{told.port}")
 
     def _pass_on(self, line: str) -> None:
-        """Say what Caramel itself says there; what TensorFlow writes is kept for errors only."""
-        if line.startswith(_OF_CARAMEL):
+        """Say what Caramel itself says there, but for whose sessions there are: the program's own.
+
+        What TensorFlow writes is kept for errors only.
+        """
+        if line.startswith(_OF_CARAMEL) and not line.startswith(OF_SESSIONS):
             self._start.say(f"{self._name}: {line.removeprefix(_OF_CARAMEL).rstrip('.')}")
 
     def _start_again(self, how: str) -> bool:

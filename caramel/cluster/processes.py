@@ -27,6 +27,9 @@ LISTENING = "listening on"
 CANNOT_LISTEN = "cannot listen on"
 """In the error of a worker whose port is taken; what started it then tries other ports."""
 
+OF_SESSIONS = "caramel: session "
+"""With what the lines of a worker begin that tell who opens sessions there, and closes them."""
+
 
 def worker_command(
     jobs: Mapping[str, Sequence[str]],

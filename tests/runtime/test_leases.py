@@ -78,13 +78,14 @@ def test_what_a_killed_client_left_is_removed_and_what_others_have_is_not():
         assert where_is(used) == []
         assert living.returncode == 0
         told = cluster._group.errors_tail(1)
-        for who, what in (
-            (killed.pid, "has opened a session"),
-            (killed.pid, "is gone without closing its session"),
-            (os.getpid(), "has closed its session"),
-            (living.pid, "has closed its session"),
+        for who, did in (
+            (killed.pid, "opened by process {} of \\S+"),
+            (killed.pid, "left open by process {} of \\S+, which is gone"),
+            (os.getpid(), "closed by process {} of \\S+"),
+            (living.pid, "closed by process {} of \\S+"),
         ):
-            assert re.search(rf"^caramel: \S+ \S+ \S+: process {who} of \S+ {what}\.$", told, re.M)
+            line = rf"^caramel: session {did.format(who)} \(\S+ \S+ \S+\)\.$"
+            assert re.search(line, told, re.MULTILINE)
 
 
 OTHER_BOOT = {"boot": "another time"}

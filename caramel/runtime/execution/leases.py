@@ -22,6 +22,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from caramel.cluster.processes import OF_SESSIONS
 from caramel.core.errors import SessionError
 from caramel.core.names import TensorRef
 from caramel.native.session import GraphCall, GraphSession
@@ -118,11 +119,11 @@ class Leases:
                     address,
                 )
                 drop([name for name in lease.containers if name not in used], [address])
-                self._tell(lease.client, "is gone without closing its session", [address])
+                self._tell("left open", lease.client, ", which is gone", [address])
             removed.update(over)
         if removed:
             self._exchange(removed=removed)
-        self._tell(self._own, "has opened a session", self._addresses.values())
+        self._tell("opened", self._own, "", self._addresses.values())
         self._thread = threading.Thread(target=self._renew, name="caramel-leases", daemon=True)
         self._thread.start()
 
@@ -147,20 +148,20 @@ class Leases:
         """
         try:
             if self._thread is not None:  # it was opened
-                self._tell(self._own, "has closed its session", self._addresses.values())
+                self._tell("closed", self._own, "", self._addresses.values())
             self._exchange(removed=[self._entry])
         finally:
             self._session.close()
 
-    def _tell(self, client: Client, what: str, addresses: Iterable[str]) -> None:
-        """Let workers write into their logs what a process has done.
+    def _tell(self, what: str, client: Client, more: str, addresses: Iterable[str]) -> None:
+        """Let workers write into their logs what a process has done with a session.
 
         TensorFlow's server does not tell who connects to it.
         """
         if not self._tells:
             return
         now = time.strftime("%Y-%m-%d %H:%M:%S %z")
-        text = f"caramel: {now}: process {client.pid} of {client.host} {what}."
+        text = f"{OF_SESSIONS}{what} by process {client.pid} of {client.host}{more} ({now})."
         sayings = [self._sayings[address] for address in addresses]
         GraphCall(self._session, [], sayings, [TensorRef(_SAID)])([text], limit_s=_LIMIT_S)
 
