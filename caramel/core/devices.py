@@ -101,12 +101,15 @@ def task_of(name: str) -> str | None:
     return f"/job:{device.job}/task:{device.task}"
 
 
-def replica_devices(tasks: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+def replica_devices(
+    tasks: Sequence[str], wanted: Sequence[str] | None, *, may_share: bool = False
+) -> tuple[str, ...]:
     """The device of each replica.
 
     Args:
         tasks: the usual device of each task of a cluster.
         wanted: devices on these tasks, one for each replica; None for the usual ones.
+        may_share: whether several replicas may be on one device.
 
     Raises:
         ClusterError: a device is named twice, or is not on a task of the cluster.
@@ -129,7 +132,7 @@ def replica_devices(tasks: Sequence[str], wanted: Sequence[str] | None) -> tuple
             )
         devices.append(str(device))
     repeated = [name for name in devices if devices.count(name) > 1]
-    if repeated:
+    if repeated and not may_share:
         raise ClusterError(f"device_list names '{repeated[0]}' more than once")
     for name in devices:
         if any(other.startswith(f"{name}/device:") for other in devices):
@@ -138,3 +141,19 @@ def replica_devices(tasks: Sequence[str], wanted: Sequence[str] | None) -> tuple
                 "device in both"
             )
     return tuple(devices)
+
+
+def moved_replicas(devices: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+    """The devices of replicas when only some tasks are left: of those that have to move each goes
+    to where the fewest are.
+
+    Args:
+        devices: of the replicas, when all tasks are there.
+        tasks: those that are left.
+    """
+    moved = [device if task_of(device) in tasks else "" for device in devices]
+    to = list(dict.fromkeys(device for device in moved if device)) or list(tasks)
+    for number, device in enumerate(moved):
+        if not device:
+            moved[number] = min(to, key=moved.count)
+    return tuple(moved)

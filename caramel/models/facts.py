@@ -141,7 +141,7 @@ def _check_alike(facts: JobFacts, found: JobFacts) -> None:
 
 
 def _facts(context: Context, cluster: Cluster, options: ModelOptions) -> JobFacts:
-    devices = replica_devices(cluster.devices, options.device_list)
+    devices = replica_devices(cluster.devices, options.device_list, may_share=options.may_share)
     _refuse_remote_python(context.op_graph, cluster)
     own = context.steps
     profiles: Mapping[StepName, GivenProfile] = by_step(options.profile, list(own), "profile")

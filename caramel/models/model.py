@@ -21,6 +21,7 @@ import tensorflow as tf
 from caramel.capture.context import Context
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
+from caramel.core.devices import task_of
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
@@ -196,9 +197,8 @@ class Model:
                 saved, and the program exits with code 143. A handler that the program had installed
                 before is called in place of the exit. It works in the main thread.
             recover: go on after the loss of a worker, as if nothing had happened: steps are done
-                again from copies of the variables that workers have in their memory. None ends the
-                session with the loss. It is for workers that are processes, each of which has all
-                variables.
+                again from copies of the variables that others have in their memory. None ends the
+                session with the loss. It is for workers that are processes.
 
         Raises:
             SessionError: the session whose variables are asked for is closed.
@@ -216,6 +216,11 @@ class Model:
             self._check_recoverable()
         if variables is not None:
             self._check_origin(variables)
+            if recover is not None:
+                raise PlanError(
+                    "a session that can recover needs variables of its own: give variables or "
+                    "recover, not both"
+                )
             if resume is not None:
                 raise PlanError(
                     "a session begins with the variables of another one, or with those of a "
@@ -254,7 +259,11 @@ class Model:
             return self._jobs
         if cluster.tasks not in self._others:
             context, options = self._given
-            self._others[cluster.tasks] = Model(context, cluster, options.on(cluster))
+            chosen = options.on(cluster)
+            if any(job.pipelines.iterators for job in self._jobs.values()):
+                # Each replica has a part of the data, and a place in it: all of them go on.
+                chosen = options.with_all_replicas(self.plan.job.devices, cluster)
+            self._others[cluster.tasks] = Model(context, cluster, chosen)
         return self._others[cluster.tasks]._jobs
 
     def _check_recoverable(self) -> None:
@@ -266,14 +275,7 @@ class Model:
         why = None
         if self.cluster.kind == "embedded":
             why = "its workers are inside this process, and are lost only together with it"
-        elif self.plan.placement is not None:
-            why = "it has one copy of the variables, and what a lost device held is gone with it"
-        elif self.cluster.servers:
-            why = (
-                "with parameter servers a lost worker takes no variables with it: open "
-                "model.session(variables=session) with those that are left"
-            )
-        elif len(self.plan.job.devices) == 1:
+        elif len({task_of(device) for device in (*self.plan.hosts, *self.plan.job.servers)}) == 1:
             why = "there is only one worker, so that nobody else has the variables"
         if why is not None:
             raise PlanError(f"recover cannot be used with this model: {why}")

@@ -9,7 +9,7 @@ from typing import TypeVar, get_args
 
 from caramel.analyzers.analysis import Analyzer
 from caramel.cluster.cluster import Cluster
-from caramel.core.devices import task_of
+from caramel.core.devices import moved_replicas, task_of
 from caramel.core.errors import PlanError
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
@@ -28,6 +28,7 @@ class ModelOptions:
 
     Attributes:
         planner: who plans, and what may be planned.
+        may_share: whether several replicas may be on one device.
 
     Raises:
         PlanError: something cannot be, by itself or together with something else.
@@ -43,6 +44,7 @@ class ModelOptions:
     analyzers: Sequence[Analyzer] = ()
     verbose: bool = False
     check: bool = False
+    may_share: bool = False
 
     def __post_init__(self) -> None:
         if self.sparse not in get_args(SparseMethod):
@@ -65,6 +67,16 @@ class ModelOptions:
         if devices is not None:
             devices = [device for device in devices if task_of(device) in cluster.devices]
         return replace(self, plan=None, profile=None, device_list=devices)
+
+    def with_all_replicas(self, devices: Sequence[str], cluster: Cluster) -> ModelOptions:
+        """The same where all replicas stay: those of workers that are gone move to others.
+
+        Args:
+            devices: of the replicas, when all workers are there.
+            cluster: some of the workers.
+        """
+        moved = moved_replicas(devices, cluster.devices)
+        return replace(self.on(cluster), device_list=moved, may_share=True)
 
 
 def by_step(

@@ -30,8 +30,8 @@ In come the user's graph and a plan; out comes the distributed graph that carrie
 `shard`           gives each worker its own shard of every input pipeline of the step
 `share_state`     makes the graph of another plan for a job ready to stand beside the first one, on
                   the same state
-`snapshots`       snapshots: copies of all variables of a worker, in its own memory, that outlive a
-                  session
+`snapshots`       snapshots: copies of all variables, in the memory of workers and servers, that
+                  outlive a session
 `step_tokens`     tokens by which ops of a step wait for moved ops of the step before, across two
                   calls
 `traffic_audit`   the traffic audit: what crosses between tasks, from the graph's edges and from the

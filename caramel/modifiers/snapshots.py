@@ -1,29 +1,34 @@
-"""Snapshots: copies of all variables of a worker, in its own memory, that outlive a session.
+"""Snapshots: copies of all variables, in the memory of workers and servers, that outlive a session.
 
-They are in a container of their own, and their names do not tell the number of the worker: so
+Each task copies what it has. What no other task has (a variable on a parameter server, or of a
+replica that is spread over devices) is copied by a second one, too: so every variable is there
+still, whichever task is lost.
+
+Copies are in a container of their own, and their names do not tell the number of the worker: so
 another session of the job reads them, also one with other workers. There are two *slots* for them.
-A snapshot is taken into the free one while the other one holds the last snapshot; when all workers
-have the new one, that is let go of. No third copy of the variables is ever there for that: what is
-read of a variable shares its buffer until the next update.
+A snapshot is taken into the free one while the other one holds the last snapshot; when all tasks
+have the new one, that is let go of. No third copy of what a task has itself is ever there for that:
+what is read of a variable shares its buffer until the next update.
 
-Last of all a worker notes the number of the snapshot in the slot, by which it is known later
-whether it has that snapshot, and whole.
+Last of all a task notes the number of the snapshot in the slot, by which it is known later whether
+it has that snapshot, and whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from caramel.core.devices import task_of
-from caramel.core.facts import Variable
 from caramel.core.graph import TensorSpec
-from caramel.core.names import TensorRef, added, in_replica
+from caramel.core.names import TensorRef, added
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import SCALAR, GraphWriter, static_shape
 from caramel.modifiers.step_tokens import host_of
+from caramel.modifiers.values_left import Source
 
 SLOTS = 2
 
@@ -33,152 +38,232 @@ _NUMBER = TensorSpec("int64", ())
 What = Literal["take", "drop", "put_back"]
 
 
-def op_of(worker: int, what: What, slot: int) -> str:
-    """Takes a snapshot of a worker into a slot, lets go of it, or gives variables its values."""
-    return added(worker, "snapshot", str(slot), what)
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where a copy of a variable is.
+
+    Attributes:
+        variable: its name.
+        task: which task has it, by its device.
+        place: how many replicas on the task of the copied one are before that.
+        spec: dtype and shape.
+    """
+
+    variable: str
+    task: str
+    place: int
+    spec: TensorSpec
 
 
-def number_fed(worker: int) -> TensorRef:
-    """Placeholder of the number of the snapshot that a worker takes."""
-    return TensorRef(added(worker, "snapshot", "number"))
-
-
-def originals(plan: Plan) -> set[str]:
-    """The ops that put out handles of what snapshots hold."""
-    workers = range(plan.workers)
-    return {in_replica(worker, v.handle) for v in plan.job.variables for worker in workers}
-
-
-def number_name(slot: int, place: int) -> str:
-    """The shared name of the number of a slot.
+def op_of(task: int, what: What, slot: int) -> str:
+    """Takes a snapshot of a task into a slot, lets go of it, or gives variables there its values.
 
     Args:
-        slot: which.
-        place: as `places` counts.
+        task: its number among `tasks_of`.
     """
-    return f"number/{slot}/{place}"
+    return added(0, "snapshot", str(slot), what, str(task))
 
 
-def places(devices: Sequence[str]) -> list[int]:
+def number_fed(task: int) -> TensorRef:
+    """Placeholder of the number of the snapshot that a task takes."""
+    return TensorRef(added(0, "snapshot", "number", str(task)))
+
+
+def number_name(slot: int) -> str:
+    """The shared name of the number of a slot."""
+    return f"number/{slot}"
+
+
+def tasks_of(plan: Plan) -> list[str]:
+    """All tasks that have variables or keep copies, by their devices."""
+    return [*_tasks(plan.hosts), *_tasks(plan.job.servers)]
+
+
+def _tasks(devices: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(task for task in map(task_of, devices) if task is not None))
+
+
+def kept_copies(plan: Plan, sources: Sequence[Source]) -> list[tuple[Source, Kept]]:
+    """What is copied, and where to: where it is, and elsewhere if no other task has it.
+
+    Args:
+        plan: says which tasks there are.
+        sources: all replicas of all variables.
+    """
+    places, having = _places(plan.job.devices), dict[str, set[str | None]]()
+    for source in sources:
+        having.setdefault(source.variable.name, set()).add(source.task)
+    found = []
+    for source in sources:
+        tasks = [source.task]
+        if len(having[source.variable.name]) == 1:
+            tasks.append(_beside(source.task, plan))
+        name, place, spec = source.variable.name, places[source.worker], source.variable.spec
+        found += [(source, Kept(name, t, place, spec)) for t in tasks if t is not None]
+    return found
+
+
+def _places(devices: Sequence[str]) -> list[int]:
     """For each replica how many others are before it on its task."""
     tasks = [task_of(device) for device in devices]
     return [tasks[:worker].count(task) for worker, task in enumerate(tasks)]
 
 
-def keep_snapshots(plan: Plan, handles: Mapping[str, Any], container: str) -> Any:
+def _beside(task: str | None, plan: Plan) -> str | None:
+    """The task that copies what one alone has: the next one of its kind, or else one of another."""
+    own, others = _tasks(plan.hosts), _tasks(plan.job.servers)
+    if task in others:
+        own, others = others, own
+    if len(own) > 1 and task in own:
+        return own[(own.index(task) + 1) % len(own)]
+    return others[-1] if others else None
+
+
+def keep_snapshots(
+    plan: Plan, sources: Sequence[Source], container: str, earlier: Iterable[Kept] = ()
+) -> Any:
     """A GraphDef of what takes snapshots, and what lets go of them.
 
     Args:
-        plan: says which variables there are.
-        handles: by name the nodes of `originals`.
+        plan: says which tasks there are.
+        sources: all replicas of all variables.
         container: where snapshots are.
+        earlier: further copies to let go of, of a session with other workers.
     """
     graph_def = tf.compat.v1.GraphDef()
-    for own in _workers(plan, graph_def, container):
-        own.write_numbers()
-        values = {v: own.read(v, own.original(v, handles)) for v in plan.job.variables}
+    nodes = _Nodes(GraphWriter(graph_def), container)
+    copied = [(nodes.value(source), source, kept) for source, kept in kept_copies(plan, sources)]
+    for number, task in enumerate(tasks_of(plan)):
+        own = [each for each in copied if each[2].task == task]
+        known = [kept for _, _, kept in own]
+        others = [kept for kept in earlier if kept.task == task and kept not in known]
+        nodes.write_number_fed(number, task)
         for slot in range(SLOTS):
-            own.write_slot(slot, values)
+            nodes.write_slot(number, task, slot, own, others)
     return graph_def
 
 
 def put_back_snapshot(
-    plan: Plan, handles: Mapping[str, Any], container: str, slot: int, givers: Mapping[int, int]
+    plan: Plan, given: Sequence[tuple[Source, Kept]], container: str, slot: int
 ) -> Any:
     """A GraphDef of what gives variables the values of a snapshot.
 
     Args:
-        plan: says which variables there are.
-        handles: by name the nodes of `originals`.
+        plan: says which tasks there are.
+        given: replicas of variables, each with the copy whose value it gets.
         container: where snapshots are.
         slot: where this one is.
-        givers: for workers that do not have it, from which one they get it.
     """
     graph_def = tf.compat.v1.GraphDef()
-    workers = list(_workers(plan, graph_def, container))
-    for number, own in enumerate(workers):
-        own.write_put_back(slot, workers[givers.get(number, number)], handles)
+    nodes = _Nodes(GraphWriter(graph_def), container)
+    for number, task in enumerate(tasks_of(plan)):
+        own = [(source, kept) for source, kept in given if source.task == task]
+        done = [nodes.put_back(source, kept, slot) for source, kept in own]
+        nodes.group(op_of(number, "put_back", slot), task, done)
     return graph_def
 
 
-def _workers(plan: Plan, graph_def: Any, container: str) -> Iterator[_Worker]:
-    for worker, place in enumerate(places(plan.job.devices)):
-        yield _Worker(GraphWriter(graph_def), plan, worker, place, container)
+def kept_from(
+    plan: Plan, source: Source, copies: Mapping[str, Sequence[Kept]], having: Iterable[str]
+) -> Kept | None:
+    """The copy from which a replica of a variable gets its value; None if there is none.
+
+    Its own, or else another one on its task, or else any.
+
+    Args:
+        plan: that of the replica.
+        source: the replica.
+        copies: all copies of a snapshot by variable.
+        having: the tasks that have the snapshot.
+    """
+    there = set(having)
+    own = (source.task, _places(plan.job.devices)[source.worker])
+    found = [kept for kept in copies.get(source.variable.name, ()) if kept.task in there]
+    found.sort(key=lambda kept: ((kept.task, kept.place) != own, kept.task != source.task))
+    return found[0] if found else None
 
 
-class _Worker:
-    """The nodes for one worker."""
+class _Nodes:
+    """The nodes of a part of a graph, which names no ops of others."""
 
-    def __init__(
-        self, writer: GraphWriter, plan: Plan, worker: int, place: int, container: str
+    def __init__(self, writer: GraphWriter, container: str) -> None:
+        self._writer, self._container = writer, container
+        self._values: dict[str, TensorRef] = {}
+
+    def value(self, source: Source) -> TensorRef:
+        """What a replica of a variable is, where it is."""
+        name = _name(source, "value")
+        if name not in self._values:
+            handle = self._original(source, _name(source, "original"))
+            self._values[name] = self._read(name, handle, source.variable.spec)
+        return self._values[name]
+
+    def write_number_fed(self, number: int, task: str) -> None:
+        """The placeholder of a snapshot's number."""
+        self._writer.add(
+            number_fed(number).op,
+            "Placeholder",
+            device=host_of(task),
+            dtype=_NUMBER.dtype,
+            shape=SCALAR,
+        )
+
+    def write_slot(
+        self,
+        number: int,
+        task: str,
+        slot: int,
+        copied: Iterable[tuple[TensorRef, Source, Kept]],
+        others: Iterable[Kept],
     ) -> None:
-        self._writer, self._plan, self._worker, self._place = writer, plan, worker, place
-        self._container, self._host = container, host_of(plan.job.devices[worker])
+        """What takes a snapshot of a task into a slot, and what empties that."""
+        host, part = host_of(task), (str(slot), str(number))
+        takes, drops = [], []
+        for value, source, kept in copied:
+            copy = self._copy(_name(source, *part, "copy"), kept, slot)
+            name = _name(source, *part, "take")
+            takes.append(self._assign(name, copy, value, kept.spec, host))
+            drops.append(self._destroy(_name(source, *part, "drop"), copy, host))
+        for kept in others:
+            name = added(0, "snapshot", *part, "earlier", str(kept.place), kept.variable)
+            drops.append(self._destroy(f"{name}/drop", self._copy(name, kept, slot), host))
+        name = added(0, "snapshot", *part, "noted")
+        noted = self._handle(name, number_name(slot), _NUMBER, host)
+        take, fed = op_of(number, "take", slot), number_fed(number)
+        self._assign(take, noted, fed, _NUMBER, host, takes)
+        drops.append(self._destroy(f"{name}/drop", noted, host))
+        self.group(op_of(number, "drop", slot), task, drops)
 
-    def original(
-        self, variable: Variable, handles: Mapping[str, Any], called: str = "original"
-    ) -> TensorRef:
-        """The handle of a variable itself; a part of a graph names no ops of others."""
-        node = handles[in_replica(self._worker, variable.handle)]
-        name = self._name(called, variable.name)
-        handle = self._writer.add(name, "VarHandleOp", device=node.device)
-        self._writer.last.CopyFrom(node)
+    def put_back(self, source: Source, kept: Kept, slot: int) -> str:
+        """What gives a replica of a variable the value of a copy."""
+        spec = source.variable.spec
+        copy = self._copy(_name(source, "there"), kept, slot)
+        value = self._read(_name(source, "back"), copy, spec)
+        handle = self._original(source, _name(source, "original_put_back"))
+        device = self._writer.last.device
+        return self._assign(_name(source, "put_back"), handle, value, spec, device)
+
+    def group(self, name: str, task: str, ops: Sequence[str]) -> None:
+        """What does several things on a task."""
+        self._writer.add(name, "NoOp", device=host_of(task), controls=ops)
+
+    def _original(self, source: Source, name: str) -> TensorRef:
+        """The handle of the replica itself."""
+        handle = self._writer.add(name, "VarHandleOp", device=source.handle.device)
+        self._writer.last.CopyFrom(source.handle)
         self._writer.last.name = name
         self._writer.last.attr.pop("_class", None)
         return handle
 
-    def read(self, variable: Variable, handle: TensorRef) -> TensorRef:
-        """What the variable behind the handle that was added last is."""
-        return self._read(self._name("value", variable.name), variable, handle)
+    def _copy(self, name: str, kept: Kept, slot: int) -> TensorRef:
+        shared = f"value/{slot}/{kept.place}/{kept.variable}"
+        return self._handle(name, shared, kept.spec, host_of(kept.task))
 
-    def write_numbers(self) -> None:
-        """The placeholder of a snapshot's number."""
-        name = number_fed(self._worker).op
-        self._writer.add(name, "Placeholder", device=self._host, dtype=_NUMBER.dtype, shape=SCALAR)
-
-    def write_slot(self, slot: int, values: Mapping[Variable, TensorRef]) -> None:
-        """What takes a snapshot into a slot, and what empties that."""
-        part = str(slot)
-        copies = {v: self.copy(slot, v, self._name(part, "copy", v.name)) for v in values}
-        takes = [
-            self._assign(self._name(part, "take", v.name), copies[v], value, v.spec, self._host)
-            for v, value in values.items()
-        ]
-        number = self._number(slot)
-        take = op_of(self._worker, "take", slot)
-        fed = number_fed(self._worker)
-        self._assign(take, number, fed, _NUMBER, self._host, takes)
-        drops = [self._destroy(self._name(part, "number_dropped"), number)]
-        drops += [self._destroy(self._name(part, "drop", v.name), copies[v]) for v in values]
-        self._group(op_of(self._worker, "drop", slot), drops)
-
-    def write_put_back(self, slot: int, giver: _Worker, handles: Mapping[str, Any]) -> None:
-        """What gives all variables the values of a snapshot, perhaps of another worker's."""
-        done = []
-        for variable in self._plan.job.variables:
-            handle = self.original(variable, handles, "original_put_back")
-            device = self._writer.last.device
-            copy = giver.copy(slot, variable, self._name("there", variable.name))
-            value = self._read(self._name("back", variable.name), variable, copy)
-            name = self._name("put_back", variable.name)
-            done.append(self._assign(name, handle, value, variable.spec, device))
-        self._group(op_of(self._worker, "put_back", slot), done)
-
-    def copy(self, slot: int, variable: Variable, name: str) -> TensorRef:
-        """The handle of a variable's copy in a slot, as a node of this name."""
-        shared = f"value/{slot}/{self._place}/{variable.name}"
-        return self._handle(name, shared, variable.spec)
-
-    def _number(self, slot: int) -> TensorRef:
-        return self._handle(
-            self._name(str(slot), "number"), number_name(slot, self._place), _NUMBER
-        )
-
-    def _handle(self, name: str, shared: str, spec: TensorSpec) -> TensorRef:
+    def _handle(self, name: str, shared: str, spec: TensorSpec, device: str) -> TensorRef:
         handle = self._writer.add(
             name,
             "VarHandleOp",
-            device=self._host,
+            device=device,
             outputs=[_HANDLE],
             dtype=spec.dtype,
             shape=static_shape(spec),
@@ -187,9 +272,9 @@ class _Worker:
         self._writer.last.attr["container"].s = self._container.encode()
         return handle
 
-    def _read(self, name: str, variable: Variable, handle: TensorRef) -> TensorRef:
+    def _read(self, name: str, handle: TensorRef, spec: TensorSpec) -> TensorRef:
         """What is behind the handle that was added last, where that is."""
-        spec, device = variable.spec, self._writer.last.device
+        device = self._writer.last.device
         return self._writer.add(
             name, "ReadVariableOp", [handle], device=device, outputs=[spec], dtype=spec.dtype
         )
@@ -213,14 +298,12 @@ class _Worker:
         )
         return name
 
-    def _destroy(self, name: str, handle: TensorRef) -> str:
+    def _destroy(self, name: str, handle: TensorRef, device: str) -> str:
         self._writer.add(
-            name, "DestroyResourceOp", [handle], device=self._host, ignore_lookup_error=True
+            name, "DestroyResourceOp", [handle], device=device, ignore_lookup_error=True
         )
         return name
 
-    def _group(self, name: str, ops: Sequence[str]) -> None:
-        self._writer.add(name, "NoOp", device=self._host, controls=ops)
 
-    def _name(self, *parts: str) -> str:
-        return added(self._worker, "snapshot", *parts)
+def _name(source: Source, *parts: str) -> str:
+    return added(source.worker, "snapshot", *parts, source.variable.name)

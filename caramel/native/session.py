@@ -336,10 +336,15 @@ class GraphSession:
             raise SessionError(f"the graph of the session has no tensor '{tensor}'")
         return _Output(op, tensor.index)
 
-    def close(self) -> None:
+    def close(self, *, tells: bool = True) -> None:
         """End the session; what it holds on the workers is gone.
 
         Calls that are under way are cancelled, and waited for.
+
+        Args:
+            tells: whether the server that drives it is told. Not if that is lost, for which
+                TensorFlow would wait for ever: then only what is here of it is gone, and calls end
+                by themselves.
 
         Raises:
             tf.errors.OpError: TensorFlow failed to end it.
@@ -353,8 +358,9 @@ class GraphSession:
             self._is_closed = True
         tensorflow = _library()
         try:
-            with _status() as status:
-                tensorflow.TF_CloseSession(self._pointer, status)
+            if tells:
+                with _status() as status:
+                    tensorflow.TF_CloseSession(self._pointer, status)
         finally:
             # What has not returned yet would go on with memory that is freed.
             with self._change:

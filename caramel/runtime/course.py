@@ -45,6 +45,10 @@ class Course:
         if found.progress is not None:
             self._pipelines.go_on_from(found.progress, running.job)
 
+    def go_on_after(self, steps: int) -> None:
+        """So many steps were done by an earlier session, whose checkpoints told it, too."""
+        self._is_kept, self.steps = True, steps
+
     @contextmanager
     def counted(self, steps: int = 1) -> Iterator[None]:
         """While training steps are done."""

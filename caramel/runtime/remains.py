@@ -3,36 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
-from caramel.core.devices import task_of
-from caramel.core.facts import Variable
+from caramel.modifiers.values_left import Source
 from caramel.modifiers.variable_copies import original_of
 from caramel.runtime.checkpoint import some_of
 from caramel.runtime.job import Job
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A worker's replica of a variable; one on a server is worker 0's.
-
-    Attributes:
-        handle: the node that puts out its handle.
-    """
-
-    worker: int
-    variable: Variable
-    handle: Any
-
-    @property
-    def task(self) -> str | None:
-        """Where it is."""
-        return task_of(self.handle.device)
 
 
 def sources_of(job: Job) -> tuple[Source, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
 from caramel.core.errors import CheckpointError, SessionError
-from caramel.modifiers.values_left import is_left, read_left, value_left
+from caramel.modifiers.values_left import Source, is_left, read_left, value_left
 from caramel.modifiers.variable_ops import is_merged
 from caramel.runtime.checkpoint import SavedTensor, some_of, write_checkpoint
 from caramel.runtime.execution.distributed_graph import DistributedGraph
@@ -24,7 +24,7 @@ from caramel.runtime.execution.liveness import unanswering
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.inheritance import merged
 from caramel.runtime.job import Job
-from caramel.runtime.remains import Source, devices_of, gone, sources_of
+from caramel.runtime.remains import devices_of, gone, sources_of
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.saving import check_path
 from caramel.runtime.variables import chunks
@@ -80,7 +80,7 @@ def _check(job: Job, cluster: Cluster, sources: Sequence[Source], lost: Collecti
 def _reader(running: RunningJob, left: Cluster, sources: Sequence[Source]) -> Runner:
     """What reads the variables, in the containers of the session that has failed."""
     failed, graph = running.runner, DistributedGraph()
-    graph.add(read_left((s.worker, s.variable, s.handle) for s in sources))
+    graph.add(read_left(sources))
     reader = Runner(
         graph,
         left.devices,

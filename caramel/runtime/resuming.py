@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,16 @@ def resume(running: RunningJob, directory: str | os.PathLike[str]) -> Resumed | 
             _log.info("training goes on from checkpoint '%s'", path)
             return Resumed(path, progress)
     return None
+
+
+def steps_told(directory: str | os.PathLike[str]) -> int:
+    """How many steps were done before the newest checkpoint of a directory that tells it, and whose
+    word is not damaged; 0 if there is none."""
+    for path in reversed(checkpoints(directory)):
+        with suppress(DamagedCheckpointError):
+            text = read_progress(path)
+            return 0 if text is None else Progress.from_json(text, path).steps
+    return 0
 
 
 def check_directory(directory: Any) -> None:

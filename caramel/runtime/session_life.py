@@ -97,6 +97,7 @@ class SessionLife:
         self._end = weakref.finalize(self, _end, self._turns, parts)
         # Agents read what the other session has for as long as that is open.
         self._origin = variables if shares else None
+        self._inherited: Inheritance | None = None
         try:
             start = partial(
                 start_job,
@@ -113,6 +114,7 @@ class SessionLife:
                 self._work = Supervised(jobs_on, start, cluster, recover, parts, self._course)
             else:
                 origin = None if variables is None else variables._bequeathed(shares=shares)
+                self._inherited = origin
                 self._work = Unattended(start(jobs, cluster, parts, origin=origin), self._course)
             parts.callback(self._checkpoints.wait)
             if resume is not None:
@@ -144,6 +146,10 @@ class SessionLife:
         """How many training steps were done, also those before the checkpoint from which this
         session went on. Where the job has several steps, all of them together."""
         return self._course.steps
+
+    def _go_on_after(self, steps: int) -> None:
+        """An earlier session has done so many steps of this training."""
+        self._course.go_on_after(steps)
 
     @checked(FeedError)
     def metrics(self, *, step: StepName | None = None) -> Metrics:
@@ -212,6 +218,12 @@ class SessionLife:
         if self._origin is not None and not self._origin._end.alive:
             raise SessionError(
                 "the session on whose variables this one works was closed, and they are gone"
+            )
+        origin, inherited = self._origin, self._inherited
+        if origin and inherited and origin._running.runner is not inherited.runner:
+            raise SessionError(
+                "the session on whose variables this one works has gone on after a loss, with "
+                "others on the servers: open this one again"
             )
         self._checkpoints.check()
         return self._work

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import caramel
-from caramel.core.devices import Device, merge, task_of, without_task
+from caramel.core.devices import Device, merge, moved_replicas, task_of, without_task
 from caramel.core.errors import CaramelError, ClusterError
 from caramel.core.names import worker_of
 from caramel.modifiers.traffic_audit import planned_traffic
@@ -187,3 +187,11 @@ def test_a_device_without_a_task_is_on_the_only_one():
 def test_unknown_devices_are_refused(devices, message):
     with pytest.raises(CaramelError, match=message):
         built(network(), 2, device_list=devices)
+
+
+def test_replicas_of_tasks_that_are_gone_move_to_those_with_the_fewest():
+    tasks = [f"/job:worker/task:{number}" for number in range(5)]
+    zero, _, two, _, four = tasks
+    assert moved_replicas(tasks, [zero, two, four]) == (zero, zero, two, two, four)
+    cpus = [f"{task}/device:CPU:0" for task in tasks[:3]]
+    assert moved_replicas(cpus, [two]) == (cpus[2],) * 3

@@ -109,13 +109,13 @@ def test_a_reader_of_marks_makes_no_call_when_its_session_is_deleted(place, end,
     """It may be about to call TensorFlow, or in the middle of that."""
     before, bar, reader = threads(), Bar(), Reader()
     job = barred(bar)
-    reader.spy(monkeypatch)
     if place == "before":
         read = StepMarks.read
         monkeypatch.setattr(StepMarks, "read", lambda *given: reader.hold_up() or read(*given))
     settings = StallSettings(least_s=0.1, answer_s=1.0)
     model = caramel.ARModel(job.context(), 2, planner="plain")
     sessions = [model.session(trials=None, stalls=settings)]
+    reader.spy(monkeypatch)  # the session that greets workers was deleted
     for _ in range(6):
         sessions[0].step(job.feed)
     with bar.down_until(reader.has_begun.is_set):

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import caramel
 from caramel.cluster.servers import embedded_servers
+from caramel.native.session import GraphSession
 from caramel.runtime.execution import leases
 from caramel.runtime.execution.clients import Client
 from caramel.runtime.execution.leases import Leases
@@ -112,7 +113,8 @@ def test_leases_count_where_a_process_cannot_be_seen(changes, lease_s, is_remove
         def entered(*containers):
             config = tf.compat.v1.ConfigProto()
             addresses = {"/job:worker/task:0": servers.addresses[0]}
-            found = Leases(servers.target, config, addresses, containers)
+            session = GraphSession(servers.target, config, next(iter(addresses)))
+            found = Leases(session, addresses, containers)
             stack.callback(found.close)
             stack.callback(found.stop)
             found.enter()

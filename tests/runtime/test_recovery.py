@@ -14,6 +14,7 @@ import caramel
 from caramel.cluster.processes import LISTENING, free_ports
 from caramel.core.errors import PlanError, RecoveryError, SessionError
 from caramel.runtime.recovery import members, positions
+from tests.runtime.test_resuming import expected
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
     FEATURES,
@@ -29,6 +30,7 @@ from tests.support.networks import (
     wide,
 )
 from tests.support.pipelines import regression
+from tests.support.placed import is_spread, placed
 from tests.support.processes import WORKER, started, worker_pid
 
 pytestmark = pytest.mark.processes
@@ -199,12 +201,101 @@ def test_no_example_of_a_pipeline_is_lost_or_repeated(cluster, monkeypatch, most
     assert train(caramel.Recovery(snapshot_every=4), {6: 0, 13: 1}) == (seen, run)
 
 
+def test_pipelines_go_on_in_fewer_processes_as_if_undisturbed(external):
+    """The replica of a worker that does not come back moves to another one, with its place in the
+    data, which nobody else knows: they are shuffled without a seed."""
+    cluster, running, start = external
+    with tf.Graph().as_default() as graph:
+        numbers = tf.data.Dataset.range(60).shuffle(60).batch(1).prefetch(2)
+        iterator = tf1.data.make_initializable_iterator(numbers)
+        ids = tf.identity(iterator.get_next(), name="ids")
+        train_op, loss = regression(tf.reshape(ids % 40, [-1]))
+    model = caramel.ARModel(caramel.Context(graph, train_op=train_op, loss=loss), cluster)
+    settings, seen, tasks = caramel.Recovery(snapshot_every=4, wait_s=0.5), [], []
+    with model.session(trials=None, recover=settings) as session:
+        session.run(iterator.initializer)
+        w = session.variables()["w"]
+        for step in range(60 // WORKERS):
+            if step == 6:
+                running[1].kill()
+                running[1].wait()
+            if step == 10:
+                start(1)
+                time.sleep(members.RETURN_EVERY_S)
+            seen.append(session.step(fetches="ids:0"))
+            tasks.append(len(set(session._running.job.plan.job.devices)))
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.step()
+        value = session.variables()["w"]
+    assert sorted(np.concatenate(seen)) == list(range(60))
+    np.testing.assert_allclose(value, expected(w, [ids % 40 for ids in seen]), rtol=1e-12)
+    assert tasks == [3] * 6 + [2] * 6 + [3] * 8
+
+
+@pytest.fixture(name="one_server")
+def fixture_one_server():
+    with caramel.Cluster.local(2, parameter_servers=1) as cluster:
+        yield cluster
+
+
+def train_though_killed(model, cluster, job, kills, steps):
+    """What variables are in the beginning and the end, and what has happened."""
+    settings = caramel.Recovery(snapshot_every=4)
+    with model.session(trials=None, recover=settings) as session:
+        initial = session.variables()
+        for step in range(steps):
+            if step in kills:
+                kill(cluster, kills[step])
+            session.step(batch(job, step))
+        return initial, session.variables(), session.metrics().recoveries
+
+
+def test_what_is_on_servers_is_on_another_task_too(one_server):
+    """A worker is lost, then the only server, and then the worker that had all in its place; in the
+    end both together."""
+    cluster, job = one_server, averaged()
+    model = caramel.PSModel(job.context(), cluster, ordering="tic")
+    kills, steps = {3: 0, 6: 2, 7: 1, 10: 2}, 14
+    initial, values, records = train_though_killed(model, cluster, job, kills, steps)
+    assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
+    assert len(records) == len(kills)
+    agents = caramel.PSModel(job.context(), cluster, mode="inference", ordering="tic")
+    with model.session(trials=None, recover=caramel.Recovery()) as session:
+        session.step(job.feed)
+        agent = agents.session(trials=None, variables=session)
+        kill(cluster, 1)
+        session.step(job.feed)
+        with pytest.raises(SessionError, match="gone on after a loss, .* open this one again"):
+            agent.step(job.feed)
+        agent.close()
+        session.step(job.feed)
+        kill(cluster, 1)
+        kill(cluster, 2)
+        with pytest.raises(RecoveryError, match="given up, since 'w1'.* were on tasks that were"):
+            session.step(job.feed)
+        with pytest.raises(PlanError, match="give variables or recover, not both"):
+            model.session(variables=session, recover=caramel.Recovery())
+
+
+def test_what_each_device_of_a_placed_model_has_the_next_one_has_too(cluster):
+    job = averaged()
+    model = placed(job, cluster, seed=1)
+    assert is_spread(model)
+    kills, steps = {3: 0, 6: 2, 7: 1}, 10
+    initial, values, records = train_though_killed(model, cluster, job, kills, steps)
+    assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
+    assert len(records) == len(kills)
+
+
 def test_what_cannot_be_recovered_is_refused():
     job = network("momentum")
     with pytest.raises(PlanError, match="its workers are inside this process"):
         caramel.ARModel(job.context(), 2).session(recover=caramel.Recovery())
     with pytest.raises(PlanError, match="recover must be a caramel.Recovery"):
         caramel.ARModel(job.context(), 2).session(recover=True)
+    one = caramel.ARModel(job.context(), caramel.Cluster.of(["127.0.0.1:1"]))
+    with pytest.raises(PlanError, match="there is only one worker"):
+        one.session(recover=caramel.Recovery())
     for wrong in ({"wait_s": -1}, {"restarts": 0}, {"least_workers": 1.5}, {"snapshot_every": 0}):
         with pytest.raises(PlanError, match=next(iter(wrong))):
             caramel.Recovery(**wrong)

@@ -30,6 +30,7 @@ _LEAST_LOOK_S = 0.02
 _PROBE_TIMEOUT_S = 1.5
 _INTERRUPTED_S = 30.0
 _ENDING_S = 1.0  # for a process whose sockets are closed to be gone
+_LEAVING_S = 2.0  # for what is left of a lost session here to be gone
 _DIAGNOSIS_S = 3.0  # how long to look for the lost worker once TensorFlow has reported a failure
 
 _LOST = (
@@ -236,22 +237,32 @@ class Channel:
         """Whether no call can be made any more."""
         return self._failure is not None
 
-    def close(self, last: Callable[[], Any], *, timeout_s: float) -> bool:
+    def close(
+        self,
+        last: Callable[[], Any],
+        *,
+        timeout_s: float,
+        leave: Callable[[], Any] | None = None,
+    ) -> bool:
         """Make one last call, without waiting for it longer than `timeout_s`, or for a lost worker;
-        whether it has ended.
+        whether it has ended. Closing it again does nothing.
 
-        After a failure it is not made but kept: TensorFlow closes a session also when it is
-        collected as garbage, and then waits for ever for a worker that is gone. The thread, which
-        is never ended then, holds on to it. Closing it again does nothing.
+        Args:
+            last: the call.
+            timeout_s: how long it may take.
+            leave: is called instead after a failure, by a thread of its own: it may wait for calls
+                that have not ended yet. The thread of calls ends when these have.
         """
         if self._is_closed:
             return True
         self._is_closed = True
         ends = self._failure is None and self._ends(last, timeout_s)
-        if ends:
-            self._thread.end(timeout_s)
-        else:
+        if not ends:
             self._thread.keep(last)
+            leaving = threading.Thread(target=leave, name="caramel-leaving", daemon=True)
+            leaving.start()
+            leaving.join(_LEAVING_S)
+        self._thread.end(timeout_s if ends else 0.0)
         self._failure = self._failure or "it is closed"
         self._liveness.close()
         return ends

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import tensorflow as tf
 
@@ -65,8 +64,7 @@ class Leases:
     """The leases of a session on all its workers, by a session of its own.
 
     Args:
-        target: the address of the server that drives it.
-        config: a `tf.compat.v1.ConfigProto`.
+        session: a new one.
         addresses: ``host:port`` of each task.
         containers: what is entered.
         tells: whether each worker writes into its log when the session begins and ends.
@@ -77,8 +75,7 @@ class Leases:
 
     def __init__(
         self,
-        target: str,
-        config: Any,
+        session: GraphSession,
         addresses: Mapping[str, str],
         containers: Sequence[str],
         *,
@@ -87,7 +84,7 @@ class Leases:
         self._addresses, self._own = dict(addresses), Client.here()
         self._containers, self._tells = tuple(containers), tells
         self._entry = _written(containers, self._own)
-        self._session = GraphSession(target, config, next(iter(addresses)))
+        self._session = session
         tables, self._sayings = _graph(self._session, addresses)
         fed = [TensorRef(name) for name in (_ENTERED, _REMOVED)]
         self._call = GraphCall(self._session, tables, [], fed)
@@ -133,6 +130,10 @@ class Leases:
                 self._exchange(entered=[self._entry])
             except (tf.errors.OpError, SessionError) as error:  # perhaps a worker is lost
                 _log.info("leases are not renewed this time: %s", error)
+
+    def uses(self, session: GraphSession) -> bool:
+        """Whether it is this one's, which `close` needs."""
+        return session is self._session
 
     def stop(self) -> None:
         """Renew them no more."""

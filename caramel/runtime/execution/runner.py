@@ -89,6 +89,7 @@ class Runner:
         self._sent = 0  # how many parts of the graph
         self._added: list[tuple[bytes, int]] = []  # of this session alone, and not sent yet
         self._calls: dict[Any, GraphCall] = {}
+        self._sessions: list[GraphSession] = []  # all that are open
         self._recording: Recording | None = None  # from the first traced calls on
         self._leases: Leases | None = None  # on workers that do not end with this process
         self.calls, self.placing_s = 0, 0.0
@@ -99,7 +100,7 @@ class Runner:
         try:
             self._greet(start_timeout_s)
             self._enter(start_timeout_s)
-            self._session = GraphSession(self._target, self._config(config), self._tasks[0])
+            self._session = self._opened(self._config(config))
         except BaseException:
             self._give_up()
             raise
@@ -148,23 +149,44 @@ class Runner:
             self._channel.call(send, what="placing the graph", timeout_s=deadline_s)
             self.placing_s = (time.perf_counter() - begin_s) / max(1, len(parts))
 
-    def aside(self, graph: tf.Graph, function: Callable[[Any], Result], what: str) -> Result:
+    def aside(
+        self, graph: tf.Graph, function: Callable[[GraphSession], Result], what: str
+    ) -> Result:
         """What a function makes of a session of its own with the same workers.
 
         Args:
             graph: a small one, which that session runs.
-            function: gets a `tf.compat.v1.Session`, with which it has to be done when it returns.
+            function: gets the session, with which it has to be done when it returns.
             what: what is being done, for messages.
 
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
+        return self._aside(graph, function, what, self._timeout_s)
 
+    def _aside(
+        self,
+        graph: tf.Graph,
+        function: Callable[[GraphSession], Result],
+        what: str,
+        timeout_s: float,
+    ) -> Result:
         def asked() -> Result:
-            with tf1.Session(self._target, graph=graph, config=self._config(None)) as session:
-                return function(session)
+            session = self._opened(self._config(None))
+            session.extend(graph.as_graph_def().SerializeToString())
+            result = function(session)
+            # After a failure `close` does it: TensorFlow may wait for ever for what is lost.
+            session.close()
+            self._sessions.remove(session)
+            return result
 
-        return self._channel.call(asked, what=what, timeout_s=self._timeout_s)
+        return self._channel.call(asked, what=what, timeout_s=timeout_s)
+
+    def _opened(self, config: Any) -> GraphSession:
+        """Another session of TensorFlow with these workers."""
+        session = GraphSession(self._target, config, self._tasks[0])
+        self._sessions.append(session)
+        return session
 
     def add(self, graph_def: bytes, variant: int) -> None:
         """Add nodes to a variant in this session alone, which the next `extend` sends.
@@ -319,7 +341,8 @@ class Runner:
 
     def _recorder(self) -> Recording:
         if self._recording is None:
-            self._recording = Recording(self._target, self._config(None), self._different_tasks)
+            session = self._opened(self._config(None))
+            self._recording = Recording(session, self._different_tasks)
         return self._recording
 
     def clock_offsets_s(self) -> tuple[float, ...]:
@@ -334,10 +357,15 @@ class Runner:
         tasks, of_places = self._different_tasks, [*self._tasks, *self.cluster.server_devices]
         if self.cluster.kind != "remote" or len(tasks) == 1:
             return (0.0,) * len(of_places)
-        offsets_s = self._channel.call(
-            lambda: _compared_clocks(self._target, tasks, self._config(None)),
-            what="comparing the workers' clocks",
-            timeout_s=self._timeout_s,
+        graph, stamps = tf.Graph(), []
+        with graph.as_default():
+            for task in tasks:
+                with tf.device(task):
+                    stamps.append(tf.timestamp())
+        offsets_s = self.aside(
+            graph,
+            lambda session: _compared_clocks(session, [_ref(stamp) for stamp in stamps]),
+            "comparing the workers' clocks",
         )
         of_task = dict(zip(tasks, offsets_s, strict=True))
         return tuple(of_task[task] for task in of_places)
@@ -350,9 +378,18 @@ class Runner:
         gone = {target for task, target in of_tasks if task in self.lost}
         alive = [target for target in self._targets if target not in gone]
         forget = partial(drop, self.containers.owned, alive)
-        last = partial(_end, self._recording, self._session, forget, self._leases)
-        if not self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S):
+        last = partial(_end, self._recording, self._sessions, forget, self._leases)
+        if not self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave):
             forget()
+
+    def _leave(self) -> None:
+        """End what is here of a session that has lost workers."""
+        tells = self.cluster.tasks[0] not in self.lost
+        for session in tuple(self._sessions):
+            with suppress(tf.errors.OpError):
+                session.close(tells=tells)
+        if self._recording is not None:
+            self._recording.end()
 
     def _config(self, config: Any) -> Any:
         return _config(config, self.cluster)
@@ -385,26 +422,24 @@ class Runner:
             for task in self._different_tasks:
                 with tf.device(task):
                     greetings.append(tf.no_op())
-        session = tf1.Session(self._target, graph=graph, config=self._config(None))
+        names = [greeting.name for greeting in greetings]
         try:
-            self._channel.call(
-                lambda: session.run(greetings), what="connecting", timeout_s=timeout_s
+            self._aside(
+                graph, lambda session: GraphCall(session, [], names, [])(), "connecting", timeout_s
             )
         except StepTimeoutError:
-            self._channel.close(session.close, timeout_s=_CLOSE_TIMEOUT_S)
             raise WorkerStartError(
                 f"what listens at {', '.join(str(t.address) for t in self.cluster.tasks)} did not "
                 f"answer within {timeout_s:g} s; is each a 'caramel worker' that was started with "
                 "this list of addresses?"
             ) from None
-        self._channel.call(session.close, what="connecting", timeout_s=timeout_s)
 
     def _give_up(self) -> None:
         """End what was begun although nothing can be run."""
         if self._leases is not None:
             self._leases.stop()
         end = self._leases.close if self._leases is not None else _nothing
-        self._channel.close(end, timeout_s=_CLOSE_TIMEOUT_S)
+        self._channel.close(end, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave)
 
     def _enter(self, timeout_s: float) -> None:
         """Enter the session on its workers, and remove what others have left there."""
@@ -414,9 +449,11 @@ class Runner:
             addresses = dict(zip(devices, self._targets, strict=True))
             # Of a launcher's job all processes began together: there is nothing to tell.
             tells = self.cluster.task is None
-            make = partial(
-                Leases, self._target, self._config(None), addresses, entered, tells=tells
-            )
+
+            def make() -> Leases:
+                session = self._opened(self._config(None))
+                return Leases(session, addresses, entered, tells=tells)
+
             self._leases = self._channel.call(make, what="connecting", timeout_s=timeout_s)
             self._channel.call(self._leases.enter, what="connecting", timeout_s=timeout_s)
 
@@ -427,7 +464,7 @@ def _nothing() -> None:
 
 def _end(
     recording: Recording | None,
-    session: GraphSession,
+    sessions: Sequence[GraphSession],
     forget: Callable[[], None],
     leases: Leases | None,
 ) -> None:
@@ -436,7 +473,9 @@ def _end(
         if leases is not None:
             parts.callback(leases.close)
         parts.callback(forget)
-        parts.callback(session.close)
+        for session in sessions:
+            if leases is None or not leases.uses(session):
+                parts.callback(session.close)
         if recording is not None:
             parts.callback(recording.close)
 
@@ -449,28 +488,25 @@ def _with_fed(
     return [np.asarray(fed[t])[()] if t in fed else next(remaining) for t in tensors]
 
 
-def _compared_clocks(target: str, tasks: Sequence[str | None], config: Any) -> tuple[float, ...]:
+def _ref(tensor: tf.Tensor) -> TensorRef:
+    return TensorRef(tensor.op.name, tensor.value_index)
+
+
+def _compared_clocks(session: GraphSession, stamps: Sequence[TensorRef]) -> tuple[float, ...]:
     """By how much the clock of each task is ahead of the first one's, in seconds.
 
     Very rarely gRPC sends a call twice, and TensorFlow gives up such a call. Other than a step,
     reading clocks can simply be done again.
     """
+    ask = [GraphCall(session, [stamp], [], []) for stamp in stamps]
+
+    def compared() -> tuple[float, ...]:
+        return clock_offsets_s(lambda clock: float(ask[clock]()[0]), len(stamps))
+
     for _ in range(_CLOCK_TRIES - 1):
         with suppress(tf.errors.AbortedError):
-            return _compare_clocks(target, tasks, config)
-    return _compare_clocks(target, tasks, config)
-
-
-def _compare_clocks(target: str, tasks: Sequence[str | None], config: Any) -> tuple[float, ...]:
-    graph = tf.Graph()
-    with graph.as_default():
-        stamps = []
-        for task in tasks:
-            with tf.device(task):
-                stamps.append(tf.timestamp())
-    with tf1.Session(target, graph=graph, config=config) as session:
-        ask = [session.make_callable(stamp) for stamp in stamps]
-        return clock_offsets_s(lambda clock: float(ask[clock]()), len(tasks))
+            return compared()
+    return compared()
 
 
 def _config(config: Any, cluster: Cluster) -> Any:

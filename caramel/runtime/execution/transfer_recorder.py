@@ -32,16 +32,15 @@ class Recording:
     Each step needs a waiting call of its own: with one for forty steps, eight lacked transfers.
 
     Args:
-        target: the address of the server that drives it.
-        config: a `tf.compat.v1.ConfigProto`.
+        session: a new one.
         tasks: those that are to record; the first one waits.
 
     Raises:
         tf.errors.OpError: a worker cannot be reached.
     """
 
-    def __init__(self, target: str, config: Any, tasks: Sequence[str | None]) -> None:
-        self._session = GraphSession(target, config, tasks[0])
+    def __init__(self, session: GraphSession, tasks: Sequence[str | None]) -> None:
+        self._session = session
         begin, begun, wait, end = _graph(self._session, tasks)
         self._wait = GraphCall(self._session, [], [*begin, wait], [])
         self._begun = GraphCall(self._session, [], begun, [])
@@ -97,6 +96,10 @@ class Recording:
             tf.errors.OpError: TensorFlow failed to end it.
         """
         self._session.close()
+        self.end()
+
+    def end(self) -> None:
+        """End the thread; the session was closed."""
         self._thread.end(_END_S)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
@@ -20,18 +20,19 @@ _log = logging.getLogger(__name__)
 
 
 class Members:
-    """The workers of a session.
+    """The workers and servers of a session.
 
     Args:
         cluster: all that there are when everything is well.
         settings: how long to wait for those that are lost, and how many there must be.
+        needed: those without which it cannot go on: nobody else takes what they have.
 
     Attributes:
         cluster: those that take part.
     """
 
-    def __init__(self, cluster: Cluster, settings: Recovery) -> None:
-        self._all, self._settings = cluster, settings
+    def __init__(self, cluster: Cluster, settings: Recovery, needed: Collection[Task] = ()) -> None:
+        self._all, self._settings, self._needed = cluster, settings, needed
         self._looked_s = 0.0
         self.cluster = cluster
         self._start_again()  # what an earlier session has lost
@@ -59,6 +60,13 @@ class Members:
             time.sleep(_POLL_S)
             self._start_again()  # what has ended while it was started
             away = self._away()
+        if needed := [task for task in self._all.tasks if task in away and task in self._needed]:
+            raise RecoveryError(
+                f"missing after {self._settings.wait_s:g} s: {', '.join(self.describe(needed))}, "
+                "whose variables no other has room for; wait longer (caramel.Recovery.wait_s), or "
+                "start it again and open a new session",
+                tuple(needed),
+            )
         left = [task for task in self._all.workers if task not in away]
         if len(left) < max(1, self._settings.least_workers):
             raise RecoveryError(

@@ -1,13 +1,14 @@
-"""The snapshots of a session: taken on the workers, found there again, and put back.
+"""The snapshots of a session: taken on workers and servers, found there again, and put back.
 
-A worker that was restarted, or that was away, has none or an older one. Of those that have it one
-gives it the variables that are equal on all. Of what differs between workers (moving averages,
-totals, generators' states) the session keeps what it is together: where workers are new, all begin
-with that, so means and sums are those of all that there were.
+A task that was restarted, or that was away, has none or an older one. Of those that have it one
+gives it the variables that are equal on all, or that nobody else has. Of what differs between
+workers (moving averages, totals, generators' states) the session keeps what it is together: where
+workers are new, all begin with that, so means and sums are those of all that there were.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,39 +20,44 @@ import tensorflow as tf
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import WorkerLostError
 from caramel.core.facts import Variable
+from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.modifiers import snapshots, variable_ops
+from caramel.modifiers.snapshots import Kept
 from caramel.modifiers.step_tokens import host_of
 from caramel.modifiers.variable_copies import differs
+from caramel.native.session import GraphCall, GraphSession
+from caramel.runtime.checkpoint import some_of
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
+from caramel.runtime.remains import sources_of
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.variables import SharedState
-
-tf1 = tf.compat.v1
 
 Since = TypeVar("Since")
 
 
 class NoSnapshotError(WorkerLostError):
-    """No worker has the last snapshot any more."""
+    """Some variables are in no snapshot any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is known of a snapshot that all workers had.
+    """What is known of a snapshot that all tasks had.
 
     Attributes:
         number: counts the snapshots of the session.
-        slot: where the workers have it.
-        devices: which workers these were.
+        slot: where the tasks have it.
+        devices: the workers of then.
+        copies: by variable where it is.
         together: by name what variables were together that differ between workers.
     """
 
     number: int
     slot: int
     devices: tuple[str, ...]
+    copies: Mapping[str, tuple[Kept, ...]]
     together: Mapping[str, np.ndarray]
 
 
@@ -62,7 +68,9 @@ class Snapshots(Generic[Since]):
         since: what whoever takes snapshots knows of the time since the newest.
 
     Attributes:
-        container: where snapshots are on the workers.
+        container: where snapshots are.
+        most_bytes: what a snapshot takes of the memory of a task, at most.
+        is_thin: whether not all tasks have the newest, so that another loss may be one too many.
     """
 
     def __init__(self, since: Since) -> None:
@@ -70,7 +78,10 @@ class Snapshots(Generic[Since]):
         # Always changed together, also if the caller is interrupted.
         self._newest_and_since: tuple[Snapshot | None, Since] = None, since
         self._begun = 0  # how many were begun to be taken
-        self._has_new_workers = False
+        self._copies: Mapping[str, tuple[Kept, ...]] = {}  # of the next one
+        self._is_mixed = False  # whether workers got what others had for themselves
+        self.most_bytes = 0
+        self.is_thin = False
 
     @property
     def _newest(self) -> Snapshot | None:
@@ -98,19 +109,28 @@ class Snapshots(Generic[Since]):
         """Add what takes snapshots to a new session, and what puts back the newest.
 
         Raises:
-            NoSnapshotError: no worker has it.
+            NoSnapshotError: variables are in no snapshot any more.
             WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.run`.
         """
-        plan, handles = job.plan, _handles(job)
-        added = snapshots.keep_snapshots(plan, handles, self.container)
+        plan, sources, newest = job.plan, sources_of(job), self._newest
+        copies = [kept for _, kept in snapshots.kept_copies(plan, sources)]
+        self._copies = _by_variable(copies)
+        self.most_bytes = max(_bytes_of_tasks(copies).values(), default=0)
+        before = [] if newest is None else [k for each in newest.copies.values() for k in each]
+        added = snapshots.keep_snapshots(plan, sources, self.container, before)
         runner.add(added.SerializeToString(), 0)
-        if self._newest is None:
+        if newest is None:
             return
-        have = self._holders(self._newest, plan, runner)
-        if not have:
-            raise NoSnapshotError("no worker has the variables any more: all were restarted")
-        givers = {worker: have[0] for worker in range(plan.workers) if worker not in have}
-        back = snapshots.put_back_snapshot(plan, handles, self.container, self._newest.slot, givers)
+        have = self._holders(newest, plan, runner)
+        found = [(s, snapshots.kept_from(plan, s, newest.copies, have)) for s in sources]
+        given = [(source, kept) for source, kept in found if kept is not None]
+        if len(given) < len(found):
+            gone = dict.fromkeys(source.variable.name for source, kept in found if kept is None)
+            raise NoSnapshotError(f"{some_of(list(gone))} were on tasks that were lost together")
+        self._is_mixed = any(
+            kept.task != source.task for source, kept in given if differs(source.variable, plan)
+        )
+        back = snapshots.put_back_snapshot(plan, given, self.container, newest.slot)
         runner.add(back.SerializeToString(), 0)
 
     def hand_over(self, job: Job, runner: Runner, state: SharedState, cluster: Cluster) -> None:
@@ -122,17 +142,18 @@ class Snapshots(Generic[Since]):
         newest, plan = self._newest, job.plan
         if newest is None:
             return
-        back = [snapshots.op_of(w, "put_back", newest.slot) for w in range(plan.workers)]
+        tasks = range(len(snapshots.tasks_of(plan)))
+        back = [snapshots.op_of(task, "put_back", newest.slot) for task in tasks]
         runner.run([], back, {}, "putting back a snapshot")
         state.may_change()
-        if plan.job.devices != newest.devices or self._has_new_workers:
+        if plan.job.devices != newest.devices or self._is_mixed:
             together = [v for v in plan.job.variables if v.name in newest.together]
             state.assign(together, newest.together)
 
     # Snapshots
 
     def take(self, running: RunningJob, since: Since) -> None:
-        """Take one on every worker; nothing may be pending.
+        """Take one on every task; nothing may be pending.
 
         Args:
             running: the workers.
@@ -145,48 +166,52 @@ class Snapshots(Generic[Since]):
         plan, runner, newest = running.job.plan, running.runner, self._newest
         slot = 0 if newest is None else (newest.slot + 1) % snapshots.SLOTS
         self._begun += 1
-        workers = range(plan.workers)
-        fed = {snapshots.number_fed(worker): np.array(self._begun) for worker in workers}
-        takes = [snapshots.op_of(worker, "take", slot) for worker in workers]
+        tasks = range(len(snapshots.tasks_of(plan)))
+        fed = {snapshots.number_fed(task): np.array(self._begun) for task in tasks}
+        takes = [snapshots.op_of(task, "take", slot) for task in tasks]
         merged = [v for v in plan.job.variables if _is_kept_together(v, plan)]
         tensors = [running.state.value(v) for v in merged]
         values = runner.run(tensors, takes, fed, "taking a snapshot")
         together = {v.name: value for v, value in zip(merged, values, strict=True)}
-        taken = Snapshot(self._begun, slot, plan.job.devices, together)
+        taken = Snapshot(self._begun, slot, plan.job.devices, self._copies, together)
         self._newest_and_since = taken, since
+        self.is_thin = False
         if newest is not None:
-            drops = [snapshots.op_of(worker, "drop", newest.slot) for worker in workers]
+            drops = [snapshots.op_of(task, "drop", newest.slot) for task in tasks]
             runner.run([], drops, {}, "letting go of a snapshot")
 
-    def _holders(self, newest: Snapshot, plan: Plan, runner: Runner) -> list[int]:
-        """The workers that have the newest snapshot."""
-        graph = tf.Graph()
+    def _holders(self, newest: Snapshot, plan: Plan, runner: Runner) -> list[str]:
+        """The tasks that have the newest snapshot."""
+        tasks, graph = snapshots.tasks_of(plan), tf.Graph()
         with graph.as_default():
-            handles = [
-                _number(device, newest.slot, place, self.container)
-                for device, place in zip(
-                    plan.job.devices, snapshots.places(plan.job.devices), strict=True
-                )
-            ]
+            handles = [_number(task, newest.slot, self.container) for task in tasks]
             are_there = [_on(handle, tf.raw_ops.VarIsInitializedOp) for handle in handles]
             numbers = [_on(h, tf.raw_ops.ReadVariableOp, dtype=tf.int64) for h in handles]
 
-        def ask(session: Any) -> list[int]:
-            there = [w for w, is_there in enumerate(session.run(are_there)) if is_there]
-            values = session.run([numbers[worker] for worker in there])
+        def ask(session: GraphSession) -> list[str]:
+            flags = GraphCall(session, are_there, [], [])()
+            there = [task for task, is_there in enumerate(flags) if is_there]
+            values = GraphCall(session, [numbers[task] for task in there], [], [])()
             found = zip(there, values, strict=True)
-            return [worker for worker, number in found if number == newest.number]
+            return [tasks[task] for task, number in found if number == newest.number]
 
-        have: list[int] = runner.aside(graph, ask, "looking for the last snapshot")
-        self._has_new_workers = len(have) < plan.workers
+        have: list[str] = runner.aside(graph, ask, "looking for the last snapshot")
+        self.is_thin = len(have) < len(tasks)
         return have
 
 
-def _handles(job: Job) -> dict[str, object]:
-    """The nodes that put out the handles of workers' variables."""
-    wanted, nodes = snapshots.originals(job.plan), tf1.GraphDef()
-    nodes.ParseFromString(job.graph.parts[0].graph_def)
-    return {node.name: node for node in nodes.node if node.name in wanted}
+def _by_variable(copies: list[Kept]) -> Mapping[str, tuple[Kept, ...]]:
+    found: dict[str, list[Kept]] = {}
+    for kept in copies:
+        found.setdefault(kept.variable, []).append(kept)
+    return {name: tuple(each) for name, each in found.items()}
+
+
+def _bytes_of_tasks(copies: list[Kept]) -> Mapping[str, int]:
+    sizes: Counter[str] = Counter()
+    for kept in copies:
+        sizes[kept.task] += kept.spec.bytes or 0
+    return sizes
 
 
 def _is_kept_together(variable: Variable, plan: Plan) -> bool:
@@ -196,22 +221,18 @@ def _is_kept_together(variable: Variable, plan: Plan) -> bool:
     return differs(variable, plan) and (is_drawn_from or variable_ops.is_merged(variable, plan))
 
 
-def _number(device: str, slot: int, place: int, container: str) -> tf.Tensor:
-    with tf.device(host_of(device)):
+def _number(task: str, slot: int, container: str) -> tf.Tensor:
+    with tf.device(host_of(task)):
         return tf.raw_ops.VarHandleOp(
             dtype=tf.int64,
             shape=[],
             container=container,
-            shared_name=snapshots.number_name(slot, place),
+            shared_name=snapshots.number_name(slot),
         )
 
 
-def _on(handle: tf.Tensor, function: object, **attributes: object) -> tf.Tensor:
+def _on(handle: tf.Tensor, function: Any, **attributes: Any) -> TensorRef:
     """What an op makes of a handle, where that is."""
     with tf.device(handle.device):
-        return function(resource=handle, **attributes)  # type: ignore[operator]
-
-
-def memory_bytes(plan: Plan) -> int:
-    """What a snapshot takes on each worker."""
-    return sum(variable.spec.bytes or 0 for variable in plan.job.variables)
+        tensor = function(resource=handle, **attributes)
+    return TensorRef(tensor.op.name, tensor.value_index)

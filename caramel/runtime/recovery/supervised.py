@@ -39,7 +39,7 @@ from caramel.runtime.recovery.positions import Opening, Positions, Teller, reads
 from caramel.runtime.recovery.record import RecoveryRecord
 from caramel.runtime.recovery.restarts import Restarts
 from caramel.runtime.recovery.settings import Recovery
-from caramel.runtime.recovery.snapshots import NoSnapshotError, Snapshots, memory_bytes
+from caramel.runtime.recovery.snapshots import NoSnapshotError, Snapshots
 from caramel.runtime.running_job import Origin, RunningJob
 from caramel.runtime.steps.user_fetches import UserFetches
 
@@ -115,7 +115,10 @@ class Supervised:
     ) -> None:
         self._jobs_on, self._start, self._all = jobs_on, start, cluster
         self._course = course
-        self._members, self._restarts = Members(cluster, settings), Restarts(settings.restarts)
+        plan = next(iter(jobs_on(cluster).values())).plan
+        needed = cluster.servers if plan.placement is None else cluster.tasks
+        self._members = Members(cluster, settings, needed)
+        self._restarts = Restarts(settings.restarts)
         self._snapshots, self._pace = Snapshots(_Since()), Pace(settings.snapshot_every)
         self._positions = Positions()  # now
         self._teller = Teller()
@@ -129,10 +132,8 @@ class Supervised:
         self._closings: list[threading.Thread] = []
         parts.callback(self._close)
         self._opened = self._open(earlier=None)
-        _log.info(
-            "snapshots take %.1f MiB of memory on each worker",
-            memory_bytes(self.running.job.plan) / 2**20,
-        )
+        most = self._snapshots.most_bytes / 2**20
+        _log.info("snapshots take up to %.1f MiB of memory on each worker and server", most)
 
     @property
     def running(self) -> RunningJob:
@@ -259,8 +260,8 @@ class Supervised:
                 break
             except NoSnapshotError as none:
                 raise RecoveryError(
-                    f"{loss}; given up, since no worker has the variables any more: restore the "
-                    "last checkpoint in a new session",
+                    f"{_short(loss)}; given up, since {none}: restore the last checkpoint in a new "
+                    "session",
                     loss.lost,
                 ) from none
             except RecoveryError as few:
@@ -278,7 +279,6 @@ class Supervised:
         """Open a session on the workers that are there, and do again what was done."""
         self._members.gather(self._lost)
         self._lost = ()
-        self._check_pipelines()
         self._close_beside(self._opened.parts)
         self._reopen()
         for call in self._since.kept:
@@ -289,6 +289,7 @@ class Supervised:
         """Open another session of TensorFlow, with what the last snapshot has."""
         earlier = self._opened.running.controllers
         self._opened = self._open(earlier)
+        self._wants_snapshot = self._wants_snapshot or self._snapshots.is_thin
         self._pace.begin_again()
         then = self._since.positions
         self._positions = dataclasses.replace(then, told={})
@@ -316,22 +317,6 @@ class Supervised:
             parts.close()
             raise
         return _Opened(jobs, running, parts)
-
-    def _check_pipelines(self) -> None:
-        """Raise if others than all workers are left, between which pipelines were split.
-
-        Raises:
-            RecoveryError: they are.
-        """
-        job = self.running.job
-        if self._since.positions.are_any and self._members.cluster.size != job.plan.workers:
-            missing = self._members.missing
-            raise RecoveryError(
-                f"missing are {', '.join(self._members.describe(missing))}, and input pipelines of "
-                "the graph are split between all workers; feed batches instead, or wait longer "
-                "(caramel.Recovery.wait_s)",
-                missing,
-            )
 
     # Snapshots
 
