@@ -209,6 +209,7 @@ class Context:
         return self._captured or self
 
     @classmethod
+    @checked(GraphError)
     def from_function(
         cls, function: Callable[..., Any], signature: Sequence[Any], **options: Any
     ) -> Context:
@@ -226,6 +227,11 @@ class Context:
         Raises:
             GraphError: the function cannot be traced, or its job cannot be distributed.
         """
+        for each in tf.nest.flatten(list(signature)):
+            if not isinstance(each, tf.TypeSpec | bool | str | None):
+                raise GraphError(
+                    f"signature must have a tf.TensorSpec for each tensor, not {each!r:.200}"
+                )
         lowered = lower(function, signature, trains=options.get("trains", True))
         context = cls(lowered.graph, train_op=lowered.train_op, loss=lowered.loss, **options)
         context.lowered = lowered

@@ -553,7 +553,7 @@ class Cluster:
         """The tasks whose processes `Cluster.local` started, and that have ended."""
         return tuple(task for task in self.tasks if self._exit_code(task) is not None)
 
-    @checked(ClusterError)
+    @checked(ClusterError, timeout_s=SECONDS)
     def restart(self, tasks: Sequence[Task], *, timeout_s: float = 60.0) -> None:
         """Start processes of `Cluster.local` again, on the same ports; those that run are killed.
 
@@ -562,9 +562,17 @@ class Cluster:
             timeout_s: how long they may take together until they listen, in seconds.
 
         Raises:
+            ClusterError: one is none of these.
             WorkerStartError: one cannot be started, has ended, or was not listening in time.
         """
-        assert self._group is not None
+        if self._group is None:
+            raise ClusterError(
+                "only processes that Cluster.local has started can be started again by it; start "
+                "others where you have started them"
+            )
+        for task in tasks:
+            if task not in self.whole.tasks:
+                raise ClusterError(f"{task!r:.200} is no task of {self.whole!r}")
         numbers = [self.whole.tasks.index(task) for task in tasks]
         try:
             for number in numbers:

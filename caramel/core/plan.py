@@ -33,7 +33,7 @@ from caramel.core.patterns import (
 )
 from caramel.core.placement import Placement
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
-from caramel.core.util.arguments import checked
+from caramel.core.util.arguments import check_changes, checked
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 from caramel.core.util.rows import Row, html_table
 from caramel.core.util.sizes import counted, megabytes
@@ -201,6 +201,7 @@ class Plan:
         Raises:
             PlanError: the plan makes no sense with them.
         """
+        check_changes(Decided, changes, PlanError)
         return Plan(self.job, dataclasses.replace(self.decision, **changes))
 
     def weight(self, gradient: AggregatedGradient) -> Weight:

@@ -124,6 +124,20 @@ def check_fields(record: Any, error: type[CaramelError], **limits: Limit) -> Non
         _check(name, getattr(record, name), kind, limits.get(name), error)
 
 
+def check_changes(record: Any, changes: Mapping[str, Any], error: type[CaramelError]) -> None:
+    """Raise unless what some fields of a record are to be is of their types.
+
+    Args:
+        record: a dataclass.
+        changes: by the names of fields; what it has no field of is left alone.
+        error: is raised for one that cannot be.
+    """
+    kinds = _kinds_of(record)
+    for name, value in changes.items():
+        if name in kinds:
+            _check(name, value, kinds[name], None, error)
+
+
 @functools.cache
 def _kinds_of(record: Any) -> Mapping[str, Any]:
     return typing.get_type_hints(record)
@@ -170,7 +184,7 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, Mapping) and all(
             fits(key, arguments[0]) and fits(each, arguments[1]) for key, each in value.items()
         )
-    if origin is tuple:  # whoever takes pairs looks at them
+    if origin is tuple and arguments[-1] is not ...:  # whoever takes pairs looks at them
         return True
     if origin in _SEVERAL:
         is_several = hasattr(value, "__iter__") and not isinstance(value, str | bytes | Mapping)
@@ -180,7 +194,7 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, origin or kind)
 
 
-_SEVERAL = (collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable)
+_SEVERAL = (collections.abc.Sequence, collections.abc.Collection, collections.abc.Iterable, tuple)
 
 
 def _is_number(value: Any) -> bool:

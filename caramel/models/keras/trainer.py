@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from caramel.cluster.cluster import Cluster
+from caramel.core.errors import GraphError
+from caramel.core.util.arguments import checked
 from caramel.models.keras.callbacks import around
 from caramel.models.keras.model_steps import BatchStep, PredictStep
 from caramel.models.keras.refused import check, tell_uncompiled
@@ -48,6 +50,7 @@ class Trainer(StepOnWorkers):
         GraphError: it is no such model.
     """
 
+    @checked(GraphError)
     def __init__(
         self,
         model: Any,
