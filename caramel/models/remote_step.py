@@ -19,15 +19,16 @@ import tensorflow as tf
 
 from caramel.capture.context import Context
 from caramel.capture.functions import LoweredStep
-from caramel.core.errors import FeedError, PlanError, SessionError
+from caramel.core.errors import CheckpointError, FeedError, PlanError, SessionError
 from caramel.models.allreduce import ARModel
 from caramel.report.shown import ShownExplanation
+from caramel.runtime.resuming import check_directory, steps_told
+from caramel.runtime.running_job import RunningJob
 from caramel.runtime.session import Session
 
 Lower = Callable[[Sequence[Any]], LoweredStep]
 Own = TypeVar("Own", bound="StepOnWorkers")
 
-_OF_SESSIONS_VARIABLES = ("variables", "resume", "save_on_sigterm")
 
 _log = logging.getLogger(__name__)
 
@@ -56,18 +57,24 @@ class RemoteStep:
         apart: Callable[[], Collection[str]] = tuple,
         trains: bool = True,
     ) -> None:
-        for name in _OF_SESSIONS_VARIABLES:
-            if name in session_options:
-                raise PlanError(
-                    f"session_options has {name}, but the variables are those of this process: "
-                    "what they begin with, and where they are saved, is up to the program"
-                )
+        if "variables" in session_options:
+            raise PlanError(
+                "session_options has variables, but these are those of this process, with whose "
+                "values workers begin"
+            )
         # Unknown ones are told now, and not at the first step.
         inspect.signature(ARModel).bind_partial(**options)
         inspect.signature(ARModel.session).bind_partial(**session_options)
         self._apart, self._trains = apart, trains
         self._lower, self._workers = lower, workers
         self._session_options, self._options = dict(session_options), dict(options)
+        # Only the first session goes on from a checkpoint.
+        self._resume = self._session_options.pop("resume", None)
+        if self._resume is not None:
+            check_directory(self._resume)
+        at_the_end = self._session_options.get("save_on_sigterm")
+        self._tells = self._resume is not None or at_the_end is not None
+        self._steps = 0  # done by sessions before
         self._signature: list[Any] | None = None
         self._fitting: list[Any] = []  # dtypes and shapes of what was given last
         self._lowered: LoweredStep | None = None
@@ -105,6 +112,28 @@ class RemoteStep:
         """The step as a graph; there was a step already."""
         assert self._lowered is not None
         return self._lowered
+
+    @property
+    def running(self) -> RunningJob:
+        """What the session works with; another one after a loss."""
+        return self.session._running
+
+    @property
+    def workers(self) -> int:
+        """Over how many workers a step is split now."""
+        return self.running.job.plan.workers
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps were done, also before the checkpoint from which the first session goes
+        on.
+
+        Raises:
+            CheckpointError: no checkpoint of that directory can be gone on from.
+        """
+        if self._session is not None:
+            return self._session.steps_done
+        return self._steps if self._resume is None else steps_told(self._resume)
 
     @property
     def is_usable(self) -> bool:
@@ -161,9 +190,11 @@ class RemoteStep:
             yield
             return
         session = self.session
-        counted = [session.variables(worker=w) for w in range(examples, plan.workers)]
+        # So that one worker has all of them, whoever is lost in the step.
+        values = session.variables()
+        session.assign({name: values[name] for name in plan.job.summed})
         yield
-        counted += [session.variables(worker=w) for w in range(examples)]
+        counted = [session.variables(worker=w) for w in range(min(examples, self.workers))]
         session.assign({name: sum(each[name] for each in counted) for name in plan.job.summed})
 
     # Variables
@@ -200,6 +231,7 @@ class RemoteStep:
             self.pull()
         session, self._session = self._session, None
         if session is not None:
+            self._steps = session.steps_done
             session.close()
 
     def _is_seen(self, name: str, variable: tf.Variable) -> bool:
@@ -229,8 +261,32 @@ class RemoteStep:
         )
         self._model = ARModel(context, self._workers, **self._options)
         self._lowered, self._seen = lowered, {}
-        self._session = self._model.session(**self._session_options)
-        self._send(lowered.variables)
+        told = self.steps_done
+        session = self._model.session(**self._session_options, resume=self._resume)
+        self._session = session
+        if session.resumed is None:
+            if self._tells:
+                session._go_on_after(self._steps)
+            self._send(lowered.variables)
+        else:
+            self._take_over(session, told)
+        self._resume = None
+
+    def _take_over(self, session: Session, told: int) -> None:
+        """Give the variables here the values of the checkpoint from which the session goes on.
+
+        Raises:
+            CheckpointError: it is not the one of which the program was told.
+        """
+        if session.steps_done < told:
+            raise CheckpointError(
+                f"checkpoint '{session.resumed}' was written after {session.steps_done} steps, but "
+                f"a newer one, which is damaged, after {told}: remove the files of that"
+            )
+        variables, apart = self.lowered.variables.items(), self._apart()
+        self._send({name: variable for name, variable in variables if name in apart})
+        self._is_ahead = True
+        self.pull()
 
 
 class StepOnWorkers:
@@ -246,6 +302,16 @@ class StepOnWorkers:
             SessionError: no step was done yet.
         """
         return self._remote.session
+
+    @property
+    def steps_done(self) -> int:
+        """How many steps were done, also before the checkpoint from which they go on, where
+        `session_options` has ``resume``; known before the first step.
+
+        Raises:
+            CheckpointError: none of the checkpoints there can be gone on from.
+        """
+        return self._remote.steps_done
 
     def explain(self) -> ShownExplanation:
         """What the plan of the step is, and why; as `ARModel.explain`.

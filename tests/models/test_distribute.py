@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import caramel
 from caramel.core.errors import (
+    CheckpointError,
     FeedError,
     GraphError,
     LossScaleError,
@@ -241,7 +242,22 @@ def test_outside_of_a_step_a_loss_is_marked_in_vain():
     assert caramel.loss(3) == 3
 
 
-def test_options_of_sessions_that_are_about_their_variables_are_refused():
-    for name in ("resume", "save_on_sigterm"):
-        with pytest.raises(PlanError, match=f"session_options has {name}, but the variables are"):
-            caramel.distribute(Job().step, 2, session_options={name: "checkpoints"})
+def test_a_loop_goes_on_from_the_newest_checkpoint(tmp_path):
+    """Steps are counted over all runs, also where another graph takes over."""
+    alone, data = Job(), batches((7, 7, 5, 7, 4, 6))
+    for batch in data:
+        alone.step(batch[0], tf.constant(batch[1]))
+    options = {"session_options": {"resume": tmp_path / "new"}}
+    for ends_at, saves_at in ((4, 3), (6, 6)):
+        job = Job()
+        with caramel.distribute(job.step, 2, **options) as step:
+            for x, y in data[step.steps_done : ends_at]:
+                step(x, y.astype("int32" if step.steps_done == 2 else "int64"))
+                if step.steps_done == saves_at:
+                    step.session.save(tmp_path / "new/m", global_step=step.steps_done)
+        assert step.steps_done == ends_at
+    assert_close(job.values, alone.values)
+    with pytest.raises(PlanError, match="session_options has variables, but these are those of"):
+        caramel.distribute(Job().step, 2, session_options={"variables": None})
+    with pytest.raises(CheckpointError, match="resume is .* which is no directory"):
+        caramel.distribute(Job().step, 2, session_options={"resume": tmp_path / "new/m-6"})

@@ -12,7 +12,8 @@ import tensorflow as tf
 import caramel
 from caramel.core.errors import CaramelError, WorkerLostError
 from caramel.models.keras import Trainer
-from tests.support.keras_jobs import X, Y, assert_close, classifier
+from caramel.runtime.recovery.members import Members
+from tests.support.keras_jobs import X, Y, assert_close, assert_same_history, classifier
 from tests.support.processes import worker_pid
 
 pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.processes]
@@ -38,6 +39,20 @@ class Killing(keras.callbacks.Callback):
             os.kill(self.pid, signal.SIGKILL)
 
 
+class Disturbing(keras.callbacks.Callback):
+    """Does something before some batches, by epoch and batch."""
+
+    def __init__(self, do):
+        super().__init__()
+        self.do, self.epoch = do, 0
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.do.get((self.epoch, batch), lambda: None)()
+
+
 def test_a_lost_worker_and_python_in_a_layer():
     """The model keeps what it had after the last epoch that was whole."""
     options = {"batch_size": 12, "shuffle": False, "verbose": 0}
@@ -56,5 +71,57 @@ def test_a_lost_worker_and_python_in_a_layer():
     assert_close(model.get_weights(), alone.get_weights())
     assert_close(
         [v.numpy() for v in model.optimizer.variables],
+        [v.numpy() for v in alone.optimizer.variables],
+    )
+
+
+def test_what_metrics_have_gathered_is_right_after_losses(monkeypatch):
+    """Workers are lost in steps with fewer examples than workers, and in others; at first they are
+    started again, then not."""
+    x, y = X[:26], Y[:26]
+    options = {"batch_size": 12, "shuffle": False, "verbose": 0, "epochs": 4}
+    alone, model = classifier(), classifier()
+    expected = alone.fit(x, y, **options)
+    with caramel.Cluster.local(3) as cluster:
+
+        def kill(worker):
+            return lambda: os.kill(worker_pid(cluster, worker), signal.SIGKILL)
+
+        def leave_out():
+            monkeypatch.setattr(Members, "_start_again", lambda *_: None)
+            kill(0)()
+
+        recover = caramel.Recovery(snapshot_every=2, wait_s=0.5)
+        do = {(0, 2): kill(1), (1, 1): kill(2), (2, 2): leave_out, (3, 1): kill(1)}
+        session_options = {"trials": None, "recover": recover}
+        with Trainer(model, cluster, session_options=session_options) as trainer:
+            history = trainer.fit(x, y, callbacks=[Disturbing(do)], **options)
+            records = trainer.session.metrics().recoveries
+    assert [record.workers for record in records] == [3, 3, 2, 1]
+    assert_same_history(history.history, expected.history)
+    assert_close(model.get_weights(), alone.get_weights())
+
+
+def test_fit_is_told_to_end_and_goes_on_in_another_program(tmp_path):
+    options = {"batch_size": 5, "shuffle": False, "verbose": 0}
+    alone, first, second = classifier(), classifier(), classifier()
+    alone.fit(X, Y, **options)
+    of_session = {"trials": None, "resume": tmp_path, "save_on_sigterm": tmp_path}
+    told = Disturbing({(0, 3): lambda: os.kill(os.getpid(), signal.SIGTERM)})
+    with (
+        Trainer(first, 2, session_options=of_session) as trainer,
+        pytest.raises(SystemExit) as ended,
+    ):
+        trainer.fit(X, Y, callbacks=[told], **options)
+    assert ended.value.code == 143
+    with Trainer(second, 2, session_options=of_session) as trainer:
+        assert trainer.steps_done == 3
+        trainer.fit(X[15:], Y[15:], **options)
+        assert trainer.steps_done == 7
+    for own, others in zip(second.variables, alone.variables, strict=True):
+        if "rate" not in own.path:
+            assert_close([own.numpy()], [others.numpy()])
+    assert_close(
+        [v.numpy() for v in second.optimizer.variables],
         [v.numpy() for v in alone.optimizer.variables],
     )

@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.models.remote_step import Buffer, RemoteStep
+from caramel.runtime.running_job import RunningJob
 
 
 class GatheredMetrics:
@@ -35,6 +36,7 @@ class GatheredMetrics:
         self._remote, self._tracker, self._results = remote, tracker, results
         self._variables = [v.value for metric in metrics for v in metric.variables]
         self._vectors = [_Vector(remote, names) for _, names in remote.lowered.reports]
+        self._running: RunningJob | None = None  # of which it is known what workers have
         self._begin(list(self._values_here()))  # a session has got them when it was opened
         self._held: list[Buffer] = []  # what the variables here were given last
         self._write = self._writer()
@@ -50,9 +52,20 @@ class GatheredMetrics:
             return False
         values = list(self._values_here())
         if not all(map(np.array_equal, values, (vector.whole for vector in self._vectors))):
-            self._send(values)
-            self._begin(values)
+            self._share(values)
         return True
+
+    def prepare(self, examples: int) -> None:
+        """A step is about to be done.
+
+        What workers count that only repeat an example is to be left out again, whoever of them is
+        lost meanwhile: so one has everything before.
+
+        Args:
+            examples: how many it has.
+        """
+        if examples < self._remote.workers:
+            self._share([vector.whole for vector in self._vectors])
 
     def add(self, told: Sequence[Sequence[np.ndarray]], loss: Any, examples: int) -> Sequence[Any]:
         """Give the model's metrics what a step has made of the workers' variables.
@@ -65,14 +78,20 @@ class GatheredMetrics:
         Returns:
             The results then.
         """
-        workers = self._remote.model.plan.workers
+        workers = self._remote.workers
         counts = np.array([examples // workers + (w < examples % workers) for w in range(workers)])
+        if self._remote.running is not self._running:  # perhaps not the same workers as before
+            for vector, own in zip(self._vectors, told, strict=True):
+                if examples < workers:
+                    vector.begin(vector.whole, workers)
+                else:
+                    vector.begin_anew(np.stack(own), counts)
+            self._running = self._remote.running
         for vector, own in zip(self._vectors, told, strict=True):
             vector.gather(np.stack(own), counts[: len(own)])
         whole = [vector.whole for vector in self._vectors]
         if examples < workers:  # those without an example have counted another one's
-            self._send(whole)
-            self._begin(whole)
+            self._share(whole)
         results, held = self._write(
             [tf.constant(each) for each in whole],
             tf.constant(loss, self._remote.lowered.loss.dtype),
@@ -86,16 +105,19 @@ class GatheredMetrics:
         for vector in self._vectors:
             yield np.concatenate([np.ravel(variables[name].numpy()) for name in vector.names])
 
-    def _send(self, values: Sequence[np.ndarray]) -> None:
+    def _share(self, values: Sequence[np.ndarray]) -> None:
+        """Give workers values; of what is added up the first one gets all."""
         found: dict[str, np.ndarray] = {}
         for vector, value in zip(self._vectors, values, strict=True):
             found |= vector.by_name(value)
         if found:
             self._remote.session.assign(found)
+        self._begin(values)
 
     def _begin(self, values: Sequence[np.ndarray]) -> None:
+        self._running = self._remote.running
         for vector, value in zip(self._vectors, values, strict=True):
-            vector.begin(value)
+            vector.begin(value, self._remote.workers)
 
     def _writer(self) -> Any:
         """One call of TensorFlow that writes the model's metrics, and computes the results."""
@@ -127,7 +149,7 @@ class _Vector:
     """
 
     def __init__(self, remote: RemoteStep, names: Sequence[str]) -> None:
-        self.names, self._workers = names, remote.model.plan.workers
+        self.names = names
         self._shapes = [tuple(remote.lowered.variables[name].shape) for name in names]
         sizes = [int(np.prod(shape)) for shape in self._shapes]
         self._ends = np.cumsum(sizes)
@@ -148,11 +170,22 @@ class _Vector:
             for name, shape, end in ends
         }
 
-    def begin(self, whole: np.ndarray) -> None:
-        """The variables have values, which the workers have got, too."""
+    def begin(self, whole: np.ndarray, workers: int) -> None:
+        """The variables have values, which so many workers have got, too."""
         self.whole = whole
-        self._parts = np.repeat(whole[None], self._workers, 0)
+        self._parts = np.repeat(whole[None], workers, 0)
         self._parts[1:, self._is_summed] = 0  # the whole is on worker 0
+
+    def begin_anew(self, own: np.ndarray, counts: np.ndarray) -> None:
+        """Nothing is known but what all workers have now: after a loss.
+
+        Args:
+            own: what each has.
+            counts: how many examples each had last.
+        """
+        self._parts = own
+        self.whole = own[0].copy()
+        self.whole[self._is_mean] = np.tensordot(counts / counts.sum(), own, 1)[self._is_mean]
 
     def gather(self, own: np.ndarray, counts: np.ndarray) -> None:
         """Some workers have gathered more.

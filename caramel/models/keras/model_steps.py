@@ -90,8 +90,10 @@ class BatchStep:
         if is_reset and not self._trains:  # a pass through the data begins
             remote.push()
         vectors = [vector for vector, _ in lowered.reports]
+        examples = len(tf.nest.flatten(data)[0])
+        self._gathered.prepare(examples)
         loss, told, gathered = remote.run((data,), [lowered.loss, self._results.told, vectors])
-        computed = self._gathered.add(gathered, loss, len(tf.nest.flatten(data)[0]))
+        computed = self._gathered.add(gathered, loss, examples)
         logs = self._results.together(told, computed)
         return logs if isinstance(logs, Mapping) else {}
 
