@@ -158,6 +158,8 @@ class Explanation:
             count as workers, there are no groups, parameters are variables, the plain step is that
             of one device alone, and the wire limit what the busiest link takes.
         values: how many numbers all parameters have together; None if that is not known.
+        examples: how many a worker has in a step; None if that is not known.
+        made: when it was made: day and time of the machine.
     """
 
     job: str
@@ -185,6 +187,8 @@ class Explanation:
     orders: Orders | None = None
     placed: PlacedStep | None = None
     values: int | None = None
+    examples: int | None = None
+    made: str = ""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or not self.step_s > 0:

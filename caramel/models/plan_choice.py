@@ -101,6 +101,8 @@ class PlanChoice(PlanSource):
 
     Attributes:
         decision: what was decided last.
+        examples: how many a worker had in the steps from which it was decided; None if that is not
+            known, or it was decided from a profile.
         first: the name of the plan with which a session begins.
     """
 
@@ -120,6 +122,7 @@ class PlanChoice(PlanSource):
         self._scales = ScalarScales(step.known)
         self._cache_key = step.cache_key
         self.decision = step.decision
+        self.examples: int | None = None
         self.first = OWN
         self._is_chosen = False  # whether one has proved the fastest
         self._are_factors_left = False
@@ -280,6 +283,7 @@ class PlanChoice(PlanSource):
         running: str,
         traces: Sequence[Sequence[Any]],
         clock_offsets_s: Sequence[float],
+        examples: int | None = None,
     ) -> tuple[list[str], float | None]:
         """Plan from traced steps.
 
@@ -293,6 +297,7 @@ class PlanChoice(PlanSource):
             self._planner,
             self._cores,
         )
+        self.examples = examples
         if self._cache_key is not None:  # it stands for facts that hold no longer
             drop_plan(self._cache_key)
             self._cache_key = None

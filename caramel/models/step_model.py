@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from datetime import datetime
 
+from caramel.analyzers.examples.batch import batch_of
 from caramel.core.errors import PlanError
-from caramel.core.facts import InputPipelines, LoopFrames, ReplicaState, StateAccess
+from caramel.core.explanation import Explanation
+from caramel.core.facts import (
+    InputPipelines,
+    LoopFrames,
+    ReplicaState,
+    StateAccess,
+    TimingTable,
+    WorkerInputs,
+)
 from caramel.core.plan import Plan
 from caramel.core.timeline import Timeline
 from caramel.models.options import ModelOptions
@@ -111,7 +122,7 @@ class StepModel:
             measured=measured,
             measured_step_s=measured_step_s,
         )
-        return ShownExplanation.of(explanation)
+        return ShownExplanation.of(self._told(explanation))
 
     def _explain_placed(
         self, measured: Sequence[Timeline], measured_step_s: float | None
@@ -127,7 +138,7 @@ class StepModel:
             measured=measured,
             measured_step_s=measured_step_s,
         )
-        return ShownExplanation.of(explanation)
+        return ShownExplanation.of(self._told(explanation))
 
     def explain_order(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
@@ -155,7 +166,22 @@ class StepModel:
                 measured=measured,
                 measured_step_s=measured_step_s,
             )
-        return ShownOrder.of(order, step)
+        return ShownOrder.of(order, None if step is None else self._told(step))
+
+    def _told(self, explanation: Explanation) -> Explanation:
+        """The same with what it is about: the batch, and the day."""
+        made = datetime.now().strftime("%Y-%m-%d %H:%M")
+        examples = self.plans.examples or self._known_examples()
+        return dataclasses.replace(explanation, examples=examples, made=made)
+
+    def _known_examples(self) -> int | None:
+        """How many examples a worker has in a step, as its graph or the profile tells."""
+        known, planner = self._step.known, self._options.planner
+        timing = next((fact for fact in known.measured if isinstance(fact, TimingTable)), None)
+        sizes = dict(planner.sizes) if isinstance(planner, PlacementPlanner) else {}
+        sizes |= {} if timing is None else timing.traced_bytes
+        inputs = known.get(WorkerInputs)
+        return batch_of(known.context.op_graph, known.context.job, inputs, sizes)
 
     def plan_of(self, measured: Sequence[Timeline]) -> Plan:
         """The plan that did traced steps; the decided one if there are none.

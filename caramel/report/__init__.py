@@ -3,6 +3,8 @@
 In come explanations, timelines and predictions; out come text, HTML, SVG and JSON.
 
 ================== =================================================================================
+`columns`          tables by columns, on the terminal and on pages, without columns that have no
+                   entry
 `curves`           shows how a job scales: a table for each network, and a picture with a curve for
                    each
 `drawing`          draws timelines: what every worker computes, adds up, sends and receives, over
@@ -35,6 +37,6 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
                    as SVG
 `units`            times, sizes and ratios as short text for people: three digits and a unit
 `words`            what an explanation calls what it is about: groups between workers, or transfers
-                   from servers
+                   from servers; and what its figures mean
 ================== =================================================================================
 """

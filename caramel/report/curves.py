@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -22,6 +23,10 @@ Compared = tuple[Setting, Scaled, Sequence[Served]]
 
 _MARKERS = {"computation": "o", "wire": "s", "latency": "^", "processor": "D"}
 _STYLES = ("-", "--", ":", "-.")
+_LEAST_MARKS = 4
+_FACTORS: tuple[tuple[float, ...], ...] = ((1,), (1, 2, 5))
+"""Of powers of ten, at which marks are, the sparsest first."""
+_MARKS = 6  # at most, where the axis is short
 
 
 def show_curves(
@@ -188,12 +193,30 @@ def draw_curves(points: Points, path: Path) -> None:
     for ax in (speedups, steps):
         ax.set(xscale="log", yscale="log", xlabel="workers")
         ax.set_xticks(counts, [str(count) for count in counts])
-        # Else a logarithmic axis has marks between the numbers of workers.
-        ax.set_xticks([], minor=True)
+        marks = round_numbers(*ax.get_ylim())
+        ax.set_yticks(marks, [f"{mark:,g}" for mark in marks])
+        # Else a logarithmic axis has marks between these, with powers of ten.
+        ax.minorticks_off()
         ax.grid(alpha=0.3)
     speedups.legend(fontsize=8)
     _add_markers(steps, {each.limited_by for each in points.values()})
     save_figure(figure, path)
+
+
+def round_numbers(low: float, high: float) -> list[float]:
+    """Marks of a logarithmic axis: round numbers from the low to the high one, some three to ten."""
+    for factors in _FACTORS:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = [factor * 10.0**power for power in powers for factor in factors]
+        marks = [float(f"{mark:.6g}") for mark in found if low <= mark <= high]
+        if len(marks) >= _LEAST_MARKS:
+            return marks
+    # It is so short that it is nearly a linear one.
+    rough = (high - low) / _MARKS
+    unit = 10.0 ** math.floor(math.log10(rough))
+    apart = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)
+    numbers = range(math.ceil(low / apart), math.floor(high / apart) + 1)
+    return [float(f"{number * apart:.6g}") for number in numbers]
 
 
 def _add_markers(ax: Any, used: set[str]) -> None:

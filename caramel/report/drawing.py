@@ -9,14 +9,16 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from caramel.core.errors import CaramelError, FileError
-from caramel.core.names import group_of
+from caramel.core.names import group_of, server_at
 from caramel.core.timeline import Resource, Timeline
 from caramel.report.layout import Bar, Row, Steps, in_sequence, rows
+from caramel.report.units import seconds_text
 
 COLOURS: Mapping[Resource, str] = {
     "compute": "#4e79a7",
@@ -37,6 +39,7 @@ PICTURES = (".svg", ".png", ".pdf")
 
 _MOST_LANES = 6
 _MOST_BARS = 3000  # beside each other in a file
+_MOST_ROWS = 96  # of several steps below each other
 
 
 def _colour(bar: Bar, deferred: Collection[str]) -> str:
@@ -104,7 +107,7 @@ def _svg(
         if row.worker != worker:
             worker = row.worker
             y += _HEAD_PX
-            parts.append(f'<text x="0" y="{y - 5}" font-weight="bold">worker {worker}</text>')
+            parts.append(f'<text x="0" y="{y - 5}" font-weight="bold">{_who(worker)}</text>')
         parts.append(f'<text x="6" y="{y + 11}">{row.resource}</text>')
         parts += _svg_row(row, y, px_per_s, deferred)
         y += _PITCH_PX
@@ -187,9 +190,12 @@ def draw_timelines(
 ) -> None:
     """Draw timelines of all workers below each other, over the same milliseconds, into a file.
 
+    Each step has a part of its own and begins at 0, so that steps can be compared. A dashed line
+    shows where it ends.
+
     Args:
-        timelines: by title, such as "predicted" and "measured": of one step, or of several, which
-            come one after the other.
+        timelines: by title, such as "predicted" and "measured": of one step, or of several, of
+            which the first ones are drawn, as many as there is room for.
         path: the file to write; its ending says whether it is SVG, PNG or PDF.
         deferred: names of the groups that are aggregated in the next step; theirs is darker.
 
@@ -201,25 +207,47 @@ def draw_timelines(
     # Here, since matplotlib need not be installed.
     from matplotlib.figure import Figure
 
-    wholes = {title: _joined_steps(steps) for title, steps in timelines.items()}
-    least_s = max((whole.step_s for whole in wholes.values()), default=0.0) / _MOST_BARS
-    found = {
-        title: [row.joined(least_s) for row in rows(whole, _MOST_LANES)]
-        for title, whole in wholes.items()
-    }
-    heights = [max(1, len(each)) for each in found.values()] or [1]
+    parts = [part for title, steps in timelines.items() for part in _parts(title, steps)]
+    longest_s = max((part.step.step_s for part in parts), default=0.0)
+    heights = [max(1, len(part.rows)) for part in parts] or [1]
     size = (12, min(200.0, 1.2 * len(heights) + 0.22 * sum(heights)))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(
         len(heights), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
     )[:, 0]
     # Without timelines there is one empty picture.
-    for ax, (title, own) in zip(axes, found.items(), strict=False):
-        ax.set_title(title, fontsize=10, loc="left")
-        _draw_rows(ax, own, deferred)
-    axes[-1].set_xlabel("ms")
-    _draw_legend(figure, found.values(), deferred)
+    for ax, part in zip(axes, parts, strict=False):
+        ax.set_title(part.title, fontsize=10, loc="left")
+        _draw_rows(ax, [row.joined(longest_s / _MOST_BARS) for row in part.rows], deferred)
+        ax.axvline(part.step.step_s * 1e3, color="0.25", linestyle="--", linewidth=1)
+    axes[-1].set_xlabel("ms from the begin of the step")
+    _draw_legend(figure, [part.rows for part in parts], deferred)
     save_figure(figure, path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A step in a picture, from 0 on, with its rows."""
+
+    title: str
+    step: Timeline
+    rows: tuple[Row, ...]
+
+
+def _parts(title: str, steps: Steps) -> Iterator[_Part]:
+    """Each step of a timeline, or one empty part."""
+    given = in_sequence(steps)
+    drawn = 0
+    for number, each in enumerate(given, start=1):
+        (step,) = in_sequence(each)
+        found = rows(step, _MOST_LANES)
+        drawn += len(found)
+        if number > 1 and drawn > _MOST_ROWS:
+            return
+        which = f", step {number} of {len(given)}" if len(given) > 1 else ""
+        yield _Part(f"{title}{which}: {seconds_text(step.step_s)}", step, found)
+    if not given:
+        yield _Part(title, Timeline(), ())
 
 
 def save_figure(figure: Any, path: Path) -> None:
@@ -243,12 +271,17 @@ def _draw_rows(ax: Any, own: Sequence[Row], deferred: Collection[str]) -> None:
                 (place + lane * height, height),
                 facecolors=[_colour(bar, deferred) for bar in bars],
             )
-    labels = [f"{row.resource} {row.worker}" for row in own]
+    labels = [f"{_who(row.worker)}  {row.resource}" for row in own]
     ax.set_yticks([place + 0.42 for place in range(len(own))], labels, fontsize=7)
     # Upside down: worker 0 is at the top.
     ax.set_ylim(max(1, len(own)), -0.15)
     ax.margins(x=0.01)
     ax.grid(axis="x", alpha=0.3)
+
+
+def _who(place: int) -> str:
+    server = server_at(place)
+    return f"worker {place}" if server is None else f"server {server}"
 
 
 def _draw_legend(figure: Any, found: Collection[Sequence[Row]], deferred: Collection[str]) -> None:

@@ -116,3 +116,14 @@ if (timeline) {
   document.addEventListener("scroll", () => light(null), true);
   timeline.addEventListener("click", goTo);
 }
+
+// In a notebook: its frame asks once how high the page is, and is told whenever that changes.
+
+addEventListener("message", (event) => {
+  if (event.data !== "caramel: height") return;
+  const tell = () => {
+    const height = Math.ceil(document.body.getBoundingClientRect().height);
+    event.source.postMessage({ caramelHeight: height }, "*");
+  };
+  new ResizeObserver(tell).observe(document.body);
+});

@@ -14,13 +14,27 @@ from caramel.core.orders import Orders
 from caramel.core.version import __version__
 from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
-from caramel.report.page_parts import bar, bar_head, section, tile
+from caramel.report.page_parts import bars, plain_table, section, tile
 from caramel.report.page_placed import placed_bars, placed_sections, placed_tiles
 from caramel.report.table import MISSES_SHOWN, limited_text, off_text, parameters_text
 from caramel.report.table_placed import crossing_text
 from caramel.report.timeline_picture import timeline_picture
-from caramel.report.units import bytes_text, percent_text, ratio_text, seconds_text, three_digits
-from caramel.report.words import hosts_text, words_of
+from caramel.report.units import (
+    bytes_text,
+    percent_text,
+    ratio_text,
+    seconds_text,
+    seconds_texts,
+    three_digits,
+)
+from caramel.report.words import (
+    alpha_text,
+    batch_text,
+    hosts_text,
+    rho_text,
+    utilisation_text,
+    words_of,
+)
 
 # The page may load nothing, and what is in it goes nowhere.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -62,8 +76,18 @@ def _header(explanation: Explanation) -> Markup:
         f"{parameters_text(explanation)}, {bytes_text(explanation.parameter_bytes)}, "
         f"{_how(explanation)}: {explanation.planner}."
     )
+    batch = batch_text(explanation)
+    about = [each for each in (batch, explanation.made and f"made {explanation.made}") if each]
     title = element("h1", f"{explanation.job} on {hosts_text(explanation)}")
-    return element("header", title, element("p", facts, class_="quiet"))
+    lines = [facts, f"{_capital(', '.join(about))}." if about else ""]
+    told = [element("p", line, class_="quiet") for line in lines if line]
+    if explanation.placed is None:
+        told.append(element("p", element("a", _WORDS, href="#words")))
+    return element("header", title, *told)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _how(explanation: Explanation) -> str:
@@ -117,7 +141,11 @@ def _tiles(explanation: Explanation) -> list[Markup]:
     bound = explanation.step_s / explanation.bound_s if explanation.bound_s else float("inf")
     gain = explanation.plain_step_s / explanation.step_s
     tiles = [
-        tile("Predicted step", seconds_text(explanation.step_s), f"{ratio_text(bound)} the bound"),
+        tile(
+            "Predicted step",
+            seconds_text(explanation.step_s),
+            f"{ratio_text(bound)} the longer of computation and wire limit",
+        ),
         tile(
             "Gain by planning",
             ratio_text(gain),
@@ -125,19 +153,19 @@ def _tiles(explanation: Explanation) -> list[Markup]:
         ),
         tile("Computation, C", seconds_text(explanation.computation_s), "of one worker's part"),
         tile("Wire limit", seconds_text(explanation.wire_limit_s), "least time to send it all"),
-        tile("rho", three_digits(explanation.rho), "wire limit \u00f7 computation"),
+        tile("rho", three_digits(explanation.rho), rho_text(explanation)),
     ]
     if explanation.shown_alpha is not None:
-        tiles.append(
-            tile("alpha", three_digits(explanation.shown_alpha), "of the shorter one is hidden")
-        )
-    tiles.append(tile("U", percent_text(explanation.utilisation), "of the step is computation"))
+        alpha = three_digits(explanation.shown_alpha)
+        tiles.append(tile("alpha, overlap", alpha, alpha_text(explanation)))
+    busy = percent_text(explanation.utilisation)
+    tiles.append(tile("U, busy", busy, utilisation_text(explanation)))
     if explanation.speedup is not None and explanation.workers > 1:
-        note = f"examples of one worker; {explanation.workers} at most"
+        note = f"the examples a second of one worker; {explanation.workers} at most"
         tiles.insert(1, tile("Speed-up", ratio_text(explanation.speedup), note))
     if explanation.efficiency is not None:
         efficiency = three_digits(explanation.efficiency)
-        tiles.append(tile("E", efficiency, "ordering efficiency, 1 is a perfect order"))
+        tiles.append(tile("E, order", efficiency, "ordering efficiency; 1 is a perfect order"))
     return tiles
 
 
@@ -147,10 +175,10 @@ def _orders(orders: Orders) -> Markup:
     tiles = (
         ("Orders of arrival", str(orders.unique), f"of all workers in {orders.steps} traced steps"),
         ("Out of place", place or "no order", "transfers behind one that was to come later"),
-        ("E", three_digits(orders.efficiency), "ordering efficiency, 1 is a perfect order"),
-        ("U", seconds_text(orders.upper_s), "a worker's step, one thing at a time"),
-        ("L", seconds_text(orders.lower_s), "if the busiest resource never waited"),
-        ("S", three_digits(orders.speedup), "by how much orders can differ: (U - L) / L"),
+        ("Order, E", three_digits(orders.efficiency), "ordering efficiency, 1 is a perfect order"),
+        ("At worst, U", seconds_text(orders.upper_s), "a worker's step, one thing at a time"),
+        ("At best, L", seconds_text(orders.lower_s), "if the busiest resource never waited"),
+        ("Spread, S", three_digits(orders.speedup), "by how much orders can differ: (U - L) / L"),
         ("alpha", three_digits(orders.alpha), "overlapped, 1 is all"),
         ("rho", three_digits(orders.rho), "communication \u00f7 computation"),
         ("Stragglers", percent_text(orders.stragglers), "the longest wait for other workers"),
@@ -158,6 +186,7 @@ def _orders(orders: Orders) -> Markup:
     return element("dl", *(tile(*each) for each in tiles), class_="figures", id="orders")
 
 
+_WORDS = "What these words mean"
 _RHO = (
     "the least time on the wire, divided by the computation. Below 1 a good plan can hide all "
     "transfers behind computation; above 1 workers wait for the network, whatever the plan"
@@ -189,8 +218,8 @@ def _words(explanation: Explanation) -> Markup:
         for word, meaning in known
         for part in (element("dt", word), element("dd", f"{meaning}."))
     )
-    summary = element("summary", "What these words mean")
-    return element("section", element("details", summary, element("dl", *rows)), class_="words")
+    details = element("details", element("summary", _WORDS), element("dl", *rows, id="words"))
+    return element("section", details, class_="words")
 
 
 # The step and its bounds ------------------------------------------------------------------------
@@ -210,59 +239,23 @@ def _bars(explanation: Explanation) -> Markup:
     else:
         caption = "No placement is faster than the longest path, or than all work on all devices."
         rows += placed_bars(explanation, explanation.placed)
-    longest_s = max(seconds for _, _, seconds in rows)
-    return element(
-        "table",
-        element("caption", caption),
-        element("thead", bar_head("What", "Time")),
-        element(
-            "tbody",
-            *(
-                bar(kind, name, seconds_text(value), value / longest_s)
-                for kind, name, value in rows
-            ),
-        ),
-        class_="bars",
-        id="step",
-    )
+    return bars("step", caption, ("What", "Time"), rows)
 
 
 def _limits(explanation: Explanation) -> Iterator[Markup]:
     limit, why = limited_text(explanation)
     yield element("p", element("strong", limit), " ", why, class_="lead")
     if explanation.limits:
-        step_s = explanation.step_s
-        rows = (
-            bar("cost", limit.sentence, seconds_text(limit.seconds), limit.seconds / step_s)
-            for limit in explanation.limits
-        )
-        yield element(
-            "table",
-            element("caption", "What makes the step longer, and by how much of it"),
-            element("thead", bar_head("Cause", "Time")),
-            element("tbody", *rows),
-            class_="bars",
-            id="limits",
-        )
+        rows = [("cost", limit.sentence, limit.seconds) for limit in explanation.limits]
+        caption = "What makes the step longer, and by how much of it"
+        yield bars("limits", caption, ("Cause", "Time"), rows, explanation.step_s)
 
 
 def _what_if(explanation: Explanation) -> Markup:
-    head = element(
-        "tr",
-        element("th", "Change", scope="col"),
-        element("th", "Predicted step", scope="col", class_="number"),
-        element("th", "Training faster", scope="col", class_="number"),
-        element("th", "Note", scope="col"),
-    )
-    rows = (
-        element(
-            "tr",
-            element("th", each.change, scope="row"),
-            element("td", seconds_text(each.step_s), class_="number"),
-            element("td", element("b", ratio_text(each.speedup)), class_="number"),
-            element("td", each.note),
-        )
-        for each in explanation.what_if
-    )
-    table = element("table", element("thead", head), element("tbody", *rows), id="what-if")
-    return element("div", table, class_="scrolls")
+    steps = seconds_texts([each.step_s for each in explanation.what_if])
+    rows = [
+        (each.change, step, element("b", ratio_text(each.speedup)), each.note)
+        for each, step in zip(explanation.what_if, steps, strict=True)
+    ]
+    columns = ("Change", "Predicted step|", "Training faster|", "Note")
+    return plain_table("what-if", None, columns, rows)

@@ -2,31 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.report.markup import Markup, element, joined
-from caramel.report.table import MISSES_SHOWN, during, miss_row, size_text
+from caramel.report.page_parts import plain_table
+from caramel.report.table import MISSES_SHOWN, during, miss_rows, size_texts
 from caramel.report.timeline_picture import percent
 from caramel.report.units import milliseconds, seconds_text
-from caramel.report.words import FROM_SERVERS, Words, place_text, words_of
+from caramel.report.words import FROM_SERVERS, place_text, words_of
 
 _PICTURE_HEIGHT = 22
+_PICTURE = "Window, two steps"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of the table.
+
+    Attributes:
+        name: what stands above it, and in a card before its values.
+        title: what that means.
+        texts: its values; without any of them the column is left out.
+        numbers: by what it is sorted, if that is no text.
+        shown: the cells' content, where it is more than their text.
+        kind: the cells' class.
+    """
+
+    name: str
+    title: str
+    texts: Sequence[str]
+    numbers: Sequence[float | None] | None = None
+    shown: Sequence[Markup] | None = None
+    kind: str | None = None
+
+    def header(self) -> Markup:
+        """The head of the column."""
+        kind = None if self.numbers is None else "number"
+        return element(
+            "th",
+            self.name,
+            scope="col",
+            title=self.title,
+            class_=kind,
+            data_sort=self.name != _PICTURE,
+        )
+
+    def cell(self, row: int) -> Markup:
+        """A cell; small screens show the name of its column, and sorting goes by its number."""
+        number = None if self.numbers is None else self.numbers[row]
+        return element(
+            "td",
+            self.texts[row] if self.shown is None else self.shown[row],
+            class_=self.kind or (None if self.numbers is None else "number"),
+            data_v=None if number is None else f"{number:.9g}",
+            data_label=self.name,
+        )
 
 
 def groups_table(explanation: Explanation) -> Markup:
     """The table, sortable by a click on its headers where JavaScript runs."""
-    measured = bool(explanation.misses)
-    rows = [
-        _row(number, group, explanation, measured)
-        for number, group in enumerate(explanation.groups)
-    ]
     words = words_of(explanation)
-    head = element("thead", element("tr", *_headers(words, measured)))
+    columns = [column for column in _columns(explanation) if any(column.texts)]
     what = f"{words.group.capitalize()}s"
+    first = element(
+        "th", what[:-1], scope="col", title="order of transfer, name and parameters", data_sort=True
+    )
+    rows = (
+        element(
+            "tr",
+            element("th", *_name(group), scope="row", data_v=number),
+            *(column.cell(number) for column in columns),
+            id=f"g{number}",
+            data_place=group.place,
+        )
+        for number, group in enumerate(explanation.groups)
+    )
     caption = f"{what} in order of transfer. Times in milliseconds from the begin of their step."
     table = element(
-        "table", element("caption", caption), head, element("tbody", *rows), id="groups"
+        "table",
+        element("caption", caption),
+        element("thead", element("tr", first, *(column.header() for column in columns))),
+        element("tbody", *rows),
+        id="groups",
     )
     return element(
         "div",
@@ -68,75 +127,74 @@ def controls(explanation: Explanation) -> Markup:
     )
 
 
-def _headers(words: Words, measured: bool) -> Iterator[Markup]:
-    def header(text: str, title: str, *, number: bool = True) -> Markup:
-        kind = "number" if number else None
-        return element("th", text, scope="col", title=title, class_=kind, data_sort=True)
-
-    yield header(words.group.capitalize(), "order of transfer, name and parameters", number=False)
-    if words is FROM_SERVERS:
-        yield header("Size", "what one worker receives")
-        yield header("Place", "in the order, and whether it is sent ahead", number=False)
-        yield header("Server", "who sends it", number=False)
-        yield header("Priority", "its number among what this server sends in order")
-        yield header("Ready", "when it is updated, in the step before")
-        yield header("Needed", "when the next step first reads it")
-        yield header("Predicted", "from when to when it is on its way")
+def _columns(explanation: Explanation) -> Iterator[_Column]:
+    groups, step_s = explanation.groups, explanation.step_s
+    is_served = words_of(explanation) is FROM_SERVERS
+    kind = "receives" if is_served else "puts into the aggregation"
+    sizes = [group.size_bytes for group in groups]
+    yield _Column("Size", f"what one worker {kind}", size_texts(groups), sizes)
+    yield _place(explanation)
+    if is_served:
+        yield _Column("Server", "who sends it", [group.server for group in groups])
+        priorities = [group.priority for group in groups]
+        firsts = ["" if priority is None else str(priority) for priority in priorities]
+        title = "its number among what this server sends in order"
+        yield _Column("Priority", title, firsts, priorities)
+        ready = "when it is updated, in the step before"
+        needed, predicted = "when the next step first reads it", "it is on its way"
     else:
-        yield header("Size", "what one worker puts into the aggregation")
-        yield header("Place", "aggregated in its own step or deferred to the next", number=False)
-        yield header("Pattern", "how it is aggregated", number=False)
-        yield header("Depth", "into how many parts it is split")
-        yield header("Ready", "when its last gradient is complete")
-        yield header("Needed", "when the next step first reads one of its parameters")
-        yield header("Predicted", "from when to when it is aggregated")
-    if measured:
-        yield header("Measured", "from when to when that was")
-        yield header("Late", "how much later it arrived than predicted")
-    yield element(
-        "th", "Window, two steps", scope="col", title="pale: the window from ready to needed"
-    )
-    reason = f"why it is as it is, and for which {words.group}s it waits"
-    yield header("Reason", reason, number=False)
+        yield _Column("Pattern", "how it is aggregated", [group.pattern for group in groups])
+        depths = [group.depth for group in groups]
+        yield _Column("Depth", "into how many parts it is split", list(map(str, depths)), depths)
+        ready = "when its last gradient is complete"
+        needed = "when the next step first reads one of its parameters"
+        predicted = "it is aggregated"
+
+    def at(name: str, title: str, times_s: Sequence[float | None], **how: bool) -> _Column:
+        texts = ["" if time is None else milliseconds(time, step_s, **how) for time in times_s]
+        return _Column(name, title, texts, times_s)
+
+    def between(
+        name: str, title: str, spans: Sequence[tuple[float | None, float | None]]
+    ) -> _Column:
+        texts = [during(begin_s, end_s, step_s) for begin_s, end_s in spans]
+        return _Column(name, title, texts, [end_s for _, end_s in spans])
+
+    yield at("Ready", ready, [group.ready_s for group in groups])
+    yield at("Needed", needed, [group.needed_s for group in groups])
+    spans = [(group.predicted_begin_s, group.predicted_end_s) for group in groups]
+    yield between("Predicted", f"from when to when {predicted}", spans)
+    was = [(group.measured_begin_s, group.measured_end_s) for group in groups]
+    yield between("Measured", "from when to when that was", was)
+    late = "how much later it arrived than predicted"
+    yield at("Late", late, [group.late_s for group in groups], signed=True)
+    pictures = [_picture(group, step_s) for group in groups]
+    pale = "pale: the window from ready to needed"
+    yield _Column(_PICTURE, pale, pictures, shown=pictures, kind="picture")
+    yield _reason(groups, words_of(explanation).group)
 
 
-def _row(number: int, group: GroupExplanation, explanation: Explanation, measured: bool) -> Markup:
-    step_s, place = explanation.step_s, place_text(explanation, number, group)
-    cells = [
-        element("th", *_name(group), scope="row", data_v=number),
-        _number("Size", size_text(group), group.size_bytes),
-        _cell("Place", element("span", class_=f"key {group.place}"), place, class_="place"),
-        *_how(group),
-        _number("Ready", milliseconds(group.ready_s, step_s), group.ready_s),
-        _number("Needed", milliseconds(group.needed_s, step_s), group.needed_s),
-        _number(
-            "Predicted",
-            during(group.predicted_begin_s, group.predicted_end_s, step_s),
-            group.predicted_end_s,
-        ),
+def _place(explanation: Explanation) -> _Column:
+    title = "aggregated in its own step or deferred to the next"
+    if explanation.servers:
+        title = "in the order, and whether it is sent ahead"
+    texts = [place_text(explanation, *each) for each in enumerate(explanation.groups)]
+    shown = [
+        joined(element("span", class_=f"key {group.place}"), text)
+        for group, text in zip(explanation.groups, texts, strict=True)
     ]
-    if measured:
-        late_s = group.late_s
-        late = "" if late_s is None else milliseconds(late_s, step_s, signed=True)
-        when = during(group.measured_begin_s, group.measured_end_s, step_s)
-        cells += [_number("Measured", when, group.measured_end_s), _number("Late", late, late_s)]
-    waits = f"Waits for {', '.join(group.waits_for)}" if group.waits_for else None
-    cells += [
-        _cell("Window, two steps", _picture(group, step_s), class_="picture"),
-        _cell("Reason", group.reason, waits and element("small", waits), class_="reason"),
+    return _Column("Place", title, texts, shown=shown, kind="place")
+
+
+def _reason(groups: Sequence[GroupExplanation], what: str) -> _Column:
+    title = f"why it is as it is, and for which {what}s it waits"
+    waits = [f"Waits for {', '.join(g.waits_for)}" if g.waits_for else "" for g in groups]
+    texts = [group.reason + wait for group, wait in zip(groups, waits, strict=True)]
+    shown = [
+        joined(group.reason, element("small", wait) if wait else None)
+        for group, wait in zip(groups, waits, strict=True)
     ]
-    return element("tr", *cells, id=f"g{number}", data_place=group.place)
-
-
-def _how(group: GroupExplanation) -> Iterator[Markup]:
-    """Who sends it, and when; or how it is aggregated."""
-    if group.server:
-        yield _cell("Server", group.server)
-        first = "" if group.priority is None else str(group.priority)
-        yield _number("Priority", first, group.priority)
-        return
-    yield _cell("Pattern", group.pattern)
-    yield _number("Depth", str(group.depth), group.depth)
+    return _Column("Reason", title, texts, shown=shown, kind="reason")
 
 
 def _name(group: GroupExplanation) -> Iterator[Markup]:
@@ -149,16 +207,6 @@ def _name(group: GroupExplanation) -> Iterator[Markup]:
             element("summary", f"{len(group.members)} parameters"),
             element("ul", *(element("li", member) for member in group.members)),
         )
-
-
-def _cell(label: str, *content: str | None, class_: str = "", value: float | None = None) -> Markup:
-    """A cell; small screens show its label, and sorting goes by its value."""
-    data_v = None if value is None else f"{value:.9g}"
-    return element("td", *content, class_=class_ or None, data_v=data_v, data_label=label)
-
-
-def _number(label: str, text: str, value: float | None) -> Markup:
-    return _cell(label, text, class_="number", value=value)
 
 
 def _picture(group: GroupExplanation, step_s: float) -> Markup:
@@ -208,32 +256,14 @@ def _picture(group: GroupExplanation, step_s: float) -> Markup:
 
 def misses_table(explanation: Explanation) -> Markup:
     """The groups whose end was predicted worst, the worst first."""
-    misses, step_s = explanation.misses, explanation.step_s
+    misses = explanation.misses[:MISSES_SHOWN]
     what = words_of(explanation).group
-    columns = (what.capitalize(), "Late", "Predicted end", "Measured end", "Size")
-    head = [
-        element("th", text, scope="col", class_="number" if number else None)
-        for number, text in enumerate(columns)
-    ]
+    columns = (what.capitalize(), "Late|", "Predicted end|", "Measured end|", "Size|")
     numbers = {group.name: number for number, group in enumerate(explanation.groups)}
-    rows = []
-    for group in misses[:MISSES_SHOWN]:
-        name, *values = miss_row(group, step_s)
-        link = element("a", name, href=f"#g{numbers[name]}")
-        cells = [element("td", value, class_="number") for value in values]
-        rows.append(element("tr", element("th", link, scope="row"), *cells))
+    rows = [
+        (element("a", name, href=f"#g{numbers[name]}"), *values)
+        for name, *values in miss_rows(misses, explanation.step_s)
+    ]
     done = "transfer goes" if explanation.servers else "group is aggregated"
     caption = f"Times in milliseconds from the begin of the step in which a {done}."
-    return joined(
-        element(
-            "div",
-            element(
-                "table",
-                element("caption", caption),
-                element("thead", element("tr", *head)),
-                element("tbody", *rows),
-                id="misses",
-            ),
-            class_="scrolls",
-        )
-    )
+    return plain_table("misses", caption, columns, rows)

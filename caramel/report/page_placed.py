@@ -9,14 +9,15 @@ from caramel.core.placed_step import PlacedStep
 from caramel.report.markup import Markup, element
 from caramel.report.page_parts import plain_table, section, tile
 from caramel.report.table_placed import (
+    DEVICE_COLUMNS,
     alone_text,
     caveats,
     chain_rows,
     crossing_rows,
-    device_columns,
     device_rows,
 )
 from caramel.report.units import percent_text, ratio_text, seconds_text
+from caramel.report.words import utilisation_text
 
 
 def placed_tiles(explanation: Explanation, placed: PlacedStep) -> list[Markup]:
@@ -31,7 +32,7 @@ def placed_tiles(explanation: Explanation, placed: PlacedStep) -> list[Markup]:
         tile("All work", seconds_text(placed.work_bound_s), "if no device ever waits"),
         tile("Busiest device", seconds_text(most), "of the step it computes"),
         tile("Busiest link", seconds_text(explanation.wire_limit_s), "of the step it sends"),
-        tile("U", percent_text(explanation.utilisation), "of the step is computation"),
+        tile("Busy, U", percent_text(explanation.utilisation), utilisation_text(explanation)),
     ]
 
 
@@ -48,13 +49,12 @@ def placed_bars(explanation: Explanation, placed: PlacedStep) -> list[tuple[str,
 
 def placed_sections(explanation: Explanation, placed: PlacedStep) -> Iterator[Markup]:
     """Devices, the chain that bounds the step, and what crosses."""
-    columns = device_columns(placed)
     notes = [element("p", note, class_="quiet") for note in caveats(placed)]
     about = "What a step needs of each device"
     if any(device.measured for device in placed.devices):
         about += ", and what was measured, in the median of traced steps"
     yield section(
-        "Devices", plain_table("devices", f"{about}.", columns, device_rows(placed)), *notes
+        "Devices", plain_table("devices", f"{about}.", DEVICE_COLUMNS, device_rows(placed)), *notes
     )
     yield section(
         "The chain that bounds the step",

@@ -29,7 +29,8 @@ def save_timelines(
     Args:
         path: a picture if it ends in .svg, .png or .pdf; else JSON for ui.perfetto.dev and
             chrome://tracing.
-        measured: one step, or several, which come one after the other.
+        measured: one step, or several: in a viewer they come one after the other, in a picture the
+            first ones stand below each other, on one scale.
         predicted: is shown above it, such as `ARModel.explain().predicted`.
         deferred: names of the groups that are aggregated in the next step; a picture has them
             darker.

@@ -7,18 +7,27 @@ import io
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from rich.console import Console
 
 from caramel.core.explanation import Explanation
 from caramel.core.util.atomic_files import write_whole
+from caramel.report.markup import element
 from caramel.report.page import html_page
 from caramel.report.table import show_explanation
 
 _PRINTED_COLUMNS = 120
-_FRAME_PX = 800
+_FRAME_PX = 800  # where scripts do not run, and the page scrolls inside of its frame
+# The page has no access to the notebook, so its height has to be told.
+_FIT = """
+const frame = this;
+window.addEventListener("message", (event) => {
+  if (event.source !== frame.contentWindow || !event.data?.caramelHeight) return;
+  frame.style.height = `${event.data.caramelHeight}px`;
+});
+frame.contentWindow.postMessage("caramel: height", "*");
+"""
 
 
 def printed(show: Callable[[Console], None]) -> str:
@@ -38,10 +47,10 @@ def save_page(explanation: Explanation, path: str | os.PathLike[str]) -> None:
 
 
 def framed(explanation: Explanation) -> str:
-    """The page in a frame of its own, whose styles are not those of the notebook."""
+    """The page in a frame of its own, as high as the page; its styles are not the notebook's."""
     style = f"width: 100%; height: {_FRAME_PX}px; border: 0"
-    page = escape(html_page(explanation))
-    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{page}"></iframe>'
+    page = html_page(explanation)
+    return element("iframe", sandbox="allow-scripts", style=style, onload=_FIT, srcdoc=page)
 
 
 @dataclass(frozen=True, slots=True)

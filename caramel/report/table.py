@@ -11,16 +11,20 @@ from rich.table import Table
 from caramel.core.decision import ALL_GATHER
 from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.core.util.sizes import counted
+from caramel.report.columns import text_table
 from caramel.report.table_placed import placed_summary, show_devices
 from caramel.report.units import (
     TO,
     bytes_text,
+    bytes_texts,
     milliseconds,
     percent_text,
     ratio_text,
     seconds_text,
+    seconds_texts,
     three_digits,
 )
+from caramel.report.words import about_text, alpha_text, rho_text, utilisation_text
 
 MISSES_SHOWN = 10
 _NAMES_SHOWN = 4
@@ -40,8 +44,9 @@ def show_explanation(explanation: Explanation, console: Console) -> None:
         show_devices(explanation, explanation.placed, console)
     if explanation.limits:
         _title("What makes the step longer", console)
-        for limit in explanation.limits:
-            line = f"{limit.sentence}: {seconds_text(limit.seconds)}"
+        times = seconds_texts([limit.seconds for limit in explanation.limits])
+        for limit, time in zip(explanation.limits, times, strict=True):
+            line = f"{limit.sentence}: {time}"
             console.print(escape(line), highlight=False)
     if explanation.what_if:
         _title("What would help", console)
@@ -79,19 +84,22 @@ def _summary(explanation: Explanation) -> tuple[str, ...]:
         f"{explanation.job} on {counted(explanation.workers, 'worker')}: "
         f"{parameters_text(explanation)}, "
         f"{bytes_text(explanation.parameter_bytes)}, in "
-        f"{counted(len(explanation.groups), 'group')}; planner: {explanation.planner}",
+        f"{counted(len(explanation.groups), 'group')}; planner: {explanation.planner}"
+        f"{about_text(explanation)}",
         f"Predicted step {seconds_text(step_s)}; without planning {seconds_text(plain_s)} "
         f"({ratio_text(plain_s / step_s)})",
         f"Computation {seconds_text(explanation.computation_s)}, wire limit "
-        f"{seconds_text(explanation.wire_limit_s)}; rho {three_digits(explanation.rho)}"
-        f"{_alpha(explanation)}, U {percent_text(explanation.utilisation)}",
+        f"{seconds_text(explanation.wire_limit_s)}",
+        f"rho {three_digits(explanation.rho)}: {rho_text(explanation)}",
+        *_alpha(explanation),
+        f"U {percent_text(explanation.utilisation)}: {utilisation_text(explanation)}",
         *_speedup(explanation),
     )
 
 
-def _alpha(explanation: Explanation) -> str:
-    alpha = explanation.shown_alpha
-    return "" if alpha is None else f", alpha {three_digits(alpha)}"
+def _alpha(explanation: Explanation) -> Iterator[str]:
+    if explanation.shown_alpha is not None:
+        yield f"alpha {three_digits(explanation.shown_alpha)}: {alpha_text(explanation)}"
 
 
 def _speedup(explanation: Explanation) -> Iterator[str]:
@@ -132,24 +140,17 @@ def off_text(explanation: Explanation) -> str:
 def _show_groups(explanation: Explanation, console: Console) -> None:
     """The table of groups; on narrow terminals the reasons follow it, each once."""
     wide = console.width >= _WIDE
-    step_s, measured = explanation.step_s, bool(explanation.misses)
+    step_s = explanation.step_s
     _title("Groups in order of transfer; times in ms from the begin of their step", console)
-    table = _table(wide=wide)
-    table.add_column("group", overflow="fold")
-    for column in ("size", "ready", "needed"):
-        _add_number(table, column)
-    table.add_column("pattern", overflow="fold")
-    _add_number(table, "depth")
-    table.add_column("place", no_wrap=True, overflow="fold")
-    for column in ("predicted", "measured")[: 1 + measured]:
-        _add_number(table, column)
-    for column in ("waits for", "why")[: 2 * wide]:
-        table.add_column(column, overflow="fold")
-    for group in explanation.groups:
-        last = [", ".join(group.waits_for), group.reason]
-        cells = [*_cells(group, step_s, measured), *last[: 2 * wide]]
-        table.add_row(*map(escape, cells))
-    console.print(table)
+    columns = ["group", "size|", "ready|", "needed|", "pattern", "depth|", "place", "predicted|"]
+    rows = [
+        [*_cells(group, size, step_s), ", ".join(group.waits_for), group.reason]
+        for group, size in zip(explanation.groups, size_texts(explanation.groups), strict=True)
+    ]
+    columns += ["measured|", "waits for", "why"]
+    if not wide:
+        columns, rows = columns[:-2], [row[:-2] for row in rows]
+    console.print(text_table(columns, rows, gap=2 if wide else 1, whole=("place",)))
     if wide:
         return
     for line in _reasons(explanation.groups):
@@ -158,20 +159,18 @@ def _show_groups(explanation: Explanation, console: Console) -> None:
         console.print(f"With {_WIDE} columns, the table also shows what each group waits for.")
 
 
-def _cells(group: GroupExplanation, step_s: float, measured: bool) -> list[str]:
-    cells = [
+def _cells(group: GroupExplanation, size: str, step_s: float) -> list[str]:
+    return [
         group.name,
-        size_text(group),
+        size,
         milliseconds(group.ready_s, step_s),
         milliseconds(group.needed_s, step_s),
         group.pattern,
         str(group.depth),
         group.place,
         during(group.predicted_begin_s, group.predicted_end_s, step_s),
+        during(group.measured_begin_s, group.measured_end_s, step_s),
     ]
-    if measured:
-        cells.append(during(group.measured_begin_s, group.measured_end_s, step_s))
-    return cells
 
 
 def _reasons(groups: Sequence[GroupExplanation]) -> Iterator[str]:
@@ -184,18 +183,11 @@ def _reasons(groups: Sequence[GroupExplanation]) -> Iterator[str]:
             yield f"{', '.join(own[:_NAMES_SHOWN])}{more}: {reason}"
 
 
-def _table(*, wide: bool = True) -> Table:
-    return Table(box=None, padding=(0, 2 if wide else 1, 0, 0), pad_edge=False)
-
-
-def _add_number(table: Table, column: str) -> None:
-    table.add_column(column, justify="right", no_wrap=True, overflow="fold")
-
-
-def size_text(group: GroupExplanation) -> str:
-    """Its size; that of a sparse group is not known before its rows are."""
-    sparse = group.pattern == ALL_GATHER and group.size_bytes == 0
-    return "rows" if sparse else bytes_text(group.size_bytes)
+def size_texts(groups: Sequence[GroupExplanation]) -> list[str]:
+    """The sizes of groups as one column; those of sparse ones are not known before their rows."""
+    sizes = bytes_texts([group.size_bytes for group in groups])
+    sparse = [group.pattern == ALL_GATHER and group.size_bytes == 0 for group in groups]
+    return ["rows" if rows else size for rows, size in zip(sparse, sizes, strict=True)]
 
 
 def during(begin_s: float | None, end_s: float | None, step_s: float) -> str:
@@ -206,33 +198,28 @@ def during(begin_s: float | None, end_s: float | None, step_s: float) -> str:
 
 
 def _what_if(explanation: Explanation) -> Table:
-    table = _table()
-    table.add_column("change")
-    _add_number(table, "step")
-    _add_number(table, "faster")
-    table.add_column("note")
-    for each in explanation.what_if:
-        faster = ratio_text(each.speedup)
-        table.add_row(escape(each.change), seconds_text(each.step_s), faster, escape(each.note))
-    return table
+    steps = seconds_texts([each.step_s for each in explanation.what_if])
+    rows = [
+        (each.change, step, ratio_text(each.speedup), each.note)
+        for each, step in zip(explanation.what_if, steps, strict=True)
+    ]
+    return text_table(("change", "step|", "faster|", "note"), rows)
 
 
 def _misses(misses: Sequence[GroupExplanation], step_s: float) -> Table:
-    table = _table()
-    table.add_column("group", overflow="fold")
-    for column in ("late", "predicted end", "measured end", "size"):
-        _add_number(table, column)
-    for group in misses:
-        table.add_row(*(escape(text) for text in miss_row(group, step_s)))
-    return table
+    columns = ("group", "late|", "predicted end|", "measured end|", "size|")
+    return text_table(columns, miss_rows(misses, step_s))
 
 
-def miss_row(group: GroupExplanation, step_s: float) -> tuple[str, str, str, str, str]:
-    """Name, how late, predicted and measured end, and size, of a group that was measured."""
-    return (
-        group.name,
-        milliseconds(group.late_s or 0.0, step_s, signed=True),
-        milliseconds(group.predicted_end_s, step_s),
-        milliseconds(group.measured_end_s or 0.0, step_s),
-        size_text(group),
-    )
+def miss_rows(misses: Sequence[GroupExplanation], step_s: float) -> list[tuple[str, ...]]:
+    """Name, how late, predicted and measured end, and size, of groups that were measured."""
+    return [
+        (
+            group.name,
+            milliseconds(group.late_s or 0.0, step_s, signed=True),
+            milliseconds(group.predicted_end_s, step_s),
+            milliseconds(group.measured_end_s or 0.0, step_s),
+            size,
+        )
+        for group, size in zip(misses, size_texts(misses), strict=True)
+    ]

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from caramel.core.explanation import Explanation
 from caramel.core.placed_step import DeviceUse, PlacedDevice, PlacedStep, Stretch
-from caramel.report.units import bytes_text, milliseconds, ratio_text, seconds_text
+from caramel.report.columns import text_table
+from caramel.report.units import (
+    bytes_text,
+    bytes_texts,
+    milliseconds,
+    ratio_text,
+    seconds_text,
+    seconds_texts,
+)
+from caramel.report.words import about_text
 
 CHAIN_SHOWN = 30
 _JOB = "/job:worker/"
@@ -18,11 +27,12 @@ _MANY = 9  # columns: they stand closer
 _LEAST_SHOWN = 0.005  # of a step: shorter parts of its chain are told together
 
 Row = tuple[str, ...]
+Value = TypeVar("Value", int, float)
 
 
 def show_devices(explanation: Explanation, placed: PlacedStep, console: Console) -> None:
     """Print what is on each device, the chain that bounds the step, and what crosses."""
-    _show(console, "Devices; predicted", device_columns(placed), device_rows(placed))
+    _show(console, "Devices; predicted", DEVICE_COLUMNS, device_rows(placed))
     for note in caveats(placed):
         console.print(escape(note), highlight=False)
     columns = ("what", "from|", "to|", "takes|", "waiting|", "ops")
@@ -39,18 +49,7 @@ def _show(console: Console, title: str, columns: Sequence[str], rows: Sequence[R
     console.print()
     console.print(escape(title), style="bold", highlight=False)
     gap = 1 if len(columns) > _MANY else 2
-    table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False)
-    for column in columns:
-        is_number = column.endswith("|")
-        table.add_column(
-            column.rstrip("|"),
-            justify="right" if is_number else "left",
-            no_wrap=is_number or column == "device",
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*map(escape, row))
-    console.print(table)
+    console.print(text_table(columns, rows, gap=gap, whole=("device",)))
 
 
 def placed_summary(explanation: Explanation, placed: PlacedStep) -> tuple[str, ...]:
@@ -59,7 +58,7 @@ def placed_summary(explanation: Explanation, placed: PlacedStep) -> tuple[str, .
     return (
         f"{explanation.job} on {len(placed.devices)} devices: {explanation.parameters:,} "
         f"variables, {bytes_text(explanation.parameter_bytes)}; {crossing_text(placed)}; "
-        f"placed by: {explanation.planner}",
+        f"placed by: {explanation.planner}{about_text(explanation)}",
         f"Predicted step {seconds_text(step_s)}; on one device {seconds_text(alone.step_s)} "
         f"({ratio_text(alone.step_s / step_s)} as long), which {alone_text(placed)}",
         f"No placement is faster than {seconds_text(placed.path_bound_s)}, the longest path, or "
@@ -96,36 +95,55 @@ def caveats(placed: PlacedStep) -> Iterator[str]:
 # Rows -------------------------------------------------------------------------------------------
 
 
-def device_columns(placed: PlacedStep) -> Row:
-    """The columns of `device_rows`; those of numbers end in "|"."""
-    both = any(device.measured for device in placed.devices)
-    names = ["device", "ops|"]
-    for name in ("busy", "sent", "received"):
-        names += [f"{name}|", "measured|"] if both else [f"{name}|"]
-    names += ["variables|", "tensors|"]
-    if any(_tensor_bytes(device.measured) is not None for device in placed.devices):
-        names.append("measured|")
-    return (*names, "together|", "limit|")
+DEVICE_COLUMNS: Row = (
+    *("device", "ops|", "busy|", "measured|", "sent|", "measured|", "received|", "measured|"),
+    *("variables|", "tensors|", "measured|", "together|", "limit|"),
+)
+"""Of `device_rows`; names of numbers end in "|". What was not measured has no entries."""
 
 
 def device_rows(placed: PlacedStep) -> list[Row]:
-    """What a step needs of each device."""
-    both = any(device.measured for device in placed.devices)
-    has_memory = any(_tensor_bytes(device.measured) is not None for device in placed.devices)
-    rows = []
-    for number, device in enumerate(placed.devices):
-        cells = [f"{number} {device.name.removeprefix(_JOB)}", f"{device.ops:,}"]
-        uses = [device.predicted, device.measured] if both else [device.predicted]
-        cells += ["" if use is None else seconds_text(use.busy_s) for use in uses]
-        cells += ["" if use is None else bytes_text(use.sent_bytes) for use in uses]
-        cells += ["" if use is None else bytes_text(use.received_bytes) for use in uses]
-        cells.append(bytes_text(device.variable_bytes))
-        measured = _tensor_bytes(device.measured)
-        cells.append(bytes_text(_tensor_bytes(device.predicted) or 0))
-        if has_memory:
-            cells.append("" if measured is None else bytes_text(measured))
-        rows.append((*cells, bytes_text(_together(device)), _limit(device)))
-    return rows
+    """What a step needs of each device, and beside it what was measured."""
+    devices = placed.devices
+    names = [f"{number} {device.name.removeprefix(_JOB)}" for number, device in enumerate(devices)]
+    uses: list[list[DeviceUse | None]] = [
+        [device.predicted for device in devices],
+        [device.measured for device in devices],
+    ]
+    tensors = [[_tensor_bytes(use) for use in own] for own in uses]
+    limits = [device.limit_bytes for device in devices]
+    *memory, limit = _alike(
+        [
+            [device.variable_bytes for device in devices],
+            [size or 0 for size in tensors[0]],
+            tensors[1],
+            [_together(device) for device in devices],
+            limits,
+        ],
+        bytes_texts,
+    )
+    if any(limits):
+        limit = [text or "none" for text in limit]
+    columns = [
+        names,
+        [f"{device.ops:,}" for device in devices],
+        *_alike([[use.busy_s if use else None for use in own] for own in uses], seconds_texts),
+        *_alike([[use.sent_bytes if use else None for use in own] for own in uses], bytes_texts),
+        *_alike(
+            [[use.received_bytes if use else None for use in own] for own in uses], bytes_texts
+        ),
+        *memory,
+        limit,
+    ]
+    return list(zip(*columns, strict=True))
+
+
+def _alike(
+    columns: Sequence[Sequence[Value | None]], texts: Callable[[Sequence[Value]], list[str]]
+) -> list[list[str]]:
+    """Columns that are compared with each other, in one unit; what is not known is empty."""
+    known = iter(texts([value for own in columns for value in own if value is not None]))
+    return [["" if value is None else next(known) for value in own] for own in columns]
 
 
 def _tensor_bytes(use: DeviceUse | None) -> int | None:
@@ -137,10 +155,6 @@ def _together(device: PlacedDevice) -> int:
     measured = _tensor_bytes(device.measured)
     tensors = _tensor_bytes(device.predicted) or 0 if measured is None else measured
     return device.variable_bytes + tensors
-
-
-def _limit(device: PlacedDevice) -> str:
-    return "none" if device.limit_bytes is None else bytes_text(device.limit_bytes)
 
 
 def chain_rows(explanation: Explanation, placed: PlacedStep) -> list[Row]:
@@ -190,12 +204,13 @@ def _times(begin_s: float, end_s: float, waiting_s: float, step_s: float) -> Row
 def crossing_rows(explanation: Explanation, placed: PlacedStep) -> list[Row]:
     """The largest tensors that cross."""
     step_s = explanation.step_s
+    sizes = bytes_texts([each.bytes for each in placed.crossings])
     return [
         (
             each.tensor,
             f"{each.source} to {each.target}",
-            bytes_text(each.bytes),
+            size,
             *(milliseconds(time_s, step_s) for time_s in (each.begin_s, each.end_s, each.needed_s)),
         )
-        for each in placed.crossings
+        for each, size in zip(placed.crossings, sizes, strict=True)
     ]

@@ -116,7 +116,9 @@ def _legend(lanes: Sequence[Lane], explanation: Explanation) -> Markup:
     if any(lane.measured for lane in lanes):
         strong = element("span", class_="key compute")
         pale = element("span", class_="key compute measured")
-        keys.append(element("li", strong, pale, "predicted above, measured below, paler"))
+        keys.append(element("li", strong, "predicted above, ", pale, "measured below, fainter"))
+    for kind, title, _ in _borders(explanation):
+        keys.append(element("li", element("span", class_=f"key {kind}"), title))
     return element("ul", *keys, class_="legend")
 
 
@@ -296,7 +298,7 @@ def _worker(worker: int, lanes: Sequence[Lane], axis_s: float, explanation: Expl
         *grid(axis_s, top - _GAP),
         *shapes,
         *memory,
-        _step_end(explanation.step_s, axis_s, top - _GAP),
+        *_border_lines(explanation, axis_s, top - _GAP),
         height=height,
         role="img",
         aria_label=_in_words(worker, explanation),
@@ -345,19 +347,31 @@ def _label(block: Block, axis_s: float) -> str:
 
 def grid(axis_s: float, bottom: int) -> Iterator[Markup]:
     """Lines at round times, with the times below."""
-    for time_s in ticks(axis_s):
+    for number, time_s in enumerate(ticks(axis_s)):
         x = percent(time_s, axis_s)
         yield element("line", x1=x, x2=x, y1=0, y2=bottom, class_="grid")
         # Text at the ends of the axis would be cut off.
         place = "start" if time_s == 0 else "end" if time_s > 0.95 * axis_s else "middle"
+        # Narrow screens have room for every second one.
+        kind = "tick odd" if number % 2 else "tick"
         yield element(
-            "text", _tick_text(time_s), x=x, y=bottom + 15, text_anchor=place, class_="tick"
+            "text", _tick_text(time_s), x=x, y=bottom + 15, text_anchor=place, class_=kind
         )
 
 
-def _step_end(step_s: float, axis_s: float, bottom: int) -> Markup:
-    x, title = percent(step_s, axis_s), f"predicted end of the step: {seconds_text(step_s)}"
-    return element("line", element("title", title), x1=x, x2=x, y1=0, y2=bottom, class_="step-end")
+def _borders(explanation: Explanation) -> Iterator[tuple[str, str, float]]:
+    """Where steps end: the class of the line, what it is, and when."""
+    step_s = explanation.step_s
+    yield "step-end", f"predicted end of the step: {seconds_text(step_s)}", step_s
+    if explanation.measured is not None:
+        traced_s = explanation.measured.step_s
+        yield "traced-end", f"end of the traced step: {seconds_text(traced_s)}", traced_s
+
+
+def _border_lines(explanation: Explanation, axis_s: float, bottom: int) -> Iterator[Markup]:
+    for kind, title, end_s in _borders(explanation):
+        x = percent(end_s, axis_s)
+        yield element("line", element("title", title), x1=x, x2=x, y1=0, y2=bottom, class_=kind)
 
 
 def ticks(axis_s: float) -> list[float]:

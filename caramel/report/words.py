@@ -1,4 +1,7 @@
-"""What an explanation calls what it is about: groups between workers, or transfers from servers."""
+"""What an explanation calls what it is about: groups between workers, or transfers from servers.
+
+And what its figures mean.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from dataclasses import dataclass
 
 from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.core.names import server_at
+from caramel.core.util.sizes import counted
+from caramel.report.units import percent_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +88,47 @@ def who_text(explanation: Explanation, place: int) -> str:
 
 def hosts_text(explanation: Explanation) -> str:
     """Who trains: "8 workers", "2 devices", or "8 workers and 2 servers"."""
-    workers = _count(explanation.workers, words_of(explanation).host)
+    workers = counted(explanation.workers, words_of(explanation).host)
     servers = len(explanation.servers)
-    return f"{workers} and {_count(servers, 'server')}" if servers else workers
+    return f"{workers} and {counted(servers, 'server')}" if servers else workers
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+# What the figures of a step mean, each in a sentence without a full stop.
+
+
+def rho_text(explanation: Explanation) -> str:
+    """What rho says."""
+    if explanation.rho < 1:
+        return "the wire limit \u00f7 computation; below 1 a plan can hide all transfers"
+    return "the wire limit \u00f7 computation; above 1 workers wait for the network"
+
+
+def alpha_text(explanation: Explanation) -> str:
+    """What alpha says."""
+    share = percent_text(explanation.alpha)
+    if explanation.rho < 1:
+        return f"{share} of the transfers go on beside computation"
+    return f"{share} of the computation goes on beside transfers"
+
+
+def utilisation_text(explanation: Explanation) -> str:
+    """What U says."""
+    who = "the busiest device" if explanation.placed is not None else "a worker"
+    return f"of the step {who} computes; the rest is waiting, and what transfers cost"
+
+
+def batch_text(explanation: Explanation) -> str | None:
+    """The examples of a step, as far as they are known: "48 examples of each worker in a step"."""
+    own = explanation.examples
+    if own is None:
+        return None
+    if explanation.placed is not None or explanation.workers == 1:
+        return f"{counted(own, 'example')} in a step"
+    # The first workers may have one more.
+    return f"{counted(own, 'example')} of each worker in a step"
+
+
+def about_text(explanation: Explanation) -> str:
+    """The batch and the day, as far as they are known: "; 48 examples in a step; 2026-11-28"."""
+    known = (batch_text(explanation), explanation.made)
+    return "".join(f"; {each}" for each in known if each)

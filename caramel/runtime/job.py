@@ -158,6 +158,7 @@ class PlanSource(Protocol):
         running: str,
         traces: Sequence[Sequence[Any]],
         clock_offsets_s: Sequence[float],
+        examples: int | None = None,
     ) -> tuple[list[str], float | None]:
         """Plan from traced steps.
 
@@ -165,6 +166,7 @@ class PlanSource(Protocol):
             running: the plan that did them.
             traces: for each step the `StepStats` protos of its calls.
             clock_offsets_s: by how much each worker's clock is ahead of the first one's.
+            examples: how many a worker had in them, if that is known.
 
         Returns:
             The plans to try besides the one that runs, and the step that is expected.

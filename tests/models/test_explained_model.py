@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import html
+import re
 
 import pytest
 import tensorflow as tf
@@ -55,6 +56,8 @@ def test_a_plan_can_be_explained(explained):
         g.name for g in model.plan.decision.groups
     ]
     assert any(each.change == "twice the bandwidth" for each in explanation.what_if)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", explanation.made)
+    assert explanation.examples is None  # the graph takes any number, and nothing was measured
 
 
 def test_an_explanation_shows_itself(explained, tmp_path, capsys, monkeypatch):
@@ -125,6 +128,7 @@ def test_where_planning_does_not_pay_what_runs_is_explained(monkeypatch):
         train_steps(session, job, 6)
         metrics = session.metrics()
     assert metrics.plan == "own"
+    assert model.explain().examples == -(-len(next(iter(job.feed.values()))) // 2)
     assert min(metrics.recent_step_s) <= metrics.expected_s <= max(metrics.recent_step_s)
     assert list(model.variants) == ["own"]
     groups = {group.name for group in model.explain().groups}

@@ -9,7 +9,7 @@ import pytest
 from caramel.core.calibration import DEFAULT
 from caramel.core.errors import PlanError
 from caramel.core.facts import NetworkModel, TimingTable, TransferCost
-from caramel.planning.what_if.scaling import Setting, scale, sweep
+from caramel.planning.what_if.scaling import Scaled, Setting, coherent, scale, sweep
 from caramel.simulation.assumed import (
     PAYLOAD_SHARE,
     AssumedHost,
@@ -154,5 +154,24 @@ def test_of_several_settings_each_is_simulated():
     for setting, scaled in found.items():
         slower = found[replace(setting, latency_s=0.01)]
         assert scaled.step_s <= slower.step_s
+        assert slower.saved_s["latency"] >= slower.step_s - scaled.step_s - 1e-12
     again = sweep(OUTLINE, settings, alone=ALONE)
     assert again == found
+
+
+def test_no_resource_saves_less_than_another_setting_shows():
+    """At the lower rate the plan sends factors: that it is the rate, only the other row knows."""
+
+    def scaled(step_s, **saved_s):
+        usual = {"computation": 0.2, "wire": 0.0, "latency": 0.0, "processor": 0.0}
+        return Scaled(4, 0.4, {"ring": 1.0}, step_s, "ring", "computation", {**usual, **saved_s})
+
+    slow, fast, far = (Setting(4, 1e8, 0.0), Setting(4, 1e9, 0.0), Setting(4, 1e8, 0.03))
+    more = Setting(8, 1e9, 0.0)
+    found = {slow: scaled(0.8), fast: scaled(0.5), far: scaled(0.9), more: scaled(0.6)}
+    told = coherent(found)
+    assert list(told) == list(found)
+    assert (told[slow].limited_by, told[slow].saved_s["wire"]) == ("wire", pytest.approx(0.3))
+    assert told[far].saved_s["latency"] == pytest.approx(0.1)
+    assert told[far].saved_s["wire"] == 0.0  # the other setting differs in more than the rate
+    assert (told[fast], told[more]) == (found[fast], found[more])

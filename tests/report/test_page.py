@@ -134,7 +134,7 @@ def test_the_page_is_well_formed_and_complete(workers):
     ids = [attributes["id"] for _, attributes in outline.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     targets = [link["href"].removeprefix("#") for link in outline.all("a")]
-    assert len(targets) == 10
+    assert len(targets) == 1 + 10  # the words, and the misses
     assert set(targets) <= set(ids)
 
 
@@ -143,6 +143,7 @@ def test_the_page_refers_to_nothing_outside_itself():
     assert re.findall(r"https?:|//[a-z]|url\(|@import|\ssrc=", page) == []
     assert set(re.findall(r'href="([^"]*)"', page)) <= {
         "data:,",
+        "#words",
         *(f"#g{number}" for number in range(54)),
     }
     policy = Outline(page).all("meta")[1]
@@ -175,3 +176,14 @@ def test_reports_do_not_need_tensorflow():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_batch_and_the_day_are_told_and_columns_without_entries_are_not():
+    groups = tuple(replace(group, waits_for=(), reason="") for group in SMALL.groups)
+    what_if = (replace(SMALL.what_if[0], note=""),)
+    known = replace(SMALL, groups=groups, what_if=what_if, examples=48, made="2026-11-28 17:05")
+    page = html_page(known)
+    assert "48 examples of each worker in a step, made 2026-11-28 17:05." in page
+    names = re.findall(r"<th[^>]*>([^<]*)</th>", page)
+    assert {"Change", "Predicted step", "Training faster", "Size"} < set(names)
+    assert not {"Note", "Reason", "Measured", "Late"} & set(names)

@@ -9,7 +9,8 @@ import pytest
 import caramel
 from caramel.planning.options import Options
 from caramel.report.page import html_page
-from caramel.report.units import bytes_text
+from caramel.report.shown import framed
+from caramel.report.units import bytes_texts
 from tests.support import browser
 from tests.support.explanations import resnet, trained
 from tests.support.networks import network, slow_facts, tf
@@ -25,6 +26,13 @@ EXPLANATION = trained(resnet(8))
 BY_SIZE = sorted(EXPLANATION.groups, key=lambda group: group.size_bytes)
 NAMES = "#groups tbody tr:not([hidden]) .name"
 SIZES = "#groups tbody tr:not([hidden]) td:nth-child(2)"
+
+_TOLD_HEIGHT = """
+const frame = document.querySelector("iframe");
+return new Promise((done) => {
+  new ResizeObserver(() => { if (frame.offsetHeight !== 800) done(frame.offsetHeight); }).observe(frame);
+});
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +71,11 @@ def test_the_key_numbers_can_be_read(page):
         "42 %",
     ]
     assert page.texts("#step tbody tr") == [
-        "Predicted step\t1.55 s",
-        "Measured step\t1.64 s",
-        "Unplanned step, predicted\t1.84 s",
+        "Predicted step\t1.546 s",
+        "Measured step\t1.639 s",
+        "Unplanned step, predicted\t1.839 s",
         "Computation\t0.650 s",
-        "Wire limit\t1.49 s",
+        "Wire limit\t1.494 s",
     ]
 
 
@@ -78,7 +86,7 @@ def test_what_limits_the_step_and_what_would_help_can_be_read(page):
     )
     assert page.texts("#what-if tbody tr")[:2] == [
         "twice the bandwidth\t0.710 s\t1.30 \u00d7\tcomputation becomes the bound",
-        "batch 64\t1.32 s\t1.41 \u00d7\twire hidden entirely",
+        "batch 64\t1.320 s\t1.41 \u00d7\twire hidden entirely",
     ]
 
 
@@ -101,10 +109,10 @@ def test_there_is_a_row_for_each_group_and_the_largest_misses(page):
 def test_a_click_sorts_by_size_and_another_one_the_other_way(page):
     size = "#groups thead th:nth-child(2)"
     page.click(f"{size} button")
-    assert page.texts(SIZES) == [bytes_text(group.size_bytes) for group in BY_SIZE]
+    assert page.texts(SIZES) == [*bytes_texts([group.size_bytes for group in BY_SIZE])]
     assert page.run(f"return document.querySelector('{size}').ariaSort") == "ascending"
     page.click(f"{size} button")
-    assert page.texts(SIZES) == [bytes_text(group.size_bytes) for group in reversed(BY_SIZE)]
+    assert page.texts(SIZES) == [*reversed(bytes_texts([group.size_bytes for group in BY_SIZE]))]
     page.click("#groups thead th:first-child button")
     assert page.texts(NAMES) == [group.name for group in EXPLANATION.groups]
 
@@ -228,3 +236,13 @@ def test_the_page_of_a_job_with_parameter_servers(wide, tmp_path):
     assert wide.text("tr:target .name") == variables[0]
     assert wide.messages() == []
     assert wide.requests()[0] == file.as_uri()
+
+
+def test_in_a_notebook_the_page_is_as_long_as_it_is(wide, tmp_path):
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!DOCTYPE html><body>{framed(EXPLANATION)}</body>", encoding="utf-8")
+    wide.messages()
+    wide.open(file)
+    height = wide.run(_TOLD_HEIGHT)
+    assert height > 3000
+    assert wide.messages() == []

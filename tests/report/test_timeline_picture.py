@@ -117,6 +117,16 @@ def test_a_block_says_what_it_is_and_when():
     ) in picture
 
 
+def test_the_ends_of_the_predicted_and_of_the_traced_step_are_marked():
+    picture = timeline_picture(trained(SMALL, {"early": 0.02}))
+    assert "predicted end of the step: 0.500 s</li>" in picture
+    assert "end of the traced step: 0.520 s</li>" in picture
+    # The axis ends with the longer one.
+    assert 'x1="96.15%" x2="96.15%" y1="0" y2="112" class="step-end"' in picture
+    assert 'x1="100%" x2="100%" y1="0" y2="112" class="traced-end"' in picture
+    assert "traced-end" not in timeline_picture(SMALL)
+
+
 def test_more_than_four_workers_are_folded_up():
     assert "details" not in timeline_picture(resnet(4))
     assert "<summary>Show the other worker</summary>" in timeline_picture(resnet(5))

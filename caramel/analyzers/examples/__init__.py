@@ -6,6 +6,7 @@ each sort.
 `arrays`      what loops and branches hand on: arrays and lists, and one of several values
 `at`          an op with the courses of what it reads, as rules see it
 `axes`        what ops that move axes, or work along one, do to courses
+`batch`       how many examples does a worker's step have, as the graph or measured sizes tell?
 `chosen_rows` what ops that pick, sort and add up rows by their numbers do to courses
 `courses`     how a tensor goes with the examples of a batch, as a value to reckon with: its
               *course*

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from caramel.analyzers.examples.arithmetic import joined
 from caramel.analyzers.examples.at import At
+from caramel.analyzers.examples.batch import batch_of
 from caramel.analyzers.examples.courses import (
     NOTHING,
     OF_ARRAY,
@@ -56,7 +57,7 @@ class Examples:
         # Placeholders of unknown rank may be fed either; here they count as batches, in
         # `with_scalars` as scalars.
         rows |= inputs.scalar_only - scalars
-        self.batch = _static_batch(graph, job, inputs)
+        self.batch = batch_of(graph, job, inputs)
         trained = {v.handle: PARAMETER for v in job.variables if v.trainable}
         # Examples lie along the first axis, if there is one.
         fed = {name: Course(Kind.ROWS, axis=_first_axis(graph, name)) for name in rows}
@@ -79,20 +80,6 @@ def examples(graph: OpGraph, job: TrainingJob, inputs: WorkerInputs) -> Examples
 def _first_axis(graph: OpGraph, name: str) -> int | None:
     outputs = graph[name].outputs
     return None if not outputs or outputs[0].shape is None else 0
-
-
-def _static_batch(graph: OpGraph, job: TrainingJob, inputs: WorkerInputs) -> int | None:
-    """A worker's number of examples where the graph fixes it."""
-    sizes: set[int | None] = set()
-    forward = graph.data_ancestors([job.loss.op])
-    for name in inputs.reasons:
-        op = graph[name]
-        if name in forward and (
-            op.kind in op_types.PLACEHOLDERS or op.kind in op_types.ITERATOR_READS
-        ):
-            sizes |= {spec.shape[0] for spec in op.outputs if spec.shape}
-    # Inputs of several sizes: none of them is known to be the batch's.
-    return sizes.pop() if len(sizes) == 1 else None
 
 
 # Evaluation -------------------------------------------------------------------------------------

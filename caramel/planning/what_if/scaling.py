@@ -6,6 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.decision import Group
@@ -174,7 +175,36 @@ def sweep(
             calibration=calibration,
         )
     progress(len(hardware), len(hardware))
-    return found
+    return coherent(found)
+
+
+def coherent(found: Mapping[Setting, Scaled]) -> dict[Setting, Scaled]:
+    """The same, where no resource saves less than another setting shows that more of it does.
+
+    What a resource saves is found with one plan. With more of it another plan may be better: one
+    that sends gradients in place of their factors, say.
+    """
+    return {setting: _beside(setting, scaled, found) for setting, scaled in found.items()}
+
+
+def _beside(setting: Setting, scaled: Scaled, found: Mapping[Setting, Scaled]) -> Scaled:
+    saved_s = dict(scaled.saved_s)
+    for other, own in found.items():
+        for name, field in (("wire", "bits_per_s"), ("latency", "latency_s")):
+            if _has_more(other, setting, field):
+                saved_s[name] = max(saved_s[name], scaled.step_s - own.step_s)
+    limited_by: Any = max(saved_s, key=lambda name: saved_s[name])
+    return dataclasses.replace(scaled, saved_s=saved_s, limited_by=limited_by)
+
+
+def _has_more(other: Setting, setting: Setting, field: str) -> bool:
+    """Whether the one has a better network, and all else alike."""
+    mine, theirs = getattr(setting, field), getattr(other, field)
+    if mine is None or theirs is None:
+        return False
+    if dataclasses.replace(other, **{field: mine}) != setting:
+        return False
+    return bool(theirs > mine if field == "bits_per_s" else theirs < mine)
 
 
 def _is_near(one: Setting, other: Setting) -> bool:

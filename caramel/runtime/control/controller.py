@@ -429,7 +429,7 @@ class Controller:
         """A step that is traced; after the last of them, plans are made and tried."""
         traces: list[Any] = []
         result = self.step_as_before(fetches, feeds, traces)
-        tracing.traces.append([metadata.step_stats for metadata in traces])
+        tracing.add(traces, feeds)
         if len(tracing.traces) >= self._settings.replanning.traced:
             self._plan(tracing)
         return result
@@ -445,7 +445,9 @@ class Controller:
         try:
             offsets_s = self._runner.clock_offsets_s()
             self._tell_orders(tracing, offsets_s)
-            names, expected_s = self._plans.replan(self._executor.name, tracing.traces, offsets_s)
+            names, expected_s = self._plans.replan(
+                self._executor.name, tracing.traces, offsets_s, tracing.examples
+            )
         except CaramelError as error:
             _log.info("the job goes on without a new plan: %s", error)
             return

@@ -6,10 +6,12 @@ Which method leads from one phase to another is said in `caramel.runtime.control
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from caramel.runtime.control.trials import Trials
+from caramel.runtime.steps.feeds import SplitFeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +25,24 @@ class Settled:
     trials: Trials | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tracing:
     """Steps of one plan are traced, to plan from them.
 
     Attributes:
         trials: as before.
         traces: of each traced step the `StepStats` protos of its calls.
+        examples: how many a worker had in the last of them; None if no batch was fed.
     """
 
     trials: Trials | None
     traces: list[list[Any]] = field(default_factory=list)
+    examples: int | None = None
+
+    def add(self, traces: Sequence[Any], feeds: SplitFeeds) -> None:
+        """A step that was traced, and what it was fed."""
+        self.traces.append([metadata.step_stats for metadata in traces])
+        self.examples = feeds.examples[0] if feeds.examples else None
 
 
 @dataclass(frozen=True, slots=True)
