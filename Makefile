@@ -39,7 +39,7 @@ demo: $(READY)
 
 train-ps: $(READY)
 	@echo "Training on $(WORKERS) worker processes and a parameter server of this machine:"
-	@$(VENV)/bin/python examples/train_parameter_server.py --workers $(WORKERS)
+	@$(VENV)/bin/python examples/train_parameter_server.py --workers local:$(WORKERS)
 
 train-keras: $(READY)
 	@echo "Training a Keras model on $(WORKERS) worker processes of this machine:"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from train_resnet import load_data
 
 import caramel
 
@@ -43,6 +42,8 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train a Keras model on handwritten digits."""
+    from digits import load_data  # here, so that --help need not wait for TensorFlow
+
     training, test = load_data()
     model = build_model()
     with (

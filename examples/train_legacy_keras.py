@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, NamedTuple
 
-import numpy as np
 import typer
-from train_resnet import load_data
 
 import caramel
 
@@ -73,6 +71,10 @@ def main(
 ) -> None:
     """Train layers of Keras 2 on handwritten digits."""
     job = build()
+    # Here, so that --help need not wait for TensorFlow.
+    import numpy as np
+    from digits import load_data
+
     training, test = load_data()
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss)
     with (

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from train_keras import build_model
-from train_resnet import load_data, tf
 
 import caramel
 
@@ -27,6 +25,10 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train on handwritten digits with a loop of one's own."""
+    # Here, so that --help need not wait for TensorFlow.
+    import numpy as np
+    from digits import load_data, tf
+
     training, test = load_data()
     model = build_model()
 

@@ -1,10 +1,9 @@
 """Train handwritten digits with parameter servers, and see in which order parameters arrive.
 
-    python examples/train_parameter_server.py --workers 2 --servers 1
+    python examples/train_parameter_server.py --workers local:2 --servers 1
 
-The network and the data are those of `train_resnet.py`. Workers and servers are processes of this
-machine. Without an order, parameters arrive in another order in nearly each step; with one they
-arrive as they are needed.
+The network and the data are those of `digits.py`. Without an order, parameters arrive in another
+order in nearly each step; with one they arrive as they are needed.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import numpy as np
 import typer
-from train_resnet import build_network, load_data, tf
 
 import caramel
 
@@ -22,17 +19,29 @@ BATCH_SIZE = 96
 
 
 def main(
-    workers: Annotated[int, typer.Option(min=1, help="How many workers.")] = 2,
-    servers: Annotated[int, typer.Option(min=1, help="How many parameter servers.")] = 1,
+    workers: Annotated[
+        str,
+        typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
+    ] = "local:2",
+    servers: Annotated[
+        str,
+        typer.Option(
+            help="How many parameter servers, or of workers that run: host:port,host:port."
+        ),
+    ] = "1",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 5,
     traced: Annotated[int, typer.Option(min=1, help="Steps of each kind to look at.")] = 5,
 ) -> None:
     """Train a residual network on 8x8 digits with parameter servers."""
+    # Here, so that --help need not wait for TensorFlow.
+    import numpy as np
+    from digits import build_network, load_data, tf
+
     training, test = load_data()
     with tf.Graph().as_default() as graph:
         network = build_network(epochs * (len(training) // BATCH_SIZE), seed=0)
     context = caramel.Context(graph, train_op=network.train_op, loss=network.loss)
-    with caramel.Cluster.local(workers, parameter_servers=servers) as cluster:
+    with caramel.Cluster.parse(workers, parameter_servers=servers) as cluster:
         model = caramel.PSModel(context, cluster, ordering="tac", in_flight_bytes=0)
         model.add_variant(caramel.PSModel(context, cluster, ordering=None).plan, "unordered")
         with model.session(trials=None) as session:
@@ -61,7 +70,7 @@ def main(
                 orders = model.orders(session.trace(traced, feeds))
                 print(
                     f"{told}: parameters arrived in {orders.unique} different orders in "
-                    f"{traced * workers} cases",
+                    f"{traced * cluster.size} cases",
                     flush=True,
                 )
             accuracy = session.run(
@@ -72,7 +81,10 @@ def main(
                     network.is_training: False,
                 },
             )
-    print(f"test accuracy {accuracy:.2%}, workers: {workers}, parameter servers: {servers}")
+    print(
+        f"test accuracy {accuracy:.2%}, workers: {cluster.size}, "
+        f"parameter servers: {len(cluster.servers)}"
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python examples/train_placed.py --memory 6MiB
 
-The network and the data are those of `train_resnet.py`; the workers are processes of this machine.
+The network and the data are those of `digits.py`; the workers are processes of this machine.
 Each may have less memory than the variables and tensors of a step need. Then the same batches train
 the same network on one device, by plain TensorFlow: that gives the same weights.
 """
@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
-from train_resnet import Digits, Network, Reporter, build_network, load_data, tf, tf1, train
+from train_resnet import Reporter, train
 
 import caramel
+
+if TYPE_CHECKING:
+    import numpy as np
+    import tensorflow as tf
+    from digits import Digits, Network
 
 BATCH_SIZE = 96
 
@@ -35,6 +39,9 @@ def main(
     seed: Annotated[int, typer.Option(help="For the weights and the order of images.")] = 0,
 ) -> None:
     """Train a residual network on 8x8 digits that needs more memory than one worker has."""
+    # Here, so that --help need not wait for TensorFlow.
+    from digits import build_network, load_data, tf
+
     training, test = load_data()
     with tf.Graph().as_default() as graph:
         total_steps = epochs * (len(training) // BATCH_SIZE)
@@ -61,7 +68,7 @@ def main(
         with Reporter(epochs) as report:
             rate = run(network, session, training, epochs, seed, report)
         alone = accuracy(network, session, test)
-        off = max(np.abs(weights[name] - own).max() for name, own in session.variables().items())
+        off = max(abs(weights[name] - own).max() for name, own in session.variables().items())
     print(f"on one device: test accuracy {alone:.2%}, {rate:.1f} steps/s")
     print(f"largest difference between their weights: {off:.1g}")
 
@@ -110,6 +117,8 @@ class OneDevice:
     """Trains by plain TensorFlow; the seed of the graph gives it the same initial weights."""
 
     def __init__(self, graph: tf.Graph, network: Network) -> None:
+        from digits import tf1
+
         with graph.as_default():
             self._variables = {v.op.name: v for v in tf1.global_variables()}
             initializer = tf1.global_variables_initializer()

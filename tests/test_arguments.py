@@ -212,7 +212,7 @@ def of_clusters(monkeypatch) -> Iterator[Entry]:
         yield Entry("Cluster.restart", local.restart, {"tasks": local.tasks[:1]})
     yield Entry("Cluster.embedded", cluster.embedded, {"n": 2})
     yield Entry("Cluster.of", cluster.of, {"workers": ["a:1", "b:2"]}, {"task": "zero, None"})
-    yield Entry("Cluster.parse", cluster.parse, {"text": "2"})
+    yield Entry("Cluster.parse", cluster.parse, {"text": "2", "parameter_servers": "1"})
     yield Entry("Cluster.coerce", cluster.coerce, {"workers": 2}, {"workers": "three"})
     both = {"workers": 2, "parameter_servers": 1}
     yield Entry(

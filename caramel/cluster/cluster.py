@@ -19,7 +19,7 @@ from caramel.cluster import probes, processes
 from caramel.cluster.addresses import is_list
 from caramel.cluster.client_relay import ClientRelay
 from caramel.cluster.launchers import read_environment
-from caramel.cluster.parsing import parse_workers
+from caramel.cluster.parsing import parse_servers, parse_workers
 from caramel.cluster.tasks import (
     SERVER_JOB,
     ClusterSpecLike,
@@ -222,13 +222,21 @@ class Cluster:
 
     @classmethod
     @checked(ClusterError, apart=("text",))
-    def parse(cls, text: str, *, certificates: str | os.PathLike[str] | None = None) -> Cluster:
+    def parse(
+        cls,
+        text: str,
+        *,
+        parameter_servers: str | None = None,
+        certificates: str | os.PathLike[str] | None = None,
+    ) -> Cluster:
         """The workers that a text describes, such as an option of a program.
 
         Args:
             text: "4" for workers inside this process, "local:4" for processes, which are started;
                 "host:port,host:port" for workers that run; or JSON such as '{"worker":
                 ["host:port"], "ps": ["host:port"]}'.
+            parameter_servers: how many to make beside the workers, as text, or the addresses of
+                those that run; none by default.
             certificates: of this host, if the workers run and are secure (see `of`).
 
         Raises:
@@ -238,11 +246,15 @@ class Cluster:
         if not isinstance(text, str):
             raise ClusterError(f"Cluster.parse takes a text such as 'local:4', not {text!r}")
         described = parse_workers(text)
+        servers: Any = None
+        if parameter_servers is not None:
+            servers = parse_servers(parameter_servers, described)
         if described.count is None:
-            return cls.of(described.jobs, certificates=certificates)
+            return cls.of(described.jobs, parameter_servers=servers, certificates=certificates)
         if certificates is not None:
             raise ClusterError(f"certificates are for workers that run, not for '{text}'")
-        return (cls.local if described.kind == "local" else cls.embedded)(described.count)
+        make = cls.local if described.kind == "local" else cls.embedded
+        return make(described.count, parameter_servers=servers)
 
     @classmethod
     @checked(ClusterError, apart=("parameter_servers",), base_port=at_least(1, most=65535))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -45,6 +45,37 @@ def parse_workers(text: str) -> DescribedWorkers:
             raise ClusterError(f"'{given[:_SHOWN]}' is no number of workers, at least 1")
         return DescribedWorkers("local" if local else "embedded", count)
     return DescribedWorkers("remote", None, parse_jobs(given))
+
+
+def parse_servers(text: str, workers: DescribedWorkers) -> int | Sequence[str] | None:
+    """The parameter servers beside such workers: how many are made with them, or, of workers that
+    run, their addresses; None if the text of the workers has them.
+
+    Raises:
+        ClusterError: it does not fit the workers.
+    """
+    number = parse_whole(text.strip())
+    if workers.count is not None:
+        if not number:
+            raise ClusterError(
+                f"parameter_servers is how many are made beside the workers, at least 1, not "
+                f"'{text[:_SHOWN]}'"
+            )
+        return number
+    if isinstance(workers.jobs, Mapping):
+        known = workers.jobs.get("ps", ())  # of which kind it is, is looked at later
+        if number is None or (isinstance(known, Sequence) and number != len(known)):
+            raise ClusterError(
+                f"parameter_servers is '{text[:_SHOWN]}', and the workers are described with their "
+                "servers: name these there alone"
+            )
+        return None
+    if number is not None:
+        raise ClusterError(
+            f"parameter_servers is '{text[:_SHOWN]}', but the workers run: name the addresses of "
+            "the servers, too, as 'host:port,host:port'"
+        )
+    return addresses_in(text)
 
 
 def parse_jobs(text: str) -> Any:

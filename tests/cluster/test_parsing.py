@@ -45,3 +45,27 @@ def test_a_cluster_is_made_of_what_it_says():
         Cluster.parse("2", certificates="directory")
     with pytest.raises(ClusterError, match="takes a text"):
         Cluster.parse(2)
+
+
+def test_servers_are_described_beside_the_workers():
+    both = Cluster.parse("2", parameter_servers="1")
+    assert (both.size, len(both.servers)) == (2, 1)
+    remote = Cluster.parse("a:1,b:2", parameter_servers="c:3, d:4")
+    assert [task.address for task in remote.servers] == ["c:3", "d:4"]
+    jobs = '{"worker": ["b:1"], "ps": ["d:1"]}'
+    assert len(Cluster.parse(jobs, parameter_servers="1").servers) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "servers", "message"),
+    [
+        ("2", "0", "how many are made beside the workers, at least 1, not '0'"),
+        ("local:2", "a:1", "how many are made beside the workers"),
+        ("a:1,b:2", "1", "but the workers run: name the addresses of the servers"),
+        ('{"worker": ["b:1"], "ps": ["d:1"]}', "2", "described with their servers"),
+        ('{"worker": ["b:1"], "ps": 5}', "2", "addresses"),
+    ],
+)
+def test_servers_that_do_not_fit_the_workers_are_refused(workers, servers, message):
+    with pytest.raises(ClusterError, match=message):
+        Cluster.parse(workers, parameter_servers=servers)

@@ -30,7 +30,8 @@ SIZES = "#groups tbody tr:not([hidden]) td:nth-child(2)"
 _TOLD_HEIGHT = """
 const frame = document.querySelector("iframe");
 return new Promise((done) => {
-  new ResizeObserver(() => { if (frame.offsetHeight !== 800) done(frame.offsetHeight); }).observe(frame);
+  const tell = () => { if (frame.offsetHeight !== 800) done(frame.offsetHeight); };
+  new ResizeObserver(tell).observe(frame);
 });
 """
 
