@@ -204,7 +204,7 @@ def draw_curves(points: Points, path: Path) -> None:
 
 
 def round_numbers(low: float, high: float) -> list[float]:
-    """Marks of a logarithmic axis: round numbers from the low to the high one, some three to ten."""
+    """Marks of a logarithmic axis: round numbers, some three to ten of them."""
     for factors in _FACTORS:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         found = [factor * 10.0**power for power in powers for factor in factors]
