@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from caramel.core.explanation import Explanation
 from caramel.core.placed_step import PlacedStep
@@ -26,7 +27,11 @@ def placed_tiles(explanation: Explanation, placed: PlacedStep) -> list[Markup]:
     bound = explanation.step_s / bound_s if bound_s else float("inf")
     most = max(device.predicted.busy_s for device in placed.devices)
     return [
-        tile("Predicted step", seconds_text(explanation.step_s), f"{ratio_text(bound)} the bound"),
+        tile(
+            "Predicted step",
+            seconds_text(explanation.step_s),
+            f"{ratio_text(bound)} the least that is possible",
+        ),
         tile("One device", seconds_text(placed.alone.step_s), alone_text(placed)),
         tile("Longest path", seconds_text(placed.path_bound_s), "on the fastest device"),
         tile("All work", seconds_text(placed.work_bound_s), "if no device ever waits"),
@@ -49,12 +54,17 @@ def placed_bars(explanation: Explanation, placed: PlacedStep) -> list[tuple[str,
 
 def placed_sections(explanation: Explanation, placed: PlacedStep) -> Iterator[Markup]:
     """Devices, the chain that bounds the step, and what crosses."""
+    # On a phone they do not stand beside each other.
+    columns = [
+        f"{before.rstrip('|')}, {name}" if name == "measured|" else name
+        for before, name in pairwise(("", *DEVICE_COLUMNS))
+    ]
     notes = [element("p", note, class_="quiet") for note in caveats(placed)]
     about = "What a step needs of each device"
     if any(device.measured for device in placed.devices):
         about += ", and what was measured, in the median of traced steps"
     yield section(
-        "Devices", plain_table("devices", f"{about}.", DEVICE_COLUMNS, device_rows(placed)), *notes
+        "Devices", plain_table("devices", f"{about}.", columns, device_rows(placed)), *notes
     )
     yield section(
         "The chain that bounds the step",
