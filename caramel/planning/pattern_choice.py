@@ -5,9 +5,13 @@ The costs are those that were measured on the cluster, of one aggregation at a t
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from caramel.core.errors import PlanError
-from caramel.core.facts import NetworkModel
 from caramel.core.patterns import PATTERNS, check_pattern
+
+if TYPE_CHECKING:  # commands that only tell their options need not wait for all facts
+    from caramel.core.facts import NetworkModel
 
 AUTO = "auto"
 
