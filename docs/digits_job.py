@@ -1,4 +1,4 @@
-"""The job of the pictures in these pages: the network of ``examples/train_resnet.py``, wider.
+"""The job of the pictures in these pages: the network of ``examples/digits.py``, wider.
 
 caramel profile --out profile.json --module digits_job:make_context --workers ...
 """
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 import caramel
 
-_EXAMPLE = Path(__file__).parents[1] / "examples" / "train_resnet.py"
+_EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
 CHANNELS = (64, 128, 256)
 """Four times those of the example, so that there is something to send."""
 
@@ -24,7 +24,7 @@ BATCH = 16
 
 def make_context() -> tuple[caramel.Context, dict[Any, Any]]:
     """The job, and what one worker is fed."""
-    spec = importlib.util.spec_from_file_location("train_resnet", _EXAMPLE)
+    spec = importlib.util.spec_from_file_location("digits", _EXAMPLE)
     assert spec is not None
     assert spec.loader is not None
     example = importlib.util.module_from_spec(spec)
@@ -39,4 +39,5 @@ def make_context() -> tuple[caramel.Context, dict[Any, Any]]:
         network.labels: data.labels[:BATCH],
         network.is_training: True,
     }
-    return caramel.Context(graph, train_op=network.train_op, loss=network.loss), feeds
+    context = caramel.Context(graph, train_op=network.train_op, loss=network.loss, name="digits")
+    return context, feeds
