@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -173,23 +173,29 @@ class OpGraph:
     numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
-    def from_graph_def(cls, graph_def: Any, op_definitions: Mapping[str, Any]) -> OpGraph:
+    def from_graph_def(
+        cls,
+        graph_def: Any,
+        op_definitions: Mapping[str, Any],
+        *,
+        calls: Callable[[str], bool] | None = None,
+    ) -> OpGraph:
         """Read a GraphDef.
 
         Args:
             graph_def: a GraphDef proto, with ``_output_shapes`` where shapes are known.
             op_definitions: the OpDef proto of each kind of op; a kind that is not in it has no
                 known outputs.
+            calls: whether ops of a kind may call functions; by default as `op_definitions` says,
+                and those that are not in it may.
         """
-        calling = _calling_kinds(op_definitions)
+        if calls is None:
+            silent = {kind for kind, each in op_definitions.items() if not may_call(each)}
+            calls = lambda kind: kind not in silent  # noqa: E731
 
         def read(node: Any) -> Op:
-            return _read_node(
-                node,
-                op_definitions.get(node.op),
-                # Few kinds call functions: the attributes of others are not gone through.
-                may_call=node.op in calling or node.op not in op_definitions,
-            )
+            # Few kinds call functions: the attributes of others are not gone through.
+            return _read_node(node, op_definitions.get(node.op), may_call=calls(node.op))
 
         ops = {op.name: op for op in map(read, graph_def.node)}
         functions = {
@@ -365,13 +371,9 @@ _AXES: Mapping[str, tuple[str, ...]] = {
 # Reading protos ---------------------------------------------------------------------------------
 
 
-def _calling_kinds(op_definitions: Mapping[str, Any]) -> frozenset[str]:
-    """Kinds of ops that have functions among their attributes."""
-    return frozenset(
-        kind
-        for kind, definition in op_definitions.items()
-        if any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
-    )
+def may_call(definition: Any) -> bool:
+    """Whether a kind of op has functions among its attributes, by its OpDef proto."""
+    return any(attribute.type in ("func", "list(func)") for attribute in definition.attr)
 
 
 def _read_node(node: Any, definition: Any, *, may_call: bool) -> Op:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Literal, NamedTuple
 
@@ -578,11 +579,16 @@ def is_added(op: str) -> bool:
 def worker_of(op: str) -> int | None:
     """The place that a node of the distributed graph belongs to, told from its name."""
     # Only the beginning is looked at: names of parameters may have many parts.
-    first, *rest = op.split("/", 3)
-    owners = rest[:2] if first == _CARAMEL else [first]
-    if owners in ([EVALUATION], [ONCE]):
+    first, _, rest = op.partition("/")
+    return _owner(*rest.split("/", 2)[:2]) if first == _CARAMEL else _owner(first)
+
+
+@functools.lru_cache(maxsize=10_000)  # graphs have many nodes of few owners
+def _owner(*parts: str) -> int | None:
+    """The place that the first parts of a name, without Caramel's own, tell."""
+    if parts in ((EVALUATION,), (ONCE,)):
         return 0
-    return next((_place(part) for part in owners if _is_replica_prefix(part)), None)
+    return next((_place(part) for part in parts if _is_replica_prefix(part)), None)
 
 
 def _is_replica_prefix(part: str) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from typing import Any
+
+import tensorflow as tf
 
 from caramel.analyzers.fusions import find_cycle, matches
 from caramel.core.devices import task_of
 from caramel.core.errors import InvariantError
-from caramel.core.graph import Op, OpGraph, dtype_name
+from caramel.core.graph import Op, OpGraph, dtype_name, may_call
 from caramel.core.names import colocated_op, worker_of
 from caramel.core.plan import Plan
 
@@ -31,13 +34,25 @@ def check_graph(graph_def: Any, plan: Plan) -> None:
         InvariantError: names the node and what is wrong with it.
     """
     _check_names(graph_def)
-    graph = OpGraph.from_graph_def(graph_def, {})
+    functions = {function.signature.name for function in graph_def.library.function}
+    graph = OpGraph.from_graph_def(
+        graph_def, {}, calls=lambda kind: kind not in functions and _may_call(kind)
+    )
     order = graph.topological_order()  # which needs every source
     _check_fusions(graph_def, graph)
     _check_devices(graph, plan)
     _check_frames(graph, order, _frame_names(graph_def))
     _check_colocation(graph_def, graph)
     _check_functions(graph_def, graph)
+
+
+@functools.cache
+def _may_call(kind: str) -> bool:
+    """Whether ops of a kind may call functions; of kinds that TensorFlow does not know, too."""
+    try:
+        return may_call(tf.Graph().op_def_for_type(kind))
+    except (RuntimeError, tf.errors.OpError):
+        return True
 
 
 def _check_names(graph_def: Any) -> None:
@@ -47,9 +62,16 @@ def _check_names(graph_def: Any) -> None:
 
 
 def _check_fusions(graph_def: Any, graph: OpGraph) -> None:
-    # Without definitions of ops, the graph knows no dtypes of outputs.
-    dtypes = {node.name: node.attr["T"].type for node in graph_def.node if "T" in node.attr}
-    found = matches(graph, graph.ops, lambda op: dtype_name(dtypes.get(op.name, 0)))
+    @functools.cache
+    def nodes() -> dict[str, Any]:
+        return {node.name: node for node in graph_def.node}
+
+    def dtype_of(op: Op) -> str:
+        # Without definitions of ops, the graph knows no dtypes of outputs.
+        node = nodes()[op.name]
+        return dtype_name(node.attr["T"].type if "T" in node.attr else 0)
+
+    found = matches(graph, graph.ops, dtype_of)
     cycle = find_cycle(graph, found)
     if cycle is not None:
         raise InvariantError(
