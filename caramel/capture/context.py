@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from caramel.capture.functions import LoweredStep, lower
 from caramel.capture.graph_names import GraphNames, describe, name_of, suggestion
-from caramel.capture.structures import tensors_of
+from caramel.capture.structures import PerWorker, tensors_of
 from caramel.capture.variables import variables_of
 from caramel.core import op_types
 from caramel.core.errors import (
@@ -247,10 +247,7 @@ class Context:
         """Of a function: what it returns, in its structure, with names in place of tensors."""
         if self.lowered is None:
             return ()
-        return tf.nest.map_structure(
-            lambda value: value.name if isinstance(value, tf.Tensor) else value,
-            self.lowered.outputs,
-        )
+        return tf.nest.map_structure(_named, self.lowered.outputs)
 
     @property
     def steps(self) -> Mapping[StepName, Context]:
@@ -587,3 +584,10 @@ def _given_gradient(names: GraphNames, gradient: Any, variable: Variable) -> Raw
         parse_tensor(values.name),
         parse_tensor(indices.name) if indices is not None else None,
     )
+
+
+def _named(output: Any) -> Any:
+    """A name in place of a tensor that a function returns."""
+    if isinstance(output, PerWorker):
+        return PerWorker(_named(output.fetch))
+    return output.name if isinstance(output, tf.Tensor) else output

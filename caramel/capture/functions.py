@@ -18,6 +18,7 @@ import tensorflow as tf
 from caramel.capture.counted_names import CountedNames, rename_in_function, rename_ops
 from caramel.capture.graph_names import describe
 from caramel.capture.grouped_convolutions import make_depthwise
+from caramel.capture.structures import PerWorker
 from caramel.core import op_types
 from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
 from caramel.core.names import REPORT, source_op
@@ -99,7 +100,8 @@ def lower(
         raise NotTensorFlowError(f"a step must be a function, not {describe(function)}")
     unmarked = [] if losses is None else losses
     with _inlined(), _marks() as marked:
-        traced = _traced(python, (tuple(signature), dict(named or {})), (marked, unmarked))
+        given, apart = (tuple(signature), dict(named or {})), list[bool]()
+        traced = _traced(python, given, (marked, unmarked), apart)
         found = marked or unmarked
         if not found and not trains:
             found = [0.0]
@@ -117,13 +119,14 @@ def lower(
             found = [tf.convert_to_tensor(each) for each in found]
             total = found[0] if len(found) == 1 else tf.add_n(found)
             tf.identity(total, name=_LOSS)
-    return _Lowering(traced).lowered(reported())
+    return _Lowering(traced).lowered(reported(), apart)
 
 
 def _traced(
     python: Callable[..., Any],
     signature: tuple[Sequence[Any], Mapping[str, Any]],
     losses: Iterable[list[Any]],
+    apart: list[bool],
 ) -> Any:
     """The function's graph; `losses` then have what was marked in it.
 
@@ -131,6 +134,7 @@ def _traced(
         python: the function.
         signature: of its arguments, and of those that are given by name.
         losses: are filled.
+        apart: gets of each output whether the function wants it of each worker (`per_worker`).
 
     Raises:
         GraphError: Python needs a value that is known only when the step runs.
@@ -139,7 +143,7 @@ def _traced(
     def step(arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
         for found in losses:  # it is traced twice if it makes variables when it is first called
             found.clear()
-        return python(*arguments, **named)
+        return _noted(python(*arguments, **named), apart)
 
     try:
         return tf.function(step).get_concrete_function(*signature)
@@ -152,6 +156,22 @@ def _traced(
             "float(), a Python 'if' over it that tf.function does not convert), or for the number "
             f"of examples (.shape[0]; tf.shape tells it). {str(error).strip()}"
         ) from error
+
+
+def _noted(result: Any, apart: list[bool]) -> Any:
+    """What a function returns, without the marks of `per_worker`, which are noted."""
+    flat = tf.nest.flatten(result)
+    apart[:] = [isinstance(each, PerWorker) for each in flat]
+    plain = [each.fetch if isinstance(each, PerWorker) else each for each in flat]
+    return tf.nest.pack_sequence_as(result, plain) if any(apart) else result
+
+
+def _marked(outputs: Any, apart: Sequence[bool]) -> Any:
+    """The outputs with these marks again."""
+    if not any(apart):
+        return outputs
+    pairs = zip(tf.nest.flatten(outputs), apart, strict=True)
+    return tf.nest.pack_sequence_as(outputs, [PerWorker(v) if is_own else v for v, is_own in pairs])
 
 
 @contextmanager
@@ -197,7 +217,7 @@ class _Lowering:
         self._counted = CountedNames()
         self._names: dict[str, str] = {}  # those of ops in the graph that is made
 
-    def lowered(self, reported: Sequence[tf.Variable]) -> LoweredStep:
+    def lowered(self, reported: Sequence[tf.Variable], apart: Sequence[bool]) -> LoweredStep:
         graph, stand = tf.Graph(), _Stand()
         with graph.as_default():
             self._capture(stand)
@@ -207,6 +227,7 @@ class _Lowering:
             outputs = tf.nest.map_structure(
                 lambda value: self._output(graph, stand, value), self._traced.structured_outputs
             )
+            outputs = _marked(outputs, apart)
             train_op = tf.group(*done, name=_STEP)
             reports = tuple(_reports(graph, stand, reported))
         loss = graph.get_tensor_by_name(f"{_LOSS}:0")

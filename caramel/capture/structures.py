@@ -171,7 +171,9 @@ class PerWorker:
 
 
 def per_worker(fetches: Any) -> Any:
-    """What to give `Session.step` as `fetches` to get the values of all workers apart.
+    """Marks what is to come back of each worker, apart from that of the others.
+
+    It is for `fetches` of `Session.step`, and for what a step of `distribute` returns.
 
     Each result is a tuple with one value for each worker, in their order: what the worker has
     computed of its own part of the batch, before anything is averaged, put together or aggregated.

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.capture.functions import lower
+from caramel.capture.structures import PerWorker
 from caramel.core.errors import GraphError
 from caramel.core.util.arguments import checked
 from caramel.models.remote_step import RemoteStep, StepOnWorkers
@@ -21,7 +22,7 @@ class DistributedStep(StepOnWorkers):
     values and texts are part of the graph, so that each makes another. It returns
     what the function returns: floating scalars are the means over the examples, what has an entry
     for each example is in the order of the batch, anything else is a list with one value for each
-    worker.
+    worker. What it returns as `caramel.per_worker(...)` is a tuple with one value for each worker.
 
     The variables that the function uses stay here, and are the truth between steps: what is
     assigned to them here goes to the workers with the next step. What steps have made of them comes
@@ -58,10 +59,12 @@ class DistributedStep(StepOnWorkers):
         self._remote.push()
         outputs = self._remote.lowered.outputs
         flat = tf.nest.flatten(outputs)
-        wanted = [value for value in flat if isinstance(value, tf.Tensor)]
+        wanted = [value for value in flat if isinstance(value, tf.Tensor | PerWorker)]
         with self._remote.without_repeated(given):
             got = iter(self._remote.run(given, wanted))
-        done = [_tensor(next(got)) if isinstance(each, tf.Tensor) else each for each in flat]
+        done = [
+            _tensor(next(got)) if isinstance(each, tf.Tensor | PerWorker) else each for each in flat
+        ]
         return tf.nest.pack_sequence_as(outputs, done) if flat else outputs
 
 
@@ -85,6 +88,6 @@ def distribute(
 
 
 def _tensor(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_tensor(each) for each in value]
+    if isinstance(value, list | tuple):
+        return type(value)(_tensor(each) for each in value)
     return tf.convert_to_tensor(np.asarray(value))

@@ -120,20 +120,25 @@ def test_arguments_by_name_and_values_that_make_another_graph():
             total = tf.reduce_sum(x * w, 1) if kind == "sum" else tf.reduce_max(x * w, 1)
             loss = caramel.loss(tf.reduce_mean((2 if doubled else 1) * scale * total))
         w.assign_sub(tape.gradient(loss, w))
-        return loss
+        return loss, caramel.per_worker(loss)
 
     def run(function):
         x = np.arange(8.0).reshape(4, 2)
         scales = tf.constant([0.1, 0.2, 0.1], tf.float64)
         options = [{}, {}, {"doubled": True, "kind": "max"}]
         calls = zip(scales, options, strict=True)
-        return [float(function(x, scale=scale, **named)) for scale, named in calls]
+        results = [function(x, scale=scale, **named) for scale, named in calls]
+        return [float(loss) for loss, _ in results], [own for _, own in results]
 
     with caramel.distribute(step, workers=2) as distributed:
-        got = run(distributed)
+        got, apart = run(distributed)
     after = w.numpy()
     w.assign(np.ones(2))
-    assert_close(got, run(step))
+    assert_close(got, run(step)[0])
+    for loss, own in zip(got, apart, strict=True):
+        assert isinstance(own, tuple)
+        assert own[0] != own[1]
+        assert_close([np.mean(own)], [loss])
     assert_close([after], [w.numpy()])
 
 
