@@ -35,16 +35,24 @@ def pytest_collection_finish() -> None:
     Graphs are collected after each file of tests; to look for them after every few objects takes a
     quarter of the time.
     """
+    collect()
+    gc.set_threshold(100_000, 50, 1000)
+
+
+def collect() -> None:
+    """Collect what nobody holds; what is left stays, and is looked through no more."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100_000, 50, 1000)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def fixture_collected() -> Iterator[None]:
-    """What the tests of a file leave behind is collected."""
+    """What the tests of a file leave behind is collected.
+
+    What they keep is for others, such as jobs that were built once: hundreds of graphs in the end.
+    """
     yield
-    gc.collect()
+    collect()
 
 
 @pytest.fixture
@@ -59,6 +67,16 @@ def control_flow() -> Iterator:
 
     yield switch
     switch(before)
+
+
+@pytest.fixture(scope="session")
+def two_processes() -> Iterator:
+    """Two worker processes, for all tests that leave them as they are: to start one takes a second
+    of processor."""
+    import caramel
+
+    with caramel.Cluster.local(2) as cluster:
+        yield cluster
 
 
 @pytest.fixture

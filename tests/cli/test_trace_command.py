@@ -130,7 +130,7 @@ def test_times_below_a_millisecond_are_shown_in_microseconds(capsys):
 
 
 @pytest.mark.processes
-def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
+def test_steps_on_running_workers_are_written_drawn_and_shown(two_processes, tmp_path):
     context, _ = make_context()
     model = caramel.ARModel(context, 2)
     groups = tuple(
@@ -138,13 +138,12 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(tmp_path):
     )
     plan = model.plan.deciding(groups=groups)
     (tmp_path / "plan.json").write_text(plan.to_json())
-    with caramel.Cluster.local(2) as cluster:
-        result = run(
-            *("--module", "test_trace_command:make_context", "--steps", 2),
-            *("--workers", ",".join(task.address for task in cluster.tasks)),
-            *("--out", tmp_path / "trace.json", "--plan", tmp_path / "plan.json"),
-            *("--figure", tmp_path / "trace.svg"),
-        )
+    result = run(
+        *("--module", "test_trace_command:make_context", "--steps", 2),
+        *("--workers", ",".join(task.address for task in two_processes.tasks)),
+        *("--out", tmp_path / "trace.json", "--plan", tmp_path / "plan.json"),
+        *("--figure", tmp_path / "trace.svg"),
+    )
     assert result.returncode == 0, result.stderr
     lines = [line.strip(" │|") for line in result.stdout.splitlines()]
     assert "2 workers, median of 2 traced steps, in ms" in lines

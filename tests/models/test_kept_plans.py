@@ -157,30 +157,29 @@ def test_what_was_not_compared_has_not_proved_anything():
 
 
 @pytest.mark.processes
-def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest():
+def test_worker_processes_try_plans_and_the_next_model_begins_with_the_fastest(two_processes):
     """From a profile to a session, from there to the cache, and to the next model."""
     job = network("adam", model=wide, dtype=tf.float32)
     context = job.context()
     options = {"pattern": "shuffle", "profile": slow_profile(context)}
     short = TrialSettings(rounds=1, steps=2, skipped=1)
-    with caramel.Cluster.local(2) as cluster:
-        plain = caramel.ARModel(context, cluster, pattern="shuffle", planner="plain")
-        with plain.session() as session:
-            train_steps(session, job, 20)
-            expected = session.variables()
-        model = caramel.ARModel(context, cluster, **options)
-        assert model.plan.consequences.deferral.moved
-        with model.session(trials=short) as session:
-            train_steps(session, job, 20)
-            values, metrics = session.variables(), session.metrics()
-        assert {"own", "plain"} <= {plan.name for plan in metrics.trials.plans}
-        assert metrics.trials.is_over
-        fastest = model.variants.plan(metrics.plan)
-        later = caramel.ARModel(context, cluster, **options)
-        assert later.decision.source == "what proved the fastest in an earlier run"
-        assert decides_alike(later.plan, fastest)
-        is_plain = decides_alike(fastest, later.decision.plain)
-        assert later._step.plans.tried() == (["own"] if is_plain else ["own", "plain"])
+    plain = caramel.ARModel(context, two_processes, pattern="shuffle", planner="plain")
+    with plain.session() as session:
+        train_steps(session, job, 20)
+        expected = session.variables()
+    model = caramel.ARModel(context, two_processes, **options)
+    assert model.plan.consequences.deferral.moved
+    with model.session(trials=short) as session:
+        train_steps(session, job, 20)
+        values, metrics = session.variables(), session.metrics()
+    assert {"own", "plain"} <= {plan.name for plan in metrics.trials.plans}
+    assert metrics.trials.is_over
+    fastest = model.variants.plan(metrics.plan)
+    later = caramel.ARModel(context, two_processes, **options)
+    assert later.decision.source == "what proved the fastest in an earlier run"
+    assert decides_alike(later.plan, fastest)
+    is_plain = decides_alike(fastest, later.decision.plain)
+    assert later._step.plans.tried() == (["own"] if is_plain else ["own", "plain"])
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
 

@@ -112,23 +112,22 @@ def test_nothing_drifts_before_anything_is_expected():
 
 
 @pytest.mark.processes
-def test_worker_processes_are_measured_while_they_train(caplog, monkeypatch):
+def test_worker_processes_are_measured_while_they_train(two_processes, caplog, monkeypatch):
     monkeypatch.setattr("caramel.models.plan_choice.WORTH_PLANNING", 10.0)  # whatever is predicted
     job = network("momentum", model=large, dtype=tf.float32)
     context = job.context()
     short = TrialSettings(rounds=1, steps=2, skipped=1)
-    with caramel.Cluster.local(2) as cluster:
-        plain = caramel.ARModel(context, cluster, pattern="shuffle", planner="plain")
-        with plain.session() as session:
-            train_steps(session, job, 30)
-            expected = session.variables()
-        model = caramel.ARModel(context, cluster, pattern="shuffle")
-        with (
-            caplog.at_level(logging.INFO, "caramel"),
-            model.session(trials=short, replanning=AT_ONCE) as session,
-        ):
-            train_steps(session, job, 30)
-            values, metrics = session.variables(), session.metrics()
+    plain = caramel.ARModel(context, two_processes, pattern="shuffle", planner="plain")
+    with plain.session() as session:
+        train_steps(session, job, 30)
+        expected = session.variables()
+    model = caramel.ARModel(context, two_processes, pattern="shuffle")
+    with (
+        caplog.at_level(logging.INFO, "caramel"),
+        model.session(trials=short, replanning=AT_ONCE) as session,
+    ):
+        train_steps(session, job, 30)
+        values, metrics = session.variables(), session.metrics()
     assert "planning from 2 traced steps" in caplog.text
     assert model.decision.outlook.hardware.cores == max(1, this_machine().cores // 2)
     assert model.decision.outlook.hardware.bytes_per_s > 1e7

@@ -150,15 +150,14 @@ def test_a_call_that_was_sent_twice_is_asked_again(monkeypatch):
 
 
 @pytest.mark.processes
-def test_the_clocks_of_remote_workers_are_read():
+def test_the_clocks_of_remote_workers_are_read(two_processes):
     """All are this machine's, so none is ahead."""
     job = network("momentum")
-    with caramel.Cluster.local(2) as cluster:
-        remote = caramel.Cluster.of([task.address for task in cluster.tasks])
-        with caramel.ARModel(job.context(), remote).session() as session:
-            (timeline,) = session.trace(1, job.feed)
-            assert timeline.workers == (0, 1)
-            offsets_s = session._running.runner.clock_offsets_s()
+    remote = caramel.Cluster.of([task.address for task in two_processes.tasks])
+    with caramel.ARModel(job.context(), remote).session() as session:
+        (timeline,) = session.trace(1, job.feed)
+        assert timeline.workers == (0, 1)
+        offsets_s = session._running.runner.clock_offsets_s()
     assert offsets_s[0] == 0.0
     assert offsets_s[1] != 0.0
     assert abs(offsets_s[1]) < 0.1
@@ -203,7 +202,7 @@ def test_tasks_of_two_jobs_are_told_apart():
 
 @pytest.mark.processes
 @pytest.mark.parametrize("deferred", [False, True])
-def test_traced_steps_are_steps_and_show_every_group(deferred, tmp_path):
+def test_traced_steps_are_steps_and_show_every_group(deferred, two_processes, tmp_path):
     job = network("momentum", model=wide)
     context = job.context()
     plain = caramel.ARModel(context, 2)
@@ -211,16 +210,15 @@ def test_traced_steps_are_steps_and_show_every_group(deferred, tmp_path):
         dataclasses.replace(group, deferred=deferred) for group in plain.plan.decision.groups
     )
     plan = plain.plan.deciding(groups=groups)
-    with caramel.Cluster.local(2) as cluster:
-        model = caramel.ARModel(context, cluster, plan=plan)
-        with plain.session() as expected, model.session() as session:
-            session.restore(expected.save(tmp_path / "initial"))
-            timelines = session.trace(3, job.feed)
-            for _ in range(3):
-                expected.step(job.feed)
-            values = session.variables()
-            for name, value in expected.variables().items():
-                assert (values[name] == value).all()
+    model = caramel.ARModel(context, two_processes, plan=plan)
+    with plain.session() as expected, model.session() as session:
+        session.restore(expected.save(tmp_path / "initial"))
+        timelines = session.trace(3, job.feed)
+        for _ in range(3):
+            expected.step(job.feed)
+        values = session.variables()
+        for name, value in expected.variables().items():
+            assert (values[name] == value).all()
     assert len(timelines) == 3
     for worker in range(2):
         assert timelines[-1].busy_s(worker, "compute") > 0

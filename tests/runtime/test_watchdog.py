@@ -280,23 +280,30 @@ def standing_still(pid, until):
         thread.join()
 
 
+@pytest.fixture(scope="module")
+def three():
+    with caramel.Cluster.local(3) as cluster:
+        yield cluster
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize(("victim", "choice"), [(0, EVERY), (1, "plain"), (2, EVERY)])
-def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(victim, choice):
+def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(
+    three, victim, choice
+):
     job = network("momentum", number=12)
-    with caramel.Cluster.local(3) as cluster:
-        model = caramel.ARModel(job.context(), cluster, pattern="shuffle")
-        if choice == EVERY:
-            model = caramel.ARModel(job.context(), cluster, plan=deferred(model, EVERY))
-        expected_losses, expected = train(model, job, 10)
-        pid = worker_pid(cluster, victim)
-        with model.session(trials=None) as session:
-            losses = [session.step(job.feed) for _ in range(6)]
-            with standing_still(pid, has_stalled(session)):
-                losses.append(session.step(job.feed))
-            losses += [session.step(job.feed) for _ in range(3)]
-            values = session.variables()
-            stall = session.metrics().stalls[0]
+    model = caramel.ARModel(job.context(), three, pattern="shuffle")
+    if choice == EVERY:
+        model = caramel.ARModel(job.context(), three, plan=deferred(model, EVERY))
+    expected_losses, expected = train(model, job, 10)
+    pid = worker_pid(three, victim)
+    with model.session(trials=None) as session:
+        losses = [session.step(job.feed) for _ in range(6)]
+        with standing_still(pid, has_stalled(session)):
+            losses.append(session.step(job.feed))
+        losses += [session.step(job.feed) for _ in range(3)]
+        values = session.variables()
+        stall = session.metrics().stalls[0]
     assert (stall.step, stall.workers, stall.cause) == (7, (victim,), "silent")
     assert f"it waits for worker {victim} (/job:worker/task:{victim} at 127" in stall.text
     assert f"pid {pid}): no answer from there" in stall.text
@@ -344,19 +351,18 @@ def test_a_parameter_server_that_stands_still_or_dies_is_named_and_training_can_
 
 
 @pytest.mark.processes
-def test_what_is_left_of_the_last_step_is_watched_too_when_it_is_asked_for():
+def test_what_is_left_of_the_last_step_is_watched_too_when_it_is_asked_for(two_processes):
     job = network("momentum", number=12)
-    with caramel.Cluster.local(2) as cluster:
-        model = caramel.ARModel(job.context(), cluster, pattern="shuffle")
-        model = caramel.ARModel(job.context(), cluster, plan=deferred(model, EVERY))
-        _, expected = train(model, job, 6)
-        pid = worker_pid(cluster, 1)
-        with model.session(trials=None) as session:
-            for _ in range(6):
-                session.step(job.feed)
-            with standing_still(pid, has_stalled(session)):
-                values = session.variables()
-            (stall,) = session.metrics().stalls
+    model = caramel.ARModel(job.context(), two_processes, pattern="shuffle")
+    model = caramel.ARModel(job.context(), two_processes, plan=deferred(model, EVERY))
+    _, expected = train(model, job, 6)
+    pid = worker_pid(two_processes, 1)
+    with model.session(trials=None) as session:
+        for _ in range(6):
+            session.step(job.feed)
+        with standing_still(pid, has_stalled(session)):
+            values = session.variables()
+        (stall,) = session.metrics().stalls
     assert (stall.step, stall.workers, stall.cause) == (6, (1,), "silent")
     assert stall.group in {group.name for group in model.plan.decision.groups}
     assert_equal(values, expected)
