@@ -7,6 +7,8 @@ job captured by name and frozen. Analyzers take it from there.
 `context`              one single-device training job, captured by name and frozen
 `counted_names`        names that do not depend on what else a process has built
 `functions`            lowers a training step that is a function to a single-device graph
+`given`                what users name when they give a job: its loss, the count behind it, its raw
+                       gradients
 `graph_names`          names of a graph's tensors, operations and variables, from what users pass
                        for them
 `grouped_convolutions` makes depthwise convolutions of those that have a group for each channel

@@ -9,19 +9,25 @@ from __future__ import annotations
 import copy
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import tensorflow as tf
 
 from caramel.capture.functions import LoweredStep, lower
+from caramel.capture.given import (
+    Gradients,
+    by_step,
+    gradients_by_step,
+    scalar_loss,
+    scalar_weight,
+)
 from caramel.capture.graph_names import GraphNames, describe, name_of, suggestion
 from caramel.capture.structures import PerWorker, tensors_of
 from caramel.capture.variables import variables_of
 from caramel.core import op_types
 from caramel.core.errors import (
-    AmbiguousGradientError,
     GraphError,
     NoParametersError,
     NothingUpdatedError,
@@ -34,9 +40,9 @@ from caramel.core.errors import (
 )
 from caramel.core.facts import RawGradient, Reduction, TrainingJob, Variable
 from caramel.core.graph import Op, OpGraph
-from caramel.core.names import JOINED_STEP, TensorRef, control_string, parse_tensor
+from caramel.core.names import JOINED_STEP, TensorRef, control_string
 from caramel.core.row_split import RowSplits
-from caramel.core.train_steps import StepName, given_steps, told
+from caramel.core.train_steps import StepName, given_steps
 from caramel.core.util.arguments import checked
 from caramel.core.util.program import program_name
 from caramel.core.util.rows import html_table
@@ -44,8 +50,6 @@ from caramel.core.util.sizes import counted, megabytes
 from caramel.core.variable_access import state_access
 
 tf1 = tf.compat.v1
-
-Gradients = Iterable[tuple[Any, Any]]
 
 
 class Context:
@@ -138,7 +142,7 @@ class Context:
         train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
         in_steps = self.op_graph.ancestors(train_ops.values())
         variables = tuple(variables_of(graph, self.op_graph, in_steps))
-        given = _gradients_by_step(names, () if gradients is None else gradients, variables, pairs)
+        given = gradients_by_step(names, () if gradients is None else gradients, variables, pairs)
         parameters = {each.parameter for own in given.values() for each in own}
         variables = tuple(
             # A variable whose gradient is given is trained, however it was declared.
@@ -150,11 +154,11 @@ class Context:
                 "the graph has no trainable variables, so there is nothing to train; create them "
                 "with tf1.get_variable or tf.Variable inside the graph"
             )
-        weights = _by_step(loss_weight, pairs)
+        weights = by_step(loss_weight, pairs)
         jobs = {
             name: TrainingJob(
                 train_op=train_ops[name],
-                loss=_scalar_loss(names, own_loss),
+                loss=scalar_loss(names, own_loss),
                 reduction=loss_reduction,
                 variables=variables,
                 given_gradients=given[name],
@@ -166,7 +170,7 @@ class Context:
                 table_initializers=tuple(
                     op.name for op in graph.get_collection(tf1.GraphKeys.TABLE_INITIALIZERS)
                 ),
-                loss_weight=_scalar_weight(names, weights.get(name)),
+                loss_weight=scalar_weight(names, weights.get(name)),
             )
             for name, (_, own_loss) in pairs.items()
         }
@@ -457,33 +461,6 @@ def _definitions_in_functions(
     return {kind: graph.op_def_for_type(kind) for kind in kinds_inside - functions - set(known)}
 
 
-def _scalar_loss(names: GraphNames, loss: Any) -> TensorRef:
-    tensor = names.tensor(loss, "loss")
-    if not tensor.dtype.is_floating or tensor.shape.rank not in (0, None):
-        raise GraphError(
-            f"loss '{tensor.name}' must be a floating-point scalar, but is {tensor.dtype.name} of "
-            f"shape {tensor.shape}; reduce it over the examples with tf.reduce_mean"
-        )
-    return parse_tensor(tensor.name)
-
-
-def _gradients_by_step(
-    names: GraphNames, gradients: Any, variables: Sequence[Variable], steps: Iterable[StepName]
-) -> dict[StepName, tuple[RawGradient, ...]]:
-    """The raw gradients that the user named; those that are given for no step for each of them."""
-    if isinstance(gradients, Mapping):
-        unknown = [name for name in gradients if name not in steps]
-        if unknown:
-            raise UnknownNameError(
-                f"gradients: there is no step {unknown[0]!r}; the steps are {told(steps)}"
-            )
-        return {
-            name: tuple(_given_gradients(names, gradients.get(name, ()), variables))
-            for name in steps
-        }
-    return dict.fromkeys(steps, tuple(_given_gradients(names, gradients, variables)))
-
-
 def _with_own_gradients(job: TrainingJob, graph: OpGraph) -> TrainingJob:
     """A step of several, with those of the given gradients that it is computed from."""
     step = graph.ancestors([job.train_op])
@@ -506,83 +483,6 @@ def _with_parts(
     ]
     return dataclasses.replace(
         job, variables=variables, given_gradients=tuple(given), together=tuple(together)
-    )
-
-
-def _by_step(given: Any, steps: Iterable[StepName]) -> Mapping[StepName, Any]:
-    """What is given for each step, or for all.
-
-    Raises:
-        GraphError: something is given for a step that there is not.
-    """
-    known = list(steps)
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(known, given)
-    if unknown := [name for name in given if name not in known]:
-        raise GraphError(f"there is no step {unknown[0]!r:.100}; the steps are {told(known)}")
-    return given
-
-
-def _scalar_weight(names: GraphNames, weight: Any) -> TensorRef | None:
-    """The count by which the user says that a loss is divided."""
-    if weight is None:
-        return None
-    tensor = names.tensor(weight, "loss_weight")
-    is_number = tensor.dtype.is_floating or tensor.dtype.is_integer
-    if tensor.shape.rank not in (0, None) or not is_number:
-        raise GraphError(
-            f"loss_weight '{tensor.name}' must be a scalar number, but is {tensor.dtype.name} of "
-            f"shape {tensor.shape}; give the count of the worker's own part, such as "
-            "tf.reduce_sum(mask)"
-        )
-    return parse_tensor(tensor.name)
-
-
-def _given_gradients(
-    names: GraphNames, gradients: Gradients, variables: Sequence[Variable]
-) -> Iterator[RawGradient]:
-    """The raw gradients that the user named."""
-    known = {variable.name: variable for variable in variables}
-    handles = {variable.handle: variable for variable in variables}
-    seen: set[str] = set()
-    for pair in gradients:
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise NotTensorFlowError(
-                f"gradients must be pairs (gradient, variable), not {describe(pair)}"
-            )
-        gradient, variable = pair
-        # `compute_gradients` gives None for variables on which the loss does not depend.
-        if gradient is None:
-            continue
-        given = variable.name if isinstance(variable, tf.Variable) else variable
-        name = name_of(given, "gradients").partition(":")[0]
-        found = known.get(name) or handles.get(name)
-        if found is None:
-            raise UnknownNameError(
-                f"gradients: '{name}' is not a variable of the graph" + suggestion(name, known)
-            )
-        if found.name in seen:
-            raise AmbiguousGradientError(f"gradients: '{found.name}' is given twice")
-        seen.add(found.name)
-        yield _given_gradient(names, gradient, found)
-
-
-def _given_gradient(names: GraphNames, gradient: Any, variable: Variable) -> RawGradient:
-    """One raw gradient that the user named, of the dtype and shape of its variable."""
-    sparse = isinstance(gradient, tf.IndexedSlices)
-    values = names.tensor(gradient.values if sparse else gradient, "gradients")
-    indices = names.tensor(gradient.indices, "gradients") if sparse else None
-    wanted = tf.TensorShape(variable.spec.shape)
-    expected = tf.TensorShape([None]).concatenate(wanted[1:]) if sparse else wanted
-    if values.dtype.name != variable.spec.dtype or not expected.is_compatible_with(values.shape):
-        raise GraphError(
-            f"gradients: '{values.name}' ({values.dtype.name} of shape {values.shape}) cannot be "
-            f"the gradient of '{variable.name}' ({variable.spec.dtype} of shape {wanted})"
-        )
-    return RawGradient(
-        variable.name,
-        parse_tensor(values.name),
-        parse_tensor(indices.name) if indices is not None else None,
     )
 
 
