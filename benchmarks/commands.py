@@ -29,6 +29,7 @@ from benchmarks import when as when_measured
 from benchmarks.faults import growth as memory_growth
 from benchmarks.faults import malformed as malformed_inputs
 from benchmarks.faults import runs as fault_runs
+from benchmarks.faults import snapshots as snapshots_benchmark
 from benchmarks.place import limits as place_limits
 from benchmarks.place import memory as place_memory
 from benchmarks.place import searched as place_searched
@@ -244,6 +245,16 @@ def faults(
 ) -> None:
     """Does training end as if nothing had happened, whatever fault comes at whatever moment?"""
     _run_one("faults", fault_runs, quick, results, only=fault or ())
+
+
+@app.command()
+def snapshots(
+    quick: Quick = False,
+    network: Networks = None,
+    results: Results = RESULTS,
+) -> None:
+    """What snapshots cost that training goes on from after a loss: time and memory."""
+    _run_one("snapshots", snapshots_benchmark, quick, results, only=network or ())
 
 
 @app.command()

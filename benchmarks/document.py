@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import held, search, tables, when
-from benchmarks.faults import growth, malformed, runs
+from benchmarks.faults import growth, malformed, runs, snapshots
 from benchmarks.place import memory as place_memory
 from benchmarks.place import searched as place_searched
 from benchmarks.place import show as place
@@ -48,6 +48,7 @@ _ALONE: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "placed": placed.tables,
     "ps": ps.tables,
     "scale": tables.scale,
+    "snapshots": snapshots.markdown,
     "ranking": lambda rows: list(predicted.markdown(rows)),
 }
 """How benchmarks are shown that are no suites of steps, by the command, with its options or not."""

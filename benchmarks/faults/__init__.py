@@ -7,6 +7,7 @@
 `growth`    does memory grow with steps and sessions?
 `malformed` is everything that is malformed refused, by one clear error?
 `mutations` malformed texts, made from a seed out of well-formed ones
+`snapshots` what do snapshots cost that training goes on from?
 `runs`      does training end as if nothing had happened, whatever fault comes?
 =========== ========================================================================================
 """

@@ -30,11 +30,10 @@ def private_kib(pid: int) -> int:
     return int(fields["Private_Dirty"].split()[0])
 
 
-def _pid(description: str) -> int:
-    """The process of a worker, from what a cluster says of it."""
-    found = re.search(r"pid (\d+)", description)
-    assert found is not None
-    return int(found[1])
+def pids_of(cluster: Any) -> list[int]:
+    """The processes of a cluster's two workers, from what it says of them."""
+    told = [re.search(r"pid (\d+)", cluster.describe(worker)) for worker in (0, 1)]
+    return [int(found[1]) for found in told if found is not None]
 
 
 def measure(steps: int = STEPS, sessions: int = SESSIONS) -> Mapping[str, Any]:
@@ -65,7 +64,7 @@ def measure(steps: int = STEPS, sessions: int = SESSIONS) -> Mapping[str, Any]:
     found: dict[str, Any] = {"steps": steps, "sessions": sessions}
     with tempfile.TemporaryDirectory() as directory, caramel.Cluster.local(2) as cluster:
         model = caramel.ARModel(context, cluster)
-        pids = [os.getpid(), *(_pid(cluster.describe(worker)) for worker in (0, 1))]
+        pids = [os.getpid(), *pids_of(cluster)]
 
         def grown(name: str, before: list[int]) -> None:
             gc.collect()

@@ -26,7 +26,7 @@ from caramel.planning.placement.bounds import least_makespan_s
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.schedulers import SCHEDULERS
-from caramel.planning.placement.search import search
+from caramel.planning.placement.search import BUDGET, search
 from caramel.planning.placement.simulate import simulate
 
 
@@ -37,7 +37,7 @@ class Settings:
     graphs: Mapping[str, Step] = field(default_factory=lambda: STEPS)
     devices: tuple[int, ...] = (8, 50)
     rates: tuple[tuple[int, int], ...] = ((1, 6), (10, 60), (100, 600))
-    budget: int = 800_000
+    budget: int = BUDGET
 
 
 FULL = Settings()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from caramel.models.parameter_server import Mode
 from caramel.planning.serving.planner import Ordering
 
-Part = Literal["orderings", "training", "efficiency", "real", "systems"]
+Part = Literal["orderings", "counts", "training", "efficiency", "real", "systems"]
 
 UNORDERED = "unordered"
 WARM_UP = 2  # steps of each plan; the first prepares it
@@ -184,6 +184,7 @@ FULL = Settings(
             for servers in (2, 1)
         ),
         Cell("orderings", "vgg_16", (NONE, SEARCH, TIC, ONE_AT_A_TIME), 3, 1, counted=4),
+        Cell("counts", "inception_v1", (NONE, ONE_AT_A_TIME), 1, 0, counted=1000),
         Cell("efficiency", "inception_v2", mixed(12), 4, 2),
         *(by_hosts(name, 1, 1, 6) for name in ("inception_v1", "resnet_v1_50", "alexnet_v2")),
         *(by_hosts(name, 1, 1, 4) for name in ("seq_32", "par_32", "resnet_v1_101")),

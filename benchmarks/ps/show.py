@@ -69,8 +69,10 @@ _HEADS = ("network", "mode", "workers + servers")
 
 def _orders(rows: Sequence[Row]) -> Iterator[str]:
     lines = []
-    for key, own in _cells(rows, *_ORDERS).items():
-        for row in (each for each in own if "orders" in each.facts):
+    for key, own in _cells(rows, *_ORDERS, "counts").items():
+        for row in own:
+            if "orders" not in row.facts and row.what["part"] != "counts":
+                continue
             facts, late = row.facts, row.facts["out_of_place"]
             count = f"{facts['unique_orders']:,} / {facts['traced_steps'] * row.what['workers']:,}"
             late = "" if late is None else f"{late:.1%}"
