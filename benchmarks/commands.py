@@ -241,10 +241,13 @@ def faults(
         list[str] | None,
         typer.Option(help=f"Only this one, of {', '.join(fault_runs.FAULTS)}."),
     ] = None,
+    goes_on: Annotated[
+        bool, typer.Option("--go-on", help="Only runs that the result file does not have yet.")
+    ] = False,
     results: Results = RESULTS,
 ) -> None:
     """Does training end as if nothing had happened, whatever fault comes at whatever moment?"""
-    _run_one("faults", fault_runs, quick, results, only=fault or ())
+    _run_one("faults", fault_runs, quick, results, only=fault or (), goes_on=goes_on)
 
 
 @app.command()

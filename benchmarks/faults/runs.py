@@ -79,12 +79,18 @@ class Outcome:
 
 
 def run(
-    settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
+    settings: Settings,
+    name: str,
+    directory: Path,
+    console: Console,
+    only: Sequence[str] = (),
+    goes_on: bool = False,
 ) -> Path:
     """Run all, print a table and write a result file; returns the file.
 
     Args:
         only: faults; by default all.
+        goes_on: whether runs that the file has are not done again.
 
     Raises:
         ValueError: a fault that there is not.
@@ -93,8 +99,9 @@ def run(
         raise ValueError(f"there is no fault '{unknown[0]}'; there are {', '.join(FAULTS)}")
     load, chosen = load_of_others(), only or FAULTS
     command = f"python -m benchmarks faults{' --quick' if settings == QUICK else ''}"
-    outcomes: list[Outcome] = []
-    for seed in track(range(settings.runs), "runs", console=console, transient=True):
+    outcomes = _done(directory / f"{name}.json", settings) if goes_on else []
+    seeds = sorted(set(range(settings.runs)) - {each.seed for each in outcomes})
+    for seed in track(seeds, "runs", console=console, transient=True):
         outcome = one_run(settings, seed, chosen[seed % len(chosen)])
         outcomes.append(outcome)
         if outcome.wrong:
@@ -106,6 +113,17 @@ def run(
     console.print(Markdown("\n".join(markdown(rows))))
     console.print(f"results: {path}")
     return path
+
+
+def _done(path: Path, settings: Settings) -> list[Outcome]:
+    """The runs that a result file has, if there is one of such runs."""
+    if not path.exists():
+        return []
+    content = json.loads(path.read_text())
+    if content["settings"]["steps"] != settings.steps:
+        raise ValueError(f"{path} has runs of {content['settings']['steps']} steps")
+    rows = [Row(**row) for row in content["rows"]]
+    return [Outcome(**each) for row in rows for each in row.facts["outcomes"]]
 
 
 def _row(fault: str, outcomes: Sequence[Outcome]) -> Row:
