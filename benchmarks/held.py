@@ -14,12 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import track
 
 import caramel
-from benchmarks.pieces import piece, warn
-from benchmarks.results import Row, write
+from benchmarks.pieces import run_in_pieces
+from benchmarks.results import Row
 from caramel.cluster.quiet_start import quiet_start
 from caramel.planning.placement.planner import Order
 
@@ -72,23 +70,15 @@ def run(
     Raises:
         ValueError: a network that is not in the settings.
     """
-    known = [case.network for case in settings.cases]
-    own = piece(known, only, directory / f"{name}.json", console)
-    chosen = [
-        (case, order) for case in settings.cases if case.network in own.networks for order in ORDERS
-    ]
-    rows = [
-        row
-        for case, order in track(chosen, "measuring", console=console, transient=True)
-        for row in _rows(case, order, settings.traced)
-    ]
-    everything = own.all_rows(rows, known)
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    path = write(name, described, everything, load=own.load, directory=directory)
-    console.print(Markdown("\n".join(markdown(everything))))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}")
-    return path
+    cases = {case.network: case for case in settings.cases}
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=list(cases),
+        measure=lambda network: [
+            row for order in ORDERS for row in _rows(cases[network], order, settings.traced)
+        ],
+        tables=markdown,
+    )
 
 
 def _rows(case: Case, order: Order, traced: int) -> Iterator[Row]:

@@ -10,14 +10,16 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markdown import Markdown
+from rich.progress import track
 
-from benchmarks.results import Row, busy_share, is_loaded, load_of_others, machine
+from benchmarks.results import Row, busy_share, is_loaded, load_of_others, machine, write
 
 # Options of tables with a dozen columns, for a terminal of 80.
 COMPACT: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0, 0, 1), "pad_edge": False}
@@ -111,6 +113,50 @@ def piece(
         if row.what["network"] in remaining and (row.what["network"] not in chosen or stays(row))
     )
     return Piece(chosen, load, busy, kept, tuple(runs), before["settings"])
+
+
+def run_in_pieces(
+    settings: Any,
+    name: str,
+    directory: Path,
+    console: Console,
+    only: Sequence[str],
+    *,
+    networks: Sequence[str],
+    measure: Callable[[str], Iterable[Row]],
+    tables: Callable[[Sequence[Row]], Iterable[str]],
+    draw: Callable[[Sequence[Row], Path], None] | None = None,
+) -> Path:
+    """Measure all networks, or `only` some, print tables and write a result file; returns that.
+
+    Args:
+        settings: a dataclass of what is measured; the file has it.
+        name: of the file.
+        networks: all that can be measured, in this order.
+        measure: the rows of one.
+        tables: the lines of tables in Markdown.
+        draw: a figure, into a file beside the result file.
+
+    Raises:
+        ValueError: a network that is not among `networks`.
+    """
+    path = directory / f"{name}.json"
+    own = piece(networks, only, path, console)
+    found = [
+        row
+        for network in track(own.networks, name, console=console, transient=True)
+        for row in measure(network)
+    ]
+    rows, runs = own.all_rows(found, networks), own.all_runs()
+    described = {"command": own.command, **asdict(settings), "runs": runs}
+    write(name, described, rows, load=own.load, directory=directory)
+    console.print(Markdown("\n".join(tables(rows))))
+    warn(runs, console)
+    console.print(f"results: {path}")
+    if draw is not None:
+        draw(rows, path.with_suffix(".png"))
+        console.print(f"figure: {path.with_suffix('.png')}")
+    return path
 
 
 def check_network(name: str, networks: Sequence[str]) -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
 from benchmarks.faults.growth import pids_of, private_kib
-from benchmarks.pieces import piece, warn
-from benchmarks.results import Row, write
+from benchmarks.pieces import run_in_pieces
+from benchmarks.results import Row
 from benchmarks.testbed import Testbed
 from benchmarks.workers import on_first_host, workers
 
@@ -71,18 +70,16 @@ def run(
         ValueError: a network that is not in the settings.
     """
     cases = {case.network: case for case in settings.cases}
-    known = [*cases, MEMORY]
-    own = piece(known, only, directory / f"{name}.json", console)
-    rows: list[Row] = []
-    for each in own.networks:
-        rows += _steps(cases[each], settings) if each in cases else [_memory(settings)]
-    everything = own.all_rows(rows, known)
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    path = write(name, described, everything, load=own.load, directory=directory)
-    console.print(Markdown("\n".join(markdown(everything))))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}")
-    return path
+
+    def measure(each: str) -> list[Row]:
+        return _steps(cases[each], settings) if each in cases else [_memory(settings)]
+
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=[*cases, MEMORY],
+        measure=measure,
+        tables=markdown,
+    )
 
 
 def _steps(case: Case, settings: Settings) -> list[Row]:
@@ -124,7 +121,8 @@ def _memory(settings: Settings) -> Row:
         pids = pids_of(cluster)
         model = caramel.ARModel(context, cluster, planner="plain")
         with model.session(trials=None) as session:
-            session.step(feed, times=20)
+            for _ in range(20):
+                session.step(feed)
             before = [private_kib(pid) for pid in pids]
         recover = caramel.Recovery(snapshot_every=5)
         with model.session(trials=None, recover=recover) as session:
@@ -165,4 +163,3 @@ def markdown(rows: Sequence[Row]) -> list[str]:
                 f"| {own / 1024:.0f} | {told} |",
             ]
     return lines
-

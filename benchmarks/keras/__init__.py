@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
-from benchmarks.pieces import piece, warn
-from benchmarks.results import Row, ratio_of_medians, write
+from benchmarks import tables
+from benchmarks.pieces import run_in_pieces
+from benchmarks.results import Row, ratio_of_medians
 from benchmarks.testbed import Testbed
 from benchmarks.workers import on_first_host, workers
 
@@ -68,24 +67,14 @@ def run(
     settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
 ) -> Path:
     """Measure, print a table, write a result file and a figure; returns the file."""
-    known = [case.network for case in settings.cases]
-    own = piece(known, only, directory / f"{name}.json", console)
-    rows: list[Row] = []
-    cases = [case for case in settings.cases if case.network in own.networks]
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("keras", total=len(cases))
-        for case in cases:
-            progress.update(task, description=f"keras: {case.network}")
-            rows += _measured(case, settings)
-            console.print(_table(rows[-3:], case))
-            progress.advance(task)
-    everything = own.all_rows(rows, known)
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    path = write(name, described, everything, load=own.load, directory=directory)
-    _draw(everything, path.with_suffix(".png"))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
-    return path
+    cases = {case.network: case for case in settings.cases}
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=list(cases),
+        measure=lambda network: _measured(cases[network], settings),
+        tables=tables.keras,
+        draw=_draw,
+    )
 
 
 def over_v1(rows: Sequence[Row]) -> float:
@@ -109,16 +98,6 @@ def _measured(case: Case, settings: Settings) -> list[Row]:
         )
         for system, samples_s in measured["samples_s"].items()
     ]
-
-
-def _table(rows: Sequence[Row], case: Case) -> Table:
-    table = Table(title=f"{case.network}, batch {case.batch}, {RATE}: ms a step")
-    for column in ("way", "median", "least", "plan"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        times = (f"{row.median_s * 1e3:.1f}", f"{row.best_s * 1e3:.1f}")
-        table.add_row(str(row.what["system"]), *times, str(row.facts["plan"]))
-    return table
 
 
 def _draw(rows: Sequence[Row], path: Path) -> None:

@@ -17,18 +17,16 @@ machine. Numbers are in the paper's unit of time, and called seconds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import track
 
-from benchmarks.pieces import piece, warn
+from benchmarks.pieces import run_in_pieces
 from benchmarks.place.dags import PAPER, Setting, Shape, random_dag
-from benchmarks.place.show import ALONE, PATH_BOUND, SEARCH, WORK_BOUND, draw, markdown
+from benchmarks.place.show import ALONE, PATH_BOUND, SEARCH, WORK_BOUND, draw, tables
 from benchmarks.place.steps import PROCESSOR, STEPS, Step, drawn, step_problem
-from benchmarks.results import Row, write
+from benchmarks.results import Row
 from caramel.planning.placement.bounds import path_bound_s, work_bound_s
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.problem import Problem
@@ -76,21 +74,13 @@ def run(
     Raises:
         ValueError: a network that is not in the settings.
     """
-    path = directory / f"{name}.json"
-    own = piece(list(settings.graphs), only, path, console)
-    rows = [
-        row
-        for network in track(own.networks, "simulating", console=console, transient=True)
-        for row in _rows(network, settings)
-    ]
-    rows = own.all_rows(rows, list(settings.graphs))
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    write(name, described, rows, load=own.load, directory=directory)
-    draw(rows, path.with_suffix(".png"))
-    console.print(Markdown(markdown(rows)))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}, figure: {path.with_suffix('.png')}")
-    return path
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=list(settings.graphs),
+        measure=lambda network: _rows(network, settings),
+        tables=tables,
+        draw=draw,
+    )
 
 
 def _rows(network: str, settings: Settings) -> Iterator[Row]:

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.pieces import piece
+from benchmarks.pieces import run_in_pieces
 from benchmarks.place.dags import LARGE, Setting, Shape, random_dag
-from benchmarks.results import Row, write
+from benchmarks.results import Row
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.problem import Problem
 from caramel.planning.placement.schedulers import SCHEDULERS
@@ -33,6 +32,8 @@ class Settings:
     devices: Setting = field(default_factory=Setting)
 
 
+_NAME = "large"
+
 FULL = Settings()
 QUICK = Settings(Shape(60, 90, 18, 0.24), Setting(devices=8))
 
@@ -41,18 +42,21 @@ def run(
     settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
 ) -> Path:
     """Measure, print a table and write a result file; returns the file."""
-    own = piece(["large"], only, directory / f"{name}.json", console)
-    rows = list(_rows(random_dag(settings.shape, settings.devices, 0)))
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    path = write(name, described, rows, load=own.load, directory=directory)
-    table = Table("what", "seconds of a processor", "makespan", title=name)
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=[_NAME],
+        measure=lambda _: _rows(random_dag(settings.shape, settings.devices, 0)),
+        tables=tables,
+    )
+
+
+def tables(rows: Sequence[Row]) -> list[str]:
+    """What each way of placing takes, and what it finds."""
+    lines = ["| what | seconds of a processor | makespan |", "|---" * 3 + "|"]
     for row in rows:
-        table.add_row(
-            str(row.what["what"]), f"{row.best_s:.2f}", f"{row.facts.get('makespan_s', 0):.1f}"
-        )
-    console.print(table)
-    console.print(f"results: {path}")
-    return path
+        cells = (row.what["what"], f"{row.best_s:.2f}", f"{row.facts.get('makespan_s', 0):.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _rows(problem: Problem) -> Iterator[Row]:
@@ -71,7 +75,7 @@ def _rows(problem: Problem) -> Iterator[Row]:
 
 
 def _row(what: str, seconds: float, **facts: Any) -> Row:
-    return Row({"network": "large", "what": what}, (seconds,), facts)
+    return Row({"network": _NAME, "what": what}, (seconds,), facts)
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:

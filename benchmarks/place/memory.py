@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import track
 
-from benchmarks.pieces import piece, warn
+from benchmarks.pieces import run_in_pieces
 from benchmarks.place import PAPER_PARTITIONERS
 from benchmarks.place.steps import (
     ACCELERATOR,
@@ -31,7 +29,7 @@ from benchmarks.place.steps import (
     on_equal_devices,
     step_problem,
 )
-from benchmarks.results import Row, write
+from benchmarks.results import Row
 from benchmarks.testbed import PAYLOAD_SHARE
 from caramel.core.errors import PlanError
 from caramel.planning.placement.memory import least_memory, peaks, tensor_share
@@ -97,22 +95,15 @@ def run(
     Raises:
         ValueError: a network that is not in the settings.
     """
-    path = directory / f"{name}.json"
-    own = piece(list(settings.graphs), only, path, console)
-    cells = [(network, devices) for network in own.networks for devices in settings.devices]
-    rows = own.all_rows(
-        [
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=list(settings.graphs),
+        measure=lambda network: [
             _row(network, settings.graphs[network], devices, settings.budget)
-            for network, devices in track(cells, "placing", console=console, transient=True)
+            for devices in settings.devices
         ],
-        list(settings.graphs),
+        tables=tables,
     )
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    write(name, described, rows, load=own.load, directory=directory)
-    console.print(Markdown("\n".join(tables(rows))))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}")
-    return path
 
 
 def _row(network: str, step: Step, devices: Devices, budget: int) -> Row:

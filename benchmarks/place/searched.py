@@ -9,19 +9,17 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.markdown import Markdown
-from rich.progress import track
 
-from benchmarks.pieces import piece, warn
+from benchmarks.pieces import run_in_pieces
 from benchmarks.place import PAPER_PARTITIONERS
 from benchmarks.place.dags import Setting
 from benchmarks.place.steps import PROCESSOR, STEPS, Step, drawn, step_problem
-from benchmarks.results import Row, write
+from benchmarks.results import Row
 from caramel.planning.placement.bounds import least_makespan_s
 from caramel.planning.placement.partitioners import PARTITIONERS
 from caramel.planning.placement.problem import Problem
@@ -55,24 +53,15 @@ def run(
     Raises:
         ValueError: a network that is not in the settings.
     """
-    path = directory / f"{name}.json"
-    own = piece(list(settings.graphs), only, path, console)
-    cells = list(itertools.product(own.networks, settings.devices, settings.rates))
-    rows = own.all_rows(
-        [
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=list(settings.graphs),
+        measure=lambda network: [
             _row(network, devices, rates, settings)
-            for network, devices, rates in track(
-                cells, "searching", console=console, transient=True
-            )
+            for devices, rates in itertools.product(settings.devices, settings.rates)
         ],
-        list(settings.graphs),
+        tables=tables,
     )
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    write(name, described, rows, load=own.load, directory=directory)
-    console.print(Markdown("\n".join(tables(rows))))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}")
-    return path
 
 
 def _row(network: str, devices: int, rates: tuple[int, int], settings: Settings) -> Row:

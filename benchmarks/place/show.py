@@ -16,18 +16,8 @@ WORK_BOUND = "bound: all work on all devices"
 _OTHERS = (SEARCH, ALONE, PATH_BOUND, WORK_BOUND)
 
 
-NOTE = (
-    "Mean makespan, its standard deviation, and in brackets how many times as fast as hash + fifo."
-)
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """Makespans of each network, and by how much hash with fifo is slower, as a table."""
-    return "\n".join([*tables(rows), "", NOTE])
-
-
 def tables(rows: Sequence[Row]) -> list[str]:
-    """The same table alone, in lines."""
+    """Makespans of each network, and by how much hash with fifo is slower, as a table."""
     networks = list(dict.fromkeys(str(row.what["network"]) for row in rows))
     found = {_key(row): row for row in rows}
     lines = [

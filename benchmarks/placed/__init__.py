@@ -14,19 +14,18 @@ are given less memory by the kernel than it needs: first all of it on one of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress
 
-from benchmarks.pieces import piece, warn
+from benchmarks.pieces import run_in_pieces
 from benchmarks.placed.limited import Limited
 from benchmarks.placed.limited import measured as trained_in_limits
 from benchmarks.placed.show import tables
-from benchmarks.results import Row, write
+from benchmarks.results import Row
 from benchmarks.testbed import Testbed
 from benchmarks.workers import on_first_host, workers
 
@@ -85,27 +84,19 @@ def run(
     settings: Settings, name: str, directory: Path, console: Console, only: Sequence[str] = ()
 ) -> Path:
     """Measure, print tables, write a result file; returns it."""
-    known = [*(case.network for case in settings.cases), settings.limited.network]
-    own = piece(known, only, directory / f"{name}.json", console)
-    rows: list[Row] = []
-    with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("placed", total=len(own.networks))
-        for case in settings.cases:
-            if case.network in own.networks:
-                progress.update(task, description=f"placed: {case.network}")
-                rows += _measured(case, settings)
-                progress.advance(task)
-        if settings.limited.network in own.networks:
-            progress.update(task, description="placed: limited memory")
-            rows += trained_in_limits(settings.limited, RATE)
-    everything = own.all_rows(rows, known)
-    for line in tables(everything):
-        console.print(line, markup=False)
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    path = write(name, described, everything, load=own.load, directory=directory)
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}")
-    return path
+    cases = {case.network: case for case in settings.cases}
+
+    def measure(network: str) -> Iterable[Row]:
+        if network in cases:
+            return _measured(cases[network], settings)
+        return trained_in_limits(settings.limited, RATE)
+
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=[*cases, settings.limited.network],
+        measure=measure,
+        tables=tables,
+    )
 
 
 def _measured(case: Case, settings: Settings) -> list[Row]:

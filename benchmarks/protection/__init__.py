@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markdown import Markdown
 
-from benchmarks.pieces import piece, warn
+from benchmarks.pieces import run_in_pieces
 from benchmarks.protection.throughput import carried
-from benchmarks.results import Row, ratio_of_medians, write
+from benchmarks.results import Row, ratio_of_medians
 from benchmarks.testbed import Testbed
 from benchmarks.workers import PORT, on_first_host, workers
 from caramel.protection.certificates import make_certificates
@@ -88,21 +87,16 @@ def run(
         ValueError: a case that is not in the settings.
     """
     cases = {case.name: case for case in settings.cases}
-    known = [RELAY, *cases]
-    own = piece(known, only, directory / f"{name}.json", console)
-    rows: list[Row] = []
-    for each in own.networks:
-        if each in cases:
-            rows += _steps(cases[each], settings.rounds)
-        else:
-            rows += _relays(settings)
-    everything = own.all_rows(rows, known)
-    described = {"command": own.command, **asdict(settings), "runs": own.all_runs()}
-    path = write(name, described, everything, load=own.load, directory=directory)
-    console.print(Markdown("\n".join(markdown(everything))))
-    warn(own.all_runs(), console)
-    console.print(f"results: {path}")
-    return path
+
+    def measure(each: str) -> list[Row]:
+        return _steps(cases[each], settings.rounds) if each in cases else _relays(settings)
+
+    return run_in_pieces(
+        *(settings, name, directory, console, only),
+        networks=[RELAY, *cases],
+        measure=measure,
+        tables=markdown,
+    )
 
 
 def _steps(case: Case, rounds: int) -> list[Row]:
