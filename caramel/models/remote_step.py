@@ -262,11 +262,12 @@ class RemoteStep:
         self._model = ARModel(context, self._workers, **self._options)
         self._lowered, self._seen = lowered, {}
         told = self.steps_done
-        session = self._model.session(**self._session_options, resume=self._resume)
-        self._session = session
+        session = self._session = self._model.session(**self._session_options)
+        if self._tells:
+            session._go_on_after(self._steps)
+        if self._resume is not None:  # what workers may still have is newer than the program knows
+            session._resume_from(self._resume)
         if session.resumed is None:
-            if self._tells:
-                session._go_on_after(self._steps)
             self._send(lowered.variables)
         else:
             self._take_over(session, told)

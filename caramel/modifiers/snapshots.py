@@ -34,6 +34,7 @@ SLOTS = 2
 
 _HANDLE = TensorSpec("resource", ())
 _NUMBER = TensorSpec("int64", ())
+_TEXT = TensorSpec("string", ())
 
 What = Literal["take", "drop", "put_back"]
 
@@ -69,9 +70,19 @@ def number_fed(task: int) -> TensorRef:
     return TensorRef(added(0, "snapshot", "number", str(task)))
 
 
+def text_fed(task: int) -> TensorRef:
+    """Placeholder of what is told beside the snapshot that a task takes."""
+    return TensorRef(added(0, "snapshot", "text", str(task)))
+
+
 def number_name(slot: int) -> str:
     """The shared name of the number of a slot."""
     return f"number/{slot}"
+
+
+def text_name(slot: int) -> str:
+    """The shared name of what is told beside the snapshot in a slot."""
+    return f"text/{slot}"
 
 
 def tasks_of(plan: Plan) -> list[str]:
@@ -137,7 +148,7 @@ def keep_snapshots(
         own = [each for each in copied if each[2].task == task]
         known = [kept for _, _, kept in own]
         others = [kept for kept in earlier if kept.task == task and kept not in known]
-        nodes.write_number_fed(number, task)
+        nodes.write_fed(number, task)
         for slot in range(SLOTS):
             nodes.write_slot(number, task, slot, own, others)
     return graph_def
@@ -198,15 +209,12 @@ class _Nodes:
             self._values[name] = self._read(name, handle, source.variable.spec)
         return self._values[name]
 
-    def write_number_fed(self, number: int, task: str) -> None:
-        """The placeholder of a snapshot's number."""
-        self._writer.add(
-            number_fed(number).op,
-            "Placeholder",
-            device=host_of(task),
-            dtype=_NUMBER.dtype,
-            shape=SCALAR,
-        )
+    def write_fed(self, number: int, task: str) -> None:
+        """The placeholders of a snapshot's number and text."""
+        for fed, spec in ((number_fed(number), _NUMBER), (text_fed(number), _TEXT)):
+            self._writer.add(
+                fed.op, "Placeholder", device=host_of(task), dtype=spec.dtype, shape=SCALAR
+            )
 
     def write_slot(
         self,
@@ -227,6 +235,10 @@ class _Nodes:
         for kept in others:
             name = added(0, "snapshot", *part, "earlier", str(kept.place), kept.variable)
             drops.append(self._destroy(f"{name}/drop", self._copy(name, kept, slot), host))
+        name = added(0, "snapshot", *part, "told")
+        told = self._handle(name, text_name(slot), _TEXT, host)
+        takes.append(self._assign(f"{name}/take", told, text_fed(number), _TEXT, host))
+        drops.append(self._destroy(f"{name}/drop", told, host))
         name = added(0, "snapshot", *part, "noted")
         noted = self._handle(name, number_name(slot), _NUMBER, host)
         take, fed = op_of(number, "take", slot), number_fed(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.runtime.progress import Pipelines, Progress
+from caramel.runtime.progress import Pipelines, Positions, Progress
 from caramel.runtime.resuming import resume
 from caramel.runtime.running_job import RunningJob
+
+SNAPSHOT = "snapshot"
+"""From where a session goes on if not from a checkpoint."""
+
+_log = logging.getLogger(__name__)
 
 
 class Course:
@@ -23,7 +29,9 @@ class Course:
     Attributes:
         steps: how many training steps were done, also those before the checkpoint from which the
             session went on.
-        resumed: the path of that checkpoint; None if it began anew.
+        resumed: the path of that checkpoint, or `SNAPSHOT`; None if it began anew.
+        found: where a client was that was killed, if the workers still have its variables, and the
+            session has begun with them.
     """
 
     def __init__(self, *, is_kept: bool) -> None:
@@ -31,6 +39,7 @@ class Course:
         self._pipelines = Pipelines(is_kept=is_kept)
         self.steps = 0
         self.resumed: str | None = None
+        self.found: Progress | None = None
 
     def resume(self, running: RunningJob, directory: str | os.PathLike[str]) -> None:
         """Go on from the newest checkpoint of a directory, if there is one.
@@ -38,12 +47,31 @@ class Course:
         Raises:
             CheckpointError: it does not fit, or none is whole.
         """
+        left = self.found
+        if left is not None:
+            _log.warning(
+                "training goes on after step %d, with the variables that workers still had of a "
+                "program that was killed",
+                left.steps,
+            )
+            self.resumed, self.steps = SNAPSHOT, left.steps
+            self._pipelines.go_on_from(left, running.job)
+            return
         found = resume(running, directory)
         if found is None:
             return
         self.resumed, self.steps = found.path, found.steps(running)
         if found.progress is not None:
             self._pipelines.go_on_from(found.progress, running.job)
+
+    def progress(self, running: RunningJob, told: Positions) -> Progress:
+        """Where training is.
+
+        Args:
+            running: the workers.
+            told: by iterator how far they are.
+        """
+        return Progress(self.steps, running.job.plan.workers, self._pipelines.as_told(told))
 
     def go_on_after(self, steps: int) -> None:
         """So many steps were done by an earlier session, whose checkpoints told it, too."""

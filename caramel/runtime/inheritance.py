@@ -73,6 +73,11 @@ class Inheritance:
         """Nothing outlives the new session."""
         return None
 
+    @property
+    def looks(self) -> bool:
+        """It has what it needs."""
+        return False
+
     def containers(self) -> Containers | None:
         """Where the new session has its state; None for new containers."""
         if not self.shares:

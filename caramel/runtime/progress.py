@@ -116,6 +116,11 @@ class Pipelines:
             if begun is not None:
                 put_back_position(running, name, begun)
 
+    def as_told(self, told: Positions) -> dict[str, tuple[str, ...]]:
+        """How far the workers are, where TensorFlow has told it; nothing if they are at the end."""
+        known = {} if self._has_ended else {**self._pending, **told}
+        return {name: tuple(map(_as_text, each)) for name, each in known.items()}
+
     def positions(self, running: RunningJob) -> dict[str, tuple[str, ...]]:
         """How far the workers are; nothing of those that are not initialised, or at their end."""
         if not self._is_kept or self._has_ended:
@@ -184,4 +189,5 @@ def put_back_position(running: RunningJob, iterator: str, positions: Sequence[by
 
 
 def _as_text(position: Any) -> str:
+    """A position as it stands in `Progress`."""
     return b64encode(bytes(position)).decode()

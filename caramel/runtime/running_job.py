@@ -70,6 +70,10 @@ class Origin(Protocol):
     def container(self) -> str | None:
         """What outlives the session, for as long as its client goes on; None for nothing."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at what clients that are gone have left on the workers."""
+
     def given(self, plan: Plan) -> frozenset[str]:
         """The names of the variables that are not initialised."""
 
@@ -127,6 +131,7 @@ def start_job(
         lost_after_s=lost_after_s,
         config=config,
         containers=_containers_of(origin),
+        looks=origin is not None and origin.looks,
     )
     parts.callback(runner.close)
     if origin is not None:

@@ -29,6 +29,7 @@ from caramel.runtime.execution.liveness import LOST_AFTER_S
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
 from caramel.runtime.preemption import Preemption, path_of_last
+from caramel.runtime.recovery.bequest import Bequests
 from caramel.runtime.recovery.settings import Recovery
 from caramel.runtime.recovery.supervised import JobsOn, Supervised
 from caramel.runtime.running_job import RunningJob, start_job
@@ -111,14 +112,17 @@ class SessionLife:
             )
             self._work: Work
             if recover is not None and jobs_on is not None:
-                self._work = Supervised(jobs_on, start, cluster, recover, parts, self._course)
+                bequests = None if resume is None else Bequests(resume)
+                self._work = Supervised(
+                    jobs_on, start, cluster, recover, parts, self._course, bequests
+                )
             else:
                 origin = None if variables is None else variables._bequeathed(shares=shares)
                 self._inherited = origin
                 self._work = Unattended(start(jobs, cluster, parts, origin=origin), self._course)
             parts.callback(self._checkpoints.wait)
             if resume is not None:
-                self._work.change(lambda running: self._course.resume(running, resume))
+                self._resume_from(resume)
             if save_on_sigterm is not None:
                 parts.callback(Preemption(self._save_last, self._turns).end)
         except BaseException:
@@ -138,7 +142,8 @@ class SessionLife:
     @property
     def resumed(self) -> str | None:
         """The path of the checkpoint from which this session went on, where it was opened with
-        ``resume``; None if training began anew."""
+        ``resume``; "snapshot" if it went on with what workers still had of a program that was
+        killed; None if training began anew."""
         return self._course.resumed
 
     @property
@@ -146,6 +151,10 @@ class SessionLife:
         """How many training steps were done, also those before the checkpoint from which this
         session went on. Where the job has several steps, all of them together."""
         return self._course.steps
+
+    def _resume_from(self, directory: str | os.PathLike[str]) -> None:
+        """Go on from the newest checkpoint of a directory, if there is one."""
+        self._work.change(lambda running: self._course.resume(running, directory))
 
     def _go_on_after(self, steps: int) -> None:
         """An earlier session has done so many steps of this training."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 
@@ -15,6 +18,8 @@ from caramel.cluster.processes import LISTENING, free_ports
 from caramel.core.errors import PlanError, RecoveryError, SessionError
 from caramel.runtime.recovery import members, positions
 from tests.runtime.test_resuming import expected
+from tests.support import forking
+from tests.support.commands import ROOT
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import (
     FEATURES,
@@ -29,7 +34,8 @@ from tests.support.networks import (
     tf1,
     wide,
 )
-from tests.support.pipelines import regression
+from tests.support.pipelines import job as pipelines_job
+from tests.support.pipelines import numbers, regression
 from tests.support.placed import is_spread, placed
 from tests.support.processes import WORKER, started, worker_pid
 
@@ -285,6 +291,65 @@ def test_what_each_device_of_a_placed_model_has_the_next_one_has_too(cluster):
     initial, values, records = train_though_killed(model, cluster, job, kills, steps)
     assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
     assert len(records) == len(kills)
+
+
+CLIENT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import caramel
+from tests.support.pipelines import job, numbers
+made = job(lambda: numbers(40).shuffle(40).batch(1))
+model = made.model(sys.argv[3:])
+recover = caramel.Recovery(snapshot_every=2)
+with model.session(trials=None, resume=sys.argv[2], recover=recover) as session:
+    print(session.variables()["w"].ravel().tolist(), flush=True)
+    session.run(made.iterator.initializer)
+    while True:
+        print(session.step(fetches=made.ids).tolist(), flush=True)
+        if session.steps_done == 3:
+            session.save(sys.argv[2] + "/m", global_step=3)
+        sys.stdin.readline()
+"""
+
+
+@pytest.mark.timeout(600)  # it starts five processes, one after the other
+def test_a_program_goes_on_with_what_workers_have_of_one_that_was_killed(external, tmp_path):
+    """From the newest snapshot; unless the checkpoints of then are gone."""
+    cluster, _, _ = external
+    addresses = [task.address for task in cluster.tasks]
+    made = pipelines_job(lambda: numbers(40).shuffle(40).batch(1))
+    model, recover = made.model(addresses), caramel.Recovery(snapshot_every=2)
+
+    def killed_after(steps):
+        words = (sys.executable, "-c", CLIENT, str(ROOT), str(tmp_path), *addresses)
+        with forking.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as client:
+            begin = json.loads(client.stdout.readline())
+            seen = []
+            for step in range(steps):
+                if step:
+                    client.stdin.write("\n")
+                    client.stdin.flush()
+                seen.append(json.loads(client.stdout.readline()))
+            client.kill()
+        return np.array(begin)[:, None], seen
+
+    w, seen = killed_after(7)
+    with model.session(trials=None, resume=tmp_path, recover=recover) as session:
+        assert (session.resumed, session.steps_done) == ("snapshot", 6)
+        session.run(made.iterator.initializer)
+        del seen[6:]
+        while session.steps_done < 40 // WORKERS:
+            seen.append(session.step(fetches=made.ids).tolist())
+        value = session.variables()["w"]
+    np.testing.assert_allclose(value, expected(w, list(map(np.array, seen))), rtol=1e-12)
+    assert len({number for ids in seen for number in ids}) == 39
+    killed_after(3)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with model.session(trials=None, resume=tmp_path, recover=recover) as session:
+        assert (session.resumed, session.steps_done) == (None, 0)
 
 
 def test_what_cannot_be_recovered_is_refused():

@@ -16,7 +16,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import tensorflow as tf
@@ -69,6 +69,10 @@ class Leases:
         containers: what is entered.
         tells: whether each worker writes into its log when the session begins and ends.
 
+    Attributes:
+        left: the containers of clients that were gone when the session was entered, and that were
+            not removed.
+
     Raises:
         tf.errors.OpError: a worker cannot be reached.
     """
@@ -90,39 +94,62 @@ class Leases:
         self._call = GraphCall(self._session, tables, [], fed)
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
+        self.left: tuple[str, ...] = ()
 
-    def enter(self) -> None:
+    def enter(self, *, clears: bool = True) -> None:
         """Enter the session, and remove what others have left.
+
+        Args:
+            clears: whether it is removed now; else by `clear`.
 
         Raises:
             tf.errors.OpError: a worker cannot be reached.
         """
         tables = self._exchange(entered=[self._entry])
+        over = [lease for own in tables.values() for lease in own.values()]
+        names = [name for each in over if each.is_over(self._own) for name in each.containers]
+        self.left = tuple(dict.fromkeys(names))
+        if clears:
+            self._clear(tables, ())
+            self.left = ()
+        self._tell("opened", self._own, "", self._addresses.values())
+        self._thread = threading.Thread(target=self._renew, name="caramel-leases", daemon=True)
+        self._thread.start()
+
+    def clear(self, but: Collection[str] = ()) -> None:
+        """Remove what others have left, but for some containers.
+
+        Raises:
+            tf.errors.OpError: a worker cannot be reached.
+        """
+        self._clear(self._exchange(), but)
+        self.left = tuple(name for name in self.left if name in but)
+
+    def _clear(self, tables: Mapping[str, Mapping[str, Lease]], but: Collection[str]) -> None:
         removed: set[str] = set()
-        for address, leases in tables.items():
-            leases.pop(self._entry, None)
+        for address, entries in tables.items():
+            leases = {e: lease for e, lease in entries.items() if e != self._entry}
             over = {e: lease for e, lease in leases.items() if lease.is_over(self._own)}
             # A session that goes on after a loss has containers of the one before, which may be in
             # the table still.
             used = {
                 name for e, lease in leases.items() if e not in over for name in lease.containers
             }
-            used.update(self._containers)
-            for lease in over.values():
+            used.update(self._containers, but)
+            for entry, lease in over.items():
+                drop([name for name in lease.containers if name not in used], [address])
+                if set(but).intersection(lease.containers):  # then the entry is needed, too
+                    continue
                 _log.info(
                     "removing what process %d of %s has left on %s",
                     lease.client.pid,
                     lease.client.host,
                     address,
                 )
-                drop([name for name in lease.containers if name not in used], [address])
                 self._tell("left open", lease.client, ", which is gone", [address])
-            removed.update(over)
+                removed.add(entry)
         if removed:
             self._exchange(removed=removed)
-        self._tell("opened", self._own, "", self._addresses.values())
-        self._thread = threading.Thread(target=self._renew, name="caramel-leases", daemon=True)
-        self._thread.start()
 
     def _renew(self) -> None:
         while not self._is_over.wait(RENEW_S):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -51,6 +51,8 @@ class Runner:
         lost_after_s: how long a worker may not answer before it counts as lost, in seconds.
         config: options of the session and of servers in this process, such as thread counts.
         containers: where the session has its state; by default new ones.
+        looks: whether what clients that are gone have left is looked at before it is removed
+            (`clear_left`).
 
     Attributes:
         cluster: the workers.
@@ -74,6 +76,7 @@ class Runner:
         lost_after_s: float = LOST_AFTER_S,
         config: Any = None,
         containers: Containers | None = None,
+        looks: bool = False,
     ) -> None:
         if is_forked():
             raise ClusterError(
@@ -99,7 +102,7 @@ class Runner:
         self._channel = Channel(cluster, lost_after_s=lost_after_s)
         try:
             self._greet(start_timeout_s)
-            self._enter(start_timeout_s)
+            self._enter(start_timeout_s, clears=not looks)
             self._session = self._opened(self._config(config))
         except BaseException:
             self._give_up()
@@ -443,7 +446,23 @@ class Runner:
         end = self._leases.close if self._leases is not None else _nothing
         self._channel.close(end, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave)
 
-    def _enter(self, timeout_s: float) -> None:
+    @property
+    def left(self) -> tuple[str, ...]:
+        """The containers of clients that are gone, where they are looked at."""
+        return () if self._leases is None else self._leases.left
+
+    def clear_left(self, but: Collection[str] = ()) -> None:
+        """Remove what clients that are gone have left, but for some containers.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
+        """
+        if self._leases is not None and self._leases.left:
+            clear = partial(self._leases.clear, but)
+            what = "removing what clients have left"
+            self._channel.call(clear, what=what, timeout_s=self._timeout_s)
+
+    def _enter(self, timeout_s: float, *, clears: bool) -> None:
         """Enter the session on its workers, and remove what others have left there."""
         entered = (*self.containers.owned, *self.containers.kept)
         if self.cluster.kind == "remote" and entered:
@@ -457,7 +476,8 @@ class Runner:
                 return Leases(session, addresses, entered, tells=tells)
 
             self._leases = self._channel.call(make, what="connecting", timeout_s=timeout_s)
-            self._channel.call(self._leases.enter, what="connecting", timeout_s=timeout_s)
+            enter = partial(self._leases.enter, clears=clears)
+            self._channel.call(enter, what="connecting", timeout_s=timeout_s)
 
 
 def _nothing() -> None:

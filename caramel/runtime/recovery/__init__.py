@@ -1,6 +1,8 @@
 """Goes on after the loss of workers, unseen by the user's loop.
 
 ============ =======================================================================================
+`bequest`    what a client that was killed has left on workers that go on, for the next one to go on
+             from
 `kept_calls` what was asked for since the last snapshot, so that it can be done again
 `members`    which workers take part: who is there after a loss, who is started again, and who comes
              back

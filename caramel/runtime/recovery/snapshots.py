@@ -9,7 +9,7 @@ workers are new, all begin with that, so means and sums are those of all that th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 from uuid import uuid4
@@ -25,12 +25,15 @@ from caramel.core.plan import Plan
 from caramel.modifiers import snapshots, variable_ops
 from caramel.modifiers.snapshots import Kept
 from caramel.modifiers.step_tokens import host_of
+from caramel.modifiers.values_left import Source
 from caramel.modifiers.variable_copies import differs
 from caramel.native.session import GraphCall, GraphSession
 from caramel.runtime.checkpoint import some_of
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
+from caramel.runtime.progress import Progress
+from caramel.runtime.recovery.bequest import Bequest, Bequests
 from caramel.runtime.remains import sources_of
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.variables import SharedState
@@ -66,15 +69,19 @@ class Snapshots(Generic[Since]):
 
     Args:
         since: what whoever takes snapshots knows of the time since the newest.
+        bequests: for the next client, if this one is killed; None where it begins anew.
 
     Attributes:
         container: where snapshots are.
         most_bytes: what a snapshot takes of the memory of a task, at most.
+        found: what a client that was killed has left, from which the session went on.
         is_thin: whether not all tasks have the newest, so that another loss may be one too many.
     """
 
-    def __init__(self, since: Since) -> None:
+    def __init__(self, since: Since, bequests: Bequests | None = None) -> None:
         self.container = uuid4().hex
+        self._bequests = bequests
+        self.found: Bequest | None = None
         # Always changed together, also if the caller is interrupted.
         self._newest_and_since: tuple[Snapshot | None, Since] = None, since
         self._begun = 0  # how many were begun to be taken
@@ -103,7 +110,13 @@ class Snapshots(Generic[Since]):
 
     def given(self, plan: Plan) -> frozenset[str]:
         """The variables that a snapshot gives values: all, if there is one."""
-        return frozenset(v.name for v in plan.job.variables if self._newest is not None)
+        has_one = self._newest is not None or self.found is not None
+        return frozenset(v.name for v in plan.job.variables if has_one)
+
+    @property
+    def looks(self) -> bool:
+        """Whether it looks at what clients that are gone have left: before its first snapshot."""
+        return self._bequests is not None and self._newest is None
 
     def prepare(self, job: Job, runner: Runner, cluster: Cluster) -> None:
         """Add what takes snapshots to a new session, and what puts back the newest.
@@ -120,8 +133,9 @@ class Snapshots(Generic[Since]):
         added = snapshots.keep_snapshots(plan, sources, self.container, before)
         runner.add(added.SerializeToString(), 0)
         if newest is None:
+            self._look(job, sources, runner)
             return
-        have = self._holders(newest, plan, runner)
+        have = self._holders(newest, self.container, plan, runner)
         found = [(s, snapshots.kept_from(plan, s, newest.copies, have)) for s in sources]
         given = [(source, kept) for source, kept in found if kept is not None]
         if len(given) < len(found):
@@ -140,6 +154,8 @@ class Snapshots(Generic[Since]):
             WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.run`.
         """
         newest, plan = self._newest, job.plan
+        if newest is None and self.found is not None:
+            newest = _snapshot_of(self.found)
         if newest is None:
             return
         tasks = range(len(snapshots.tasks_of(plan)))
@@ -152,12 +168,13 @@ class Snapshots(Generic[Since]):
 
     # Snapshots
 
-    def take(self, running: RunningJob, since: Since) -> None:
+    def take(self, running: RunningJob, since: Since, progress: Progress | None = None) -> None:
         """Take one on every task; nothing may be pending.
 
         Args:
             running: the workers.
             since: what `since` is from then on.
+            progress: where training is, for another client; None if that cannot be told.
 
         Raises:
             WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.run`; the newest before
@@ -171,8 +188,14 @@ class Snapshots(Generic[Since]):
         takes = [snapshots.op_of(task, "take", slot) for task in tasks]
         merged = [v for v in plan.job.variables if _is_kept_together(v, plan)]
         tensors = [running.state.value(v) for v in merged]
-        values = runner.run(tensors, takes, fed, "taking a snapshot")
+        values = runner.run(tensors, [], {}, "taking a snapshot") if tensors else []
         together = {v.name: value for v, value in zip(merged, values, strict=True)}
+        text = ""
+        if self._bequests is not None and progress is not None:
+            told = self._begun, slot, self._copies, together, progress
+            text = self._bequests.written(running.job, *told)
+        fed |= {snapshots.text_fed(task): np.array(text.encode()) for task in tasks}
+        runner.run([], takes, fed, "taking a snapshot")
         taken = Snapshot(self._begun, slot, plan.job.devices, self._copies, together)
         self._newest_and_since = taken, since
         self.is_thin = False
@@ -180,11 +203,37 @@ class Snapshots(Generic[Since]):
             drops = [snapshots.op_of(task, "drop", newest.slot) for task in tasks]
             runner.run([], drops, {}, "letting go of a snapshot")
 
-    def _holders(self, newest: Snapshot, plan: Plan, runner: Runner) -> list[str]:
+    def _look(self, job: Job, sources: Sequence[Source], runner: Runner) -> None:
+        """See whether a client that is gone has left a snapshot of this job, and add what gives
+        variables its values."""
+        self.found, plan = None, job.plan
+        if self._bequests is None or not runner.left:
+            return
+        left_by = {
+            container: self._bequests.read(job, own)
+            for container, own in _texts(plan, runner).items()
+        }
+        candidates = [(found, container) for container, own in left_by.items() for found in own]
+        candidates.sort(key=lambda each: (each[0].progress.steps, each[0].number), reverse=True)
+        for found, container in candidates:
+            left = _snapshot_of(found)
+            have = self._holders(left, container, plan, runner)
+            kept = [(s, snapshots.kept_from(plan, s, left.copies, have)) for s in sources]
+            given = [(source, each) for source, each in kept if each is not None]
+            fits = all(source.variable.spec == each.spec for source, each in given)
+            if len(given) == len(kept) and fits:
+                back = snapshots.put_back_snapshot(plan, given, container, left.slot)
+                runner.add(back.SerializeToString(), 0)
+                runner.clear_left([container])
+                self.found = found
+                return
+        runner.clear_left()
+
+    def _holders(self, newest: Snapshot, container: str, plan: Plan, runner: Runner) -> list[str]:
         """The tasks that have the newest snapshot."""
         tasks, graph = snapshots.tasks_of(plan), tf.Graph()
         with graph.as_default():
-            handles = [_number(task, newest.slot, self.container) for task in tasks]
+            handles = [_number(task, newest.slot, container) for task in tasks]
             are_there = [_on(handle, tf.raw_ops.VarIsInitializedOp) for handle in handles]
             numbers = [_on(h, tf.raw_ops.ReadVariableOp, dtype=tf.int64) for h in handles]
 
@@ -198,6 +247,10 @@ class Snapshots(Generic[Since]):
         have: list[str] = runner.aside(graph, ask, "looking for the last snapshot")
         self.is_thin = len(have) < len(tasks)
         return have
+
+
+def _snapshot_of(found: Bequest) -> Snapshot:
+    return Snapshot(found.number, found.slot, found.devices, found.copies, found.together)
 
 
 def _by_variable(copies: list[Kept]) -> Mapping[str, tuple[Kept, ...]]:
@@ -221,14 +274,38 @@ def _is_kept_together(variable: Variable, plan: Plan) -> bool:
     return differs(variable, plan) and (is_drawn_from or variable_ops.is_merged(variable, plan))
 
 
+def _texts(plan: Plan, runner: Runner) -> dict[str, list[str]]:
+    """What is told beside snapshots that clients have left, by container."""
+    graph = tf.Graph()
+    with graph.as_default():
+        handles = [
+            (container, _scalar(task, snapshots.text_name(slot), container, tf.string))
+            for container in runner.left
+            for task in snapshots.tasks_of(plan)
+            for slot in range(snapshots.SLOTS)
+        ]
+        are_there = [_on(handle, tf.raw_ops.VarIsInitializedOp) for _, handle in handles]
+        values = [_on(h, tf.raw_ops.ReadVariableOp, dtype=tf.string) for _, h in handles]
+
+    def ask(session: GraphSession) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        flags = GraphCall(session, are_there, [], [])()
+        there = [number for number, is_there in enumerate(flags) if is_there]
+        texts = GraphCall(session, [values[number] for number in there], [], [])()
+        for number, text in zip(there, texts, strict=True):
+            found.setdefault(handles[number][0], []).append(text.decode())
+        return found
+
+    return runner.aside(graph, ask, "looking for what clients have left")
+
+
 def _number(task: str, slot: int, container: str) -> tf.Tensor:
+    return _scalar(task, snapshots.number_name(slot), container, tf.int64)
+
+
+def _scalar(task: str, name: str, container: str, dtype: tf.DType) -> tf.Tensor:
     with tf.device(host_of(task)):
-        return tf.raw_ops.VarHandleOp(
-            dtype=tf.int64,
-            shape=[],
-            container=container,
-            shared_name=snapshots.number_name(slot),
-        )
+        return tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], container=container, shared_name=name)
 
 
 def _on(handle: tf.Tensor, function: Any, **attributes: Any) -> TensorRef:

@@ -32,6 +32,8 @@ from caramel.runtime.course import Course
 from caramel.runtime.evaluation import effects_of, evaluate
 from caramel.runtime.execution.containers import drop
 from caramel.runtime.job import Job
+from caramel.runtime.progress import iterators
+from caramel.runtime.recovery.bequest import Bequests
 from caramel.runtime.recovery.kept_calls import KeptCalls, RunCall, StepCall
 from caramel.runtime.recovery.members import Members
 from caramel.runtime.recovery.pace import Pace
@@ -102,6 +104,7 @@ class Supervised:
         settings: what the user says of it.
         parts: gets what is to be closed in the end.
         course: how far training is.
+        bequests: for the next client, if this one is killed; None where that begins anew.
     """
 
     def __init__(
@@ -112,6 +115,7 @@ class Supervised:
         settings: Recovery,
         parts: ExitStack,
         course: Course,
+        bequests: Bequests | None = None,
     ) -> None:
         self._jobs_on, self._start, self._all = jobs_on, start, cluster
         self._course = course
@@ -119,7 +123,8 @@ class Supervised:
         needed = cluster.servers if plan.placement is None else cluster.tasks
         self._members = Members(cluster, settings, needed)
         self._restarts = Restarts(settings.restarts)
-        self._snapshots, self._pace = Snapshots(_Since()), Pace(settings.snapshot_every)
+        self._snapshots = Snapshots(_Since(), bequests)
+        self._pace = Pace(settings.snapshot_every)
         self._positions = Positions()  # now
         self._teller = Teller()
         self._reads: dict[Any, tuple[str, ...]] = {}
@@ -132,6 +137,7 @@ class Supervised:
         self._closings: list[threading.Thread] = []
         parts.callback(self._close)
         self._opened = self._open(earlier=None)
+        course.found = None if self._snapshots.found is None else self._snapshots.found.progress
         most = self._snapshots.most_bytes / 2**20
         _log.info("snapshots take up to %.1f MiB of memory on each worker and server", most)
 
@@ -325,7 +331,11 @@ class Supervised:
         self.running.settle()
         told = self._teller.told(self.running) if self._positions.are_any else {}
         positions = dataclasses.replace(self._positions, told=told)
-        self._snapshots.take(self.running, _Since(positions, self._done.total()))
+        has_all = told.keys() >= set(iterators(self.running.job)) or not self._positions.are_any
+        progress = self._course.progress(self.running, told) if has_all else None
+        self._snapshots.take(self.running, _Since(positions, self._done.total()), progress)
+        if self._wants_snapshot:
+            self.running.runner.clear_left()
         self._wants_snapshot = False
         self._pace.taken(time.perf_counter() - begin_s)
 
