@@ -21,8 +21,8 @@ def measure(case: Mapping[str, Any]) -> dict[str, Any]:
     taken: list[int] = []  # the block in which each was
     take = snapshots.Snapshots.take
 
-    def counted(self: Any, running: Any, since: Any) -> None:
-        take(self, running, since)
+    def counted(self: Any, running: Any, since: Any, progress: Any = None) -> None:
+        take(self, running, since, progress)
         taken.append(len(samples_s[WITH]))
 
     snapshots.Snapshots.take = counted  # type: ignore[method-assign]
