@@ -87,6 +87,7 @@ def test_training_that_is_stopped_in_an_epoch():
 def assert_trained_alike(make, train):
     """By workers and in this process; `train` calls a `fit` several times."""
     alone, model = make(), make()
+    alone.run_eagerly = True
     expected = train(alone, alone.fit)
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
         histories = train(model, trainer.fit)
@@ -107,7 +108,7 @@ def test_weights_that_are_set_between_two_calls_of_fit():
 
 def test_a_saved_model_goes_on_with_other_workers_and_with_none(tmp_path):
     """Two epochs by two workers, one by three, one by `fit`: as four of `fit`."""
-    alone, model = classifier(), classifier()
+    alone, model = classifier(run_eagerly=True), classifier()
     alone.fit(X, Y, epochs=4, **OPTIONS)
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
         trainer.fit(X, Y, epochs=2, **OPTIONS)
@@ -137,7 +138,7 @@ def test_layers_that_are_frozen_and_then_trained_by_another_optimizer():
 def test_all_gradients_may_be_deferred():
     """What a step leaves for the next one is done before callbacks look and change weights."""
 
-    alone, model = classifier(), classifier()
+    alone, model = classifier(run_eagerly=True), classifier()
     options = {"validation_split": 0.2, "epochs": 2, **OPTIONS}
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
         trainer.fit(X, Y, **OPTIONS)

@@ -95,7 +95,8 @@ def test_metrics_of_many_kinds():
         return model
 
     weights = np.random.RandomState(2).rand(31)
-    assert_fits_alike(make, 3, y=ONE_HOT, sample_weight=weights, validation_split=0.3)
+    options = {"y": ONE_HOT, "sample_weight": weights, "validation_split": 0.3}
+    assert_fits_alike(make, 3, eagerly=False, **options)
 
 
 OPTIMIZERS = {
@@ -129,7 +130,7 @@ def test_a_layer_for_each_optimizer():
 
         return classifier(lambda: optimizers.MultiOptimizer(chosen), inner)
 
-    model = assert_fits_alike(make)
+    model = assert_fits_alike(make, eagerly=False)
     assert all(optimizer.built for optimizer in model.optimizer.optimizers)
 
 

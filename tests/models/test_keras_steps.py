@@ -77,7 +77,7 @@ def adversaries():
 
 
 def test_two_optimizers_and_two_losses():
-    assert_fits_alike(adversaries, 3, x=X, y=NOISE)
+    assert_fits_alike(adversaries, 3, x=X, y=NOISE, eagerly=False)
 
 
 class Guided(keras.Model):
@@ -129,7 +129,8 @@ def guided(kind):
 @pytest.mark.parametrize("kind", [Guided, Renamed])
 @pytest.mark.filterwarnings("ignore:The model does not provide all metrics")
 def test_what_a_step_computes_from_metrics(kind):
-    assert_fits_alike(guided(kind), x=X[:24], y=Y[:24])  # a mean of means, so of even batches
+    # A mean of means, so of even batches.
+    assert_fits_alike(guided(kind), x=X[:24], y=Y[:24], eagerly=False)
 
 
 def test_what_is_computed_from_metrics_and_from_a_batch_is_refused():

@@ -59,6 +59,7 @@ def assert_fits_alike(
     tolerance=1e-12,
     trainer=None,
     look=lambda by_workers: None,
+    eagerly=True,
     **options,
 ):
     """The same history and variables, those of the optimizer and the metrics too.
@@ -70,6 +71,10 @@ def assert_fits_alike(
         tolerance: of the largest value of each.
         trainer: options of the `Trainer`.
         look: is given the `Trainer` before it is closed.
+        eagerly: whether the one process computes op by op: to trace a step takes it longer than
+            all these steps do, and it is traced twice, since the first trace makes variables. Not
+            for several outputs: Keras's means of their losses then are others than in a trace; nor
+            where `fit` traces steps of one's own, random draws, or all kinds of metrics.
         options: of `fit`; a function makes the value for one `fit`.
     """
     options = {
@@ -87,6 +92,7 @@ def assert_fits_alike(
         return {name: value() if callable(value) else value for name, value in options.items()}
 
     alone, model = make(), make()
+    alone.run_eagerly = eagerly
     expected = alone.fit(**given()).history
     with Trainer(model, workers, session_options=ONE_PLAN, **(trainer or {})) as by_workers:
         history = by_workers.fit(**given()).history
