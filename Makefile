@@ -31,7 +31,7 @@ EDITABLE := --config-settings editable_mode=compat --editable
 	bench-torch bench-horovod
 
 train: $(READY)
-	@echo "Training on $(WORKERS) worker processes of this machine:"
+	@echo "Training on $(WORKERS) worker processes of this machine (TensorFlow takes some seconds to start):"
 	@$(VENV)/bin/python examples/train_resnet.py --compare --workers local:$(WORKERS)
 
 demo: $(READY)
@@ -75,7 +75,7 @@ docs: $(READY_FOR_DOCS)
 $(READY): setup.cfg pyproject.toml
 	@echo "Installing Caramel, TensorFlow and the tools into $(VENV) (once; this takes minutes)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(PIP) install $(EDITABLE) ".[dev]"
+	@$(PIP) install --quiet $(EDITABLE) ".[dev]"
 	@touch $@
 
 $(READY_FOR_DOCS): $(READY)

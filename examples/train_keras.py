@@ -7,6 +7,7 @@ Handwritten digits of 8x8 pixels; the workers are processes of this machine.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -42,6 +43,8 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train a Keras model on handwritten digits."""
+    if sys.stdout.isatty():
+        caramel.show_progress()  # says what takes long
     from digits import load_data  # here, so that --help need not wait for TensorFlow
 
     training, test = load_data()

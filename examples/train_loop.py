@@ -7,6 +7,7 @@ The model is that of `train_keras.py`; the step is an ordinary function.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,8 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train on handwritten digits with a loop of one's own."""
+    if sys.stdout.isatty():
+        caramel.show_progress()  # says what takes long
     # Here, so that --help need not wait for TensorFlow.
     import numpy as np
     from digits import load_data, tf

@@ -33,6 +33,8 @@ def main(
     traced: Annotated[int, typer.Option(min=1, help="Steps of each kind to look at.")] = 5,
 ) -> None:
     """Train a residual network on 8x8 digits with parameter servers."""
+    if sys.stdout.isatty():
+        caramel.show_progress()  # says what takes long
     # Here, so that --help need not wait for TensorFlow.
     import numpy as np
     from digits import build_network, load_data, tf

@@ -39,6 +39,8 @@ def main(
     seed: Annotated[int, typer.Option(help="For the weights and the order of images.")] = 0,
 ) -> None:
     """Train a residual network on 8x8 digits that needs more memory than one worker has."""
+    if sys.stdout.isatty():
+        caramel.show_progress()  # says what takes long
     # Here, so that --help need not wait for TensorFlow.
     from digits import build_network, load_data, tf
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
+from rich import get_console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import caramel
@@ -72,7 +72,7 @@ class Reporter:
 
     def __init__(self, epochs: int) -> None:
         self._epochs = epochs
-        self._console = Console()
+        self._console = get_console()  # that of Caramel's own display
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -133,6 +133,8 @@ def main(
     seed: Annotated[int, typer.Option(help="For the weights and the order of images.")] = 0,
 ) -> None:
     """Train a residual network on 8x8 handwritten digits."""
+    if sys.stdout.isatty():
+        caramel.show_progress()  # says what takes long
     # Here, so that --help need not wait for TensorFlow.
     import digits
     import numpy as np
@@ -184,6 +186,8 @@ def main(
         )
         path = session.save(checkpoint)
         step_s = session.metrics().usual_step_s
+    if step_s is not None:  # without the pauses for planning
+        steps_per_s = 1 / step_s
     print(f"test accuracy {accuracy:.2%}, {steps_per_s:.1f} steps/s, checkpoint {path}")
     if compare and step_s is not None:
         from caramel.profiling.gain import gain

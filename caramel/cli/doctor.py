@@ -59,12 +59,20 @@ def show(found: Iterator[Finding], console: Console) -> bool:
     with console.status("looking at this machine"):
         rows = list(found)
     table = Table(show_header=False, show_edge=False)
-    for _ in ("mark", "what", "found", "what to do"):
+    for _ in ("mark", "what", "found"):
         table.add_column()
     for row in rows:
         mark = "[red]✗[/]" if row.prevents else "[yellow]![/]" if row.advice else "[green]✓[/]"
-        table.add_row(mark, row.what, row.found, row.advice or "")
+        table.add_row(mark, row.what, row.found)
     console.print(table)
+    for row in filter(lambda each: each.advice, rows):
+        # In lines of their own, so that commands in them can be copied.
+        console.print(
+            f"\n{row.what}: {(row.advice or '').rstrip('.')}.",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        )
     return not any(row.prevents for row in rows)
 
 

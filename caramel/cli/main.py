@@ -16,6 +16,7 @@ from caramel.cli.worker import worker as run_worker
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, FileError, PlanError, ProfileError
 from caramel.core.util.atomic_files import write_whole
+from caramel.core.util.progress import show_on, working
 from caramel.core.version import __version__
 from caramel.native.malloc import keep_memory
 from caramel.planning.options import Planner
@@ -178,10 +179,11 @@ def profile(
     threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
     # Before anything is measured, which may take minutes.
     _check_directory(out)
+    _show_progress()
     cluster = None if workers is None else workers_of(workers, certificates)
     keep_memory()
-    with quiet_start():
-        import tensorflow  # noqa: F401
+    _load_tensorflow()
+    show_on(None)  # measuring has bars of its own
     from rich.console import Console
 
     from caramel.cli.profile import add_to, measured_profile, show
@@ -255,8 +257,8 @@ def plan(
     for written in (out, page):
         if written is not None:
             _check_directory(written)
-    with quiet_start():
-        import tensorflow  # noqa: F401
+    _show_progress()
+    _load_tensorflow()
     from rich.console import Console
 
     from caramel.cli.user_job import load_job
@@ -358,8 +360,8 @@ def trace(
         if file is figure or file.suffix.lower() in PICTURES:
             check_drawable(file)
     keep_memory()
-    with quiet_start():
-        import tensorflow  # noqa: F401
+    _show_progress()
+    _load_tensorflow()
     from rich.console import Console
 
     from caramel.cli.trace import show_traced, trace_job
@@ -463,6 +465,20 @@ def simulate(
     for path in (out, figure):
         if path is not None:
             console.print(f"written to {path}", soft_wrap=True, highlight=False)
+
+
+def _show_progress() -> None:
+    """On a terminal, say what takes long."""
+    if sys.stdout.isatty():
+        from caramel.report.progress import show_progress
+
+        show_progress()
+
+
+def _load_tensorflow() -> None:
+    """Import it once, without its messages."""
+    with working("loading TensorFlow"), quiet_start():
+        import tensorflow  # noqa: F401
 
 
 def _check_directory(path: Path) -> None:

@@ -143,6 +143,10 @@ def show(profile: Profile, console: Console) -> None:
     for model in profile.networks:
         line(_network_line(model))
         console.print(_network_table(model))
+        line(
+            "An aggregation takes the latency, and so many ms for each MB (of several: while "
+            "others are on their way). Off the line: how far what was measured is from that."
+        )
         if model.workers in measured:
             console.print(_times_table(measured[model.workers]))
             if (unrest := measured[model.workers].unrest) > _RESTLESS:
@@ -158,8 +162,11 @@ def show(profile: Profile, console: Console) -> None:
 
 def _ops_line(timing: TimingTable) -> str:
     total_s = sum(timing.seconds.values())
-    text = f"{len(timing.seconds)} ops take {total_s * 1e3:.1f} ms, least of {timing.steps} steps"
-    return text if timing.error is None else f"{text}; {timing.error:.1%} more after half of them"
+    later = "" if timing.error is None else f"; of the first half of them {timing.error:.1%} more"
+    return (
+        f"{len(timing.seconds)} ops take {total_s * 1e3:.1f} ms together (each the least of "
+        f"{timing.steps} steps{later})"
+    )
 
 
 def _ops_table(timing: TimingTable) -> Table:
@@ -172,12 +179,14 @@ def _ops_table(timing: TimingTable) -> Table:
 
 
 def _network_line(model: NetworkModel) -> str:
-    threshold = f"{model.threshold_bytes:,} bytes"
+    threshold = f"below {model.threshold_bytes:,} bytes latency dominates"
     if model.threshold_bytes == LARGEST_THRESHOLD:
-        threshold = "none, because all is latency"
+        threshold = "all is latency"
     rate = f"{model.bytes_per_s / 1e6:,.1f} MB/s"
-    asking = f", {model.request_s * 1e6:.0f} us to ask for a message" if model.request_s else ""
-    return f"{model.workers} workers: {rate} each, threshold {threshold}{asking}"
+    asking = (
+        f"; to ask for a message takes {model.request_s * 1e6:.0f} us" if model.request_s else ""
+    )
+    return f"{model.workers} workers: each sends {rate}; {threshold}{asking}"
 
 
 def _network_table(model: NetworkModel) -> Table:

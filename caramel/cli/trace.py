@@ -233,12 +233,20 @@ class _Run:
 # What came out ----------------------------------------------------------------------------------
 
 
+_WORDS = (
+    "rho: the least time on the wire for each second of computation; alpha: how much of the "
+    "shorter of both goes on while the other one does (1: all, -: nothing); U: the part of the "
+    "step in which a worker computes"
+)
+
+
 def show_traced(traced: Traced, console: Console) -> None:
     """Print how long each worker was busy with what, and what the paper's figures say of it."""
     if traced.plan.placement is not None:
         console.print(_devices(traced, traced.plan.placement))
     else:
         console.print(_workers(traced))
+        console.print(_WORDS, highlight=False, soft_wrap=True)
     pauses = [timeline.link_pauses for timeline in traced.timelines]
     console.print(
         f"the busiest link is idle for {_median_ms([each.before_s for each in pauses])} ms before "
@@ -313,7 +321,9 @@ def _figures(steps: Sequence[Timeline]) -> tuple[str, ...]:
         [step.utilisation for step in steps],
     )
     times = _median_ms([step.step_s for step in steps])
-    return times, *(f"{statistics.median(ratio):.2f}" for ratio in ratios)
+    rho, alpha, utilisation = (statistics.median(ratio) for ratio in ratios)
+    # A step that is longer than both one after the other hides nothing.
+    return times, f"{rho:.2f}", f"{alpha:.2f}" if alpha >= 0 else "-", f"{utilisation:.2f}"
 
 
 def _median_ms(seconds: Sequence[float]) -> str:

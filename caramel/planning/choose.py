@@ -227,11 +227,13 @@ def _planned(
         needed_s = min(needed.get(name, end_s) for name in parameters)
         own = times[group.name]
         place = (
-            f"the next step, which needs it at {needed_s:.4f} s" if group.deferred else "its step"
+            f"the next step, which needs it at {needed_s * 1e3:.2f} ms"
+            if group.deferred
+            else "its step"
         )
         reason = (
-            f"ready at {ready_s:.4f} s, goes in {place}: predicted from {own.begin_s:.4f} to "
-            f"{own.end_s:.4f} s"
+            f"ready at {ready_s * 1e3:.2f} ms, goes in {place}: predicted from "
+            f"{own.begin_s * 1e3:.2f} to {own.end_s * 1e3:.2f} ms"
         )
         if group.pattern == FACTORS:
             reason += _factored(workload.product(group.members[0]), plan.bytes(group))

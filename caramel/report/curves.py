@@ -29,6 +29,9 @@ _FACTORS: tuple[tuple[float, ...], ...] = ((1,), (1, 2, 5))
 _MARKS = 6  # at most, where the axis is short
 
 
+_SHORT_S = 0.1  # steps that are told in milliseconds
+
+
 def show_curves(
     points: Points,
     console: Console,
@@ -57,9 +60,11 @@ def _curves(points: Points) -> Iterator[tuple[str, list[tuple[Setting, Scaled]]]
 
 
 def _table(title: str, own: list[tuple[Setting, Scaled]]) -> Table:
-    """Steps in seconds; narrow enough for 80 columns."""
+    """Steps in seconds, or in milliseconds if all are short; narrow enough for 80 columns."""
+    longest_s = max(s for _, scaled in own for s in (scaled.planned_s, *scaled.plain_s.values()))
+    unit, factor = ("ms", 1e3) if longest_s < _SHORT_S else ("s", 1.0)
     table = Table(
-        title=f"{title}; steps in s, not planned by pattern, and planned",
+        title=f"{title}; steps in {unit}, not planned by pattern, and planned",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=0,
@@ -73,8 +78,8 @@ def _table(title: str, own: list[tuple[Setting, Scaled]]) -> Table:
     for setting, scaled in own:
         table.add_row(
             str(setting.workers),
-            *(three_digits(scaled.plain_s[name]) for name in patterns),
-            three_digits(scaled.planned_s),
+            *(three_digits(factor * scaled.plain_s[name]) for name in patterns),
+            three_digits(factor * scaled.planned_s),
             ratio_text(scaled.speedup),
             percent_text(scaled.efficiency),
             scaled.pattern.replace("_", " "),

@@ -148,7 +148,11 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(two_processes, tmp
     lines = [line.strip(" │|") for line in result.stdout.splitlines()]
     assert "2 workers, median of 2 traced steps, in ms" in lines
     table = [[cell.strip() for cell in line.split("│")] for line in lines]
-    shown = {row[0]: [float(cell) for cell in row[1:] if cell] for row in table if len(row) == 9}
+    shown = {
+        row[0]: [float(cell.replace("-", "nan")) for cell in row[1:] if cell]
+        for row in table
+        if len(row) == 9
+    }
     assert set(shown) >= {"0", "1", "all"}
     assert len(shown["0"]) == 8
     assert all(number > 0 for number in shown["0"][:5]), shown

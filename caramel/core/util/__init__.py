@@ -16,7 +16,7 @@
 `progress`     work that may take long says so here, to whoever wants to see it: to nobody by
                default
 `rows`         names with their values as a table: in text, and in HTML for notebooks
-`sizes`        sizes and counts, as people write and read them
+`sizes`        sizes, counts and times, as people write and read them
 `stopwatch`    how long do the parts of a build take?
 ============== =====================================================================================
 """

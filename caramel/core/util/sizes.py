@@ -1,4 +1,4 @@
-"""Sizes and counts, as people write and read them."""
+"""Sizes, counts and times, as people write and read them."""
 
 from __future__ import annotations
 
@@ -64,3 +64,8 @@ def megabytes(size_bytes: float) -> str:
 def counted(count: int, what: str) -> str:
     """A number of things: "1 worker", "1,234 ops"."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def seconds_told(seconds: float) -> str:
+    """A time within a sentence: "3.000 s", "3.60 ms"."""
+    return f"{seconds:.3f} s" if seconds >= 0.1 else f"{seconds * 1e3:.2f} ms"

@@ -14,6 +14,7 @@ from caramel.core.explanation import Explanation, GroupExplanation, Limit, Limit
 from caramel.core.names import group_of, pull_of, pushed_of, server_at, server_place
 from caramel.core.plan import Plan
 from caramel.core.timeline import Resource, Span, Timeline
+from caramel.core.util.sizes import seconds_told
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.serving.course import Course, Sent, course_of
 from caramel.planning.serving.explain import ExplainedOrder
@@ -60,7 +61,7 @@ def explain_step(
         alpha=_overlap(step_s, computation_s, wire_s),
         utilisation=computation_s / step_s,
         limited_by=limited_by,
-        why=f"an infinitely fast {own.fast[limited_by]} would save {saved_s:.3f} s; {over}",
+        why=f"an infinitely fast {own.fast[limited_by]} would save {seconds_told(saved_s)}; {over}",
         predicted=own.timeline(),
         groups=tuple(own.groups(measured)),
         limits=tuple(own.limits()),

@@ -18,6 +18,7 @@ from caramel.core.facts import TransferWindows, Window
 from caramel.core.names import group_of
 from caramel.core.plan import Plan
 from caramel.core.timeline import Span, Timeline, wire_limit_s
+from caramel.core.util.sizes import seconds_told
 from caramel.core.workload import Product, Workload
 from caramel.planning.candidate import Candidate, Outlook, sent_bytes
 from caramel.planning.options import Options
@@ -97,19 +98,19 @@ def _alpha(step_s: float, computation_s: float, wire_s: float) -> float:
 
 def _why(by: LimitedBy, saved_s: float, step_s: float, computation_s: float, wire_s: float) -> str:
     """What the step is bound by, in a sentence."""
-    bound_s = max(computation_s, wire_s)
+    bound_s, saved = max(computation_s, wire_s), seconds_told(saved_s)
     over = f"the step takes {step_s / bound_s:.2f} times the longer of computation and wire limit"
     match by:
         case "computation":
-            return f"an infinitely fast device would save {saved_s:.3f} s; {over}"
+            return f"an infinitely fast device would save {saved}; {over}"
         case "wire":
-            return f"an infinitely fast network would save {saved_s:.3f} s; {over}"
+            return f"an infinitely fast network would save {saved}; {over}"
         case "latency":
-            return f"transfers without latency would save {saved_s:.3f} s; {over}"
+            return f"transfers without latency would save {saved}; {over}"
         case "processor":
-            return f"a processor that need not copy what is sent would save {saved_s:.3f} s; {over}"
+            return f"a processor that need not copy what is sent would save {saved}; {over}"
         case _:
-            return f"what waits for aggregated gradients costs {saved_s:.3f} s; {over}"
+            return f"what waits for aggregated gradients costs {saved}; {over}"
 
 
 class _Explainer:

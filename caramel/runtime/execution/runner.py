@@ -95,6 +95,7 @@ class Runner:
         self._sessions: list[GraphSession] = []  # all that are open
         self._recording: Recording | None = None  # from the first traced calls on
         self._leases: Leases | None = None  # on workers that do not end with this process
+        self._greeted: tuple[str, ...] = ()  # devices, as they have told when they were greeted
         self.calls, self.placing_s = 0, 0.0
         self.containers = containers or Containers()
         self._targets = cluster.targets
@@ -117,6 +118,8 @@ class Runner:
         Raises:
             WorkerLostError, StepTimeoutError, SessionError, tf.errors.OpError: as `run`.
         """
+        if self._greeted:
+            return self._greeted
         return self._channel.call(
             self._session.devices, what="listing the workers' devices", timeout_s=timeout_s
         )
@@ -428,10 +431,14 @@ class Runner:
                 with tf.device(task):
                     greetings.append(tf.no_op())
         names = [greeting.name for greeting in greetings]
+
+        def greet(session: GraphSession) -> tuple[str, ...]:
+            GraphCall(session, [], names, [])()
+            # Asked by a session that has run nothing yet, TensorFlow writes a warning.
+            return session.devices()
+
         try:
-            self._aside(
-                graph, lambda session: GraphCall(session, [], names, [])(), "connecting", timeout_s
-            )
+            self._greeted = self._aside(graph, greet, "connecting", timeout_s)
         except StepTimeoutError:
             raise WorkerStartError(
                 f"what listens at {', '.join(str(t.address) for t in self.cluster.tasks)} did not "
