@@ -309,7 +309,7 @@ def parse_patterns(text: str) -> tuple[str, ...]:
         return PATTERNS
     names = [name.strip() for name in text.split(",")]
     for name in names:
-        check_pattern(name)
+        check_pattern(name, AUTO)
     return tuple(dict.fromkeys(names))
 
 

@@ -250,10 +250,15 @@ def server_schedule(workers: int, server: int) -> Schedule:
     return Schedule(SERVER, workers, 1, (*sends, Reduce(server, 0, everyone)))
 
 
-def check_pattern(pattern: str) -> None:
-    """Raise a PlanError unless `pattern` is one of `PATTERNS`."""
+def check_pattern(pattern: str, *others: str) -> None:
+    """Raise a PlanError unless `pattern` is one of `PATTERNS`.
+
+    Args:
+        others: words that may stand in its place, such as "auto", and that who asks looks at.
+    """
     if not isinstance(pattern, str) or pattern not in _PATTERNS:
-        raise PlanError(f"unknown pattern {pattern!r:.100}; there are {', '.join(PATTERNS)}")
+        there_are = ", ".join((*PATTERNS, *others))
+        raise PlanError(f"unknown pattern {pattern!r:.100}; there are {there_are}")
 
 
 def _moved(step: Step, workers: int, shift: int, offset: int) -> Step:

@@ -55,7 +55,7 @@ class Options:
             known = ", ".join(f"'{name}'" for name in get_args(Planner))
             raise PlanError(f"planner must be one of {known}, not {self.planner!r}")
         if self.pattern != AUTO:
-            check_pattern(self.pattern)
+            check_pattern(self.pattern, AUTO)
 
     def gated_bytes(self, calibration: Calibration) -> int:
         """Bytes in flight, by default as many as were best on a test bed."""

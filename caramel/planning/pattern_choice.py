@@ -47,7 +47,7 @@ def pattern_of(size_bytes: int, network: NetworkModel, pattern: str = AUTO) -> s
         PlanError: the pattern is unknown, or it is "auto" and the network model knows no pattern.
     """
     if pattern != AUTO:
-        check_pattern(pattern)
+        check_pattern(pattern, AUTO)
         return pattern
     known = [name for name in PATTERNS if name in network.costs]
     if not known:
