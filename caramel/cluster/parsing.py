@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from caramel.core.util.sizes import parse_whole
 
 LOCAL = "local:"
 _SHOWN = 200
+_ADDRESSES = re.compile("[:,{]")  # one of these is in any of them, and in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,12 @@ def parse_workers(text: str) -> DescribedWorkers:
         if not count:
             raise ClusterError(f"'{given[:_SHOWN]}' is no number of workers, at least 1")
         return DescribedWorkers("local" if local else "embedded", count)
+    if not _ADDRESSES.search(given):
+        raise ClusterError(
+            f"'{given[:_SHOWN]}' describes no workers; expected a number for workers inside "
+            "this process (4), local:4 for processes of this machine, host:port,host:port for "
+            "workers that run, or JSON"
+        )
     return DescribedWorkers("remote", None, parse_jobs(given))
 
 

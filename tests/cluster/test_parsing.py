@@ -33,6 +33,13 @@ def test_what_says_nothing_is_refused(text):
         Cluster.parse(text)
 
 
+def test_what_might_have_been_meant_is_told():
+    with pytest.raises(
+        ClusterError, match="'two' describes no workers; expected a number .* local:4"
+    ):
+        Cluster.parse("two")
+
+
 def test_workers_are_counted_without_being_asked():
     assert [count_of(text) for text in ("4", "local:3", "a:1,b:2")] == [4, 3, 2]
     assert count_of('{"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}') == 3

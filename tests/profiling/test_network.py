@@ -206,7 +206,7 @@ def test_a_worker_that_is_not_there_is_named(directory):
     ("arguments", "message"),
     [
         ([], "nothing to measure: name --workers .*--module"),
-        (["--workers", "here"], "'here' is not an address"),
+        (["--workers", "here"], "'here' describes no workers"),
         (["--workers", "{bad"], "--workers: it is not valid JSON"),
         (["--workers", "a:1,b:1", "--sizes", "64,big"], "--sizes: 'big' is no size"),
         (["--module", "my_job"], "'my_job' does not name a function; expected module:function"),
