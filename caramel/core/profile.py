@@ -27,8 +27,9 @@ FORMAT = 5
 _READABLE = (1, 2, 3, 4, 5)
 """Without outlines of jobs, of one tensor at a time only, and without a calibration."""
 _KIND = "caramel profile"
-_MOST = 1e18
-"""Nothing measured is more: no size in bytes, no rate, no time in seconds."""
+_MOST = 2.0**63
+"""Nothing measured is more: no size in bytes, no rate, no time in seconds. (As much says that there
+is no such size: `caramel.simulation.network_model.LARGEST_THRESHOLD`.)"""
 
 
 @dataclass(frozen=True, slots=True)

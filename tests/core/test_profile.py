@@ -21,6 +21,7 @@ from caramel.core.profile import Profile
 from caramel.core.util import disk_cache as kept
 from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
+from caramel.simulation.network_model import LARGEST_THRESHOLD
 from tests.support.commands import ROOT
 from tests.support.networks import built_network, perceptron, tf, tf1, tied
 
@@ -74,7 +75,10 @@ def test_a_profile_comes_back_from_its_file(tmp_path):
     path = tmp_path / "profile.json"
     PROFILE.save(path)
     assert Profile.load(path) == PROFILE
-    only_network = replace(PROFILE, graph=None, timing=None, job=None)
+    always_short = replace(network(2), threshold_bytes=LARGEST_THRESHOLD)
+    only_network = replace(
+        PROFILE, graph=None, timing=None, job=None, networks=(always_short, network(4))
+    )
     only_network.save(path)
     assert Profile.load(path) == only_network
     assert [file.name for file in tmp_path.iterdir()] == ["profile.json"]
