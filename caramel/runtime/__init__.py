@@ -19,7 +19,7 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
 `inheritance`      what a session takes over from another one with the same parameter servers
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
 `preemption`       saves a checkpoint when the process is told to end by SIGTERM, and ends it
-`progress`         where training was when a checkpoint was written
+`saved_progress`   where training was when a checkpoint was written
 `recovery/`        goes on after the loss of workers, unseen by the user's loop
 `resuming`         where a program goes on that was started again
 `remains`          which variables are left when workers are lost? Each worker has a replica of

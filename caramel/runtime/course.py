@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.runtime.progress import Pipelines, Positions, Progress
+from caramel.runtime.saved_progress import Pipelines, Positions, Progress
 from caramel.runtime.resuming import resume
 from caramel.runtime.running_job import RunningJob
 

@@ -23,7 +23,7 @@ from caramel.modifiers.variable_ops import source_prefix
 from caramel.runtime.course import Course
 from caramel.runtime.evaluation import Effects
 from caramel.runtime.job import Job
-from caramel.runtime.progress import iterators, put_back_position, read_position
+from caramel.runtime.saved_progress import iterators, put_back_position, read_position
 from caramel.runtime.recovery.kept_calls import RunCall, StepCall
 from caramel.runtime.running_job import RunningJob
 

@@ -32,7 +32,7 @@ from caramel.runtime.course import Course
 from caramel.runtime.evaluation import effects_of, evaluate
 from caramel.runtime.execution.containers import drop
 from caramel.runtime.job import Job
-from caramel.runtime.progress import iterators
+from caramel.runtime.saved_progress import iterators
 from caramel.runtime.recovery.bequest import Bequests
 from caramel.runtime.recovery.kept_calls import KeptCalls, RunCall, StepCall
 from caramel.runtime.recovery.members import Members
