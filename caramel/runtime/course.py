@@ -10,9 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.runtime.saved_progress import Pipelines, Positions, Progress
 from caramel.runtime.resuming import resume
 from caramel.runtime.running_job import RunningJob
+from caramel.runtime.saved_progress import Pipelines, Positions, Progress
 
 SNAPSHOT = "snapshot"
 """From where a session goes on if not from a checkpoint."""

@@ -14,8 +14,8 @@ import numpy as np
 
 from caramel.core.errors import CheckpointError, DamagedCheckpointError
 from caramel.runtime.checkpoint import entered, read_progress
-from caramel.runtime.saved_progress import Progress
 from caramel.runtime.running_job import RunningJob
+from caramel.runtime.saved_progress import Progress
 from caramel.runtime.saving import restore_variables
 
 _INDEX = ".index"

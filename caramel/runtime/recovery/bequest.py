@@ -24,8 +24,8 @@ from caramel.core.util.fingerprint import digest, graph_hash
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 from caramel.modifiers.snapshots import Kept
 from caramel.runtime.job import Job
-from caramel.runtime.saved_progress import Progress
 from caramel.runtime.resuming import checkpoints, steps_told
+from caramel.runtime.saved_progress import Progress
 
 _log = logging.getLogger(__name__)
 

@@ -23,9 +23,9 @@ from caramel.modifiers.variable_ops import source_prefix
 from caramel.runtime.course import Course
 from caramel.runtime.evaluation import Effects
 from caramel.runtime.job import Job
-from caramel.runtime.saved_progress import iterators, put_back_position, read_position
 from caramel.runtime.recovery.kept_calls import RunCall, StepCall
 from caramel.runtime.running_job import RunningJob
+from caramel.runtime.saved_progress import iterators, put_back_position, read_position
 
 _AT_ONCE = 100  # elements that are taken in one call
 MOST_BYTES = 16 * 2**20  # of what pipelines hold, for them to be kept with each snapshot

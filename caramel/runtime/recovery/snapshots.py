@@ -32,10 +32,10 @@ from caramel.runtime.checkpoint import some_of
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
-from caramel.runtime.saved_progress import Progress
 from caramel.runtime.recovery.bequest import Bequest, Bequests
 from caramel.runtime.remains import sources_of
 from caramel.runtime.running_job import RunningJob
+from caramel.runtime.saved_progress import Progress
 from caramel.runtime.variables import SharedState
 
 Since = TypeVar("Since")

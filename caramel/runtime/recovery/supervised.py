@@ -32,7 +32,6 @@ from caramel.runtime.course import Course
 from caramel.runtime.evaluation import effects_of, evaluate
 from caramel.runtime.execution.containers import drop
 from caramel.runtime.job import Job
-from caramel.runtime.saved_progress import iterators
 from caramel.runtime.recovery.bequest import Bequests
 from caramel.runtime.recovery.kept_calls import KeptCalls, RunCall, StepCall
 from caramel.runtime.recovery.members import Members
@@ -43,6 +42,7 @@ from caramel.runtime.recovery.restarts import Restarts
 from caramel.runtime.recovery.settings import Recovery
 from caramel.runtime.recovery.snapshots import NoSnapshotError, Snapshots
 from caramel.runtime.running_job import Origin, RunningJob
+from caramel.runtime.saved_progress import iterators
 from caramel.runtime.steps.user_fetches import UserFetches
 
 _CLOSING_S = 5.0
