@@ -30,6 +30,7 @@ from caramel.report.units import (
 from caramel.report.words import (
     alpha_text,
     batch_text,
+    efficiency_text,
     hosts_text,
     rho_text,
     utilisation_text,
@@ -165,7 +166,7 @@ def _tiles(explanation: Explanation) -> list[Markup]:
         tiles.insert(1, tile("Speed-up", ratio_text(explanation.speedup), note))
     if explanation.efficiency is not None:
         efficiency = three_digits(explanation.efficiency)
-        tiles.append(tile("E, order", efficiency, "ordering efficiency; 1 is a perfect order"))
+        tiles.append(tile("E, order", efficiency, efficiency_text(explanation.efficiency)))
     return tiles
 
 
@@ -175,7 +176,7 @@ def _orders(orders: Orders) -> Markup:
     tiles = (
         ("Orders of arrival", str(orders.unique), f"of all workers in {orders.steps} traced steps"),
         ("Out of place", place or "no order", "transfers behind one that was to come later"),
-        ("Order, E", three_digits(orders.efficiency), "ordering efficiency, 1 is a perfect order"),
+        ("Order, E", three_digits(orders.efficiency), efficiency_text(orders.efficiency)),
         ("At worst, U", seconds_text(orders.upper_s), "a worker's step, one thing at a time"),
         ("At best, L", seconds_text(orders.lower_s), "if the busiest resource never waited"),
         ("Spread, S", three_digits(orders.speedup), "by how much orders can differ: (U - L) / L"),

@@ -117,6 +117,13 @@ def utilisation_text(explanation: Explanation) -> str:
     return f"of the step {who} computes; the rest is waiting, and what transfers cost"
 
 
+def efficiency_text(efficiency: float) -> str:
+    """What the efficiency E of an order says."""
+    if efficiency < 0:
+        return "ordering efficiency; below 0 more than the order holds up a step"
+    return "ordering efficiency; 1 is a perfect order"
+
+
 def batch_text(explanation: Explanation) -> str | None:
     """The examples of a step, as far as they are known: "48 examples of each worker in a step"."""
     own = explanation.examples
