@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -94,41 +95,52 @@ def worker(
         known, number, port = joined.cluster, joined.task, joined.port
     _check_protection(secure, certificates, firewalled)
 
-    for each in (signal.SIGTERM, signal.SIGINT):  # while TensorFlow is being loaded
-        signal.signal(each, lambda *_: os._exit(0))
-    served = known
-    if certificates is not None:
-        from caramel.cluster.protected import go_inside
+    with _ended_by_signals():  # also while TensorFlow is being loaded
+        served = known
+        if certificates is not None:
+            from caramel.cluster.protected import go_inside
 
-        # A child goes on from here.
-        served = go_inside(
-            known, number, certificates, firewalled=firewalled, parent_pid=parent_pid
-        )
-        parent_pid = os.getppid()
-    with quiet_start() as restore_errors:
-        from caramel.cluster.servers import serve
+            # A child goes on from here.
+            served = go_inside(
+                known, number, certificates, firewalled=firewalled, parent_pid=parent_pid
+            )
+            parent_pid = os.getppid()
+        with quiet_start() as restore_errors:
+            from caramel.cluster.servers import serve
 
-        def ready() -> None:
-            restore_errors()
-            if port is not None:
-                port.close()
-            address = known.tasks[number].address
-            count = len(known.servers if number >= known.size else known.workers)
-            print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
-            for hint in _hints(known, number):
-                print(f"caramel: {hint}.", file=sys.stderr)
+            def ready() -> None:
+                restore_errors()
+                if port is not None:
+                    port.close()
+                address = known.tasks[number].address
+                count = len(known.servers if number >= known.size else known.workers)
+                print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
+                for hint in _hints(known, number):
+                    print(f"caramel: {hint}.", file=sys.stderr)
 
-        serve(
-            served,
-            number,
-            parent_pid=parent_pid,
-            intra_op_threads=intra_op_threads,
-            inter_op_threads=inter_op_threads,
-            ready=ready,
-        )
-    # Whatever TensorFlow's threads are doing, nobody waits for it: do not take it apart.
-    sys.stderr.flush()
-    os._exit(0)
+            serve(
+                served,
+                number,
+                parent_pid=parent_pid,
+                intra_op_threads=intra_op_threads,
+                inter_op_threads=inter_op_threads,
+                ready=ready,
+            )
+        # Whatever TensorFlow's threads are doing, nobody waits for it: do not take it apart.
+        sys.stderr.flush()
+        os._exit(0)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGINT end the process at once, until an error is told."""
+    own = (signal.SIGTERM, signal.SIGINT)
+    before = {each: signal.signal(each, lambda *_: os._exit(0)) for each in own}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _check_protection(secure: bool, certificates: Path | None, firewalled: bool) -> None:

@@ -324,10 +324,11 @@ def test_a_worker_command_serves_the_task_of_its_rank_or_the_one_it_names(
     for name, value in variables.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
     monkeypatch.setattr(servers, "serve", serve)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["caramel", "worker", "--ps", "1", *options])
+    handlers = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(ServedError) as served:
         main.main()
+    assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == handlers
     jobs = {"worker": ["n:12322", "n:12323"], "ps": ["n:12321"]}
     assert served.value.args == (jobs, task)
 

@@ -24,8 +24,8 @@ def fixture_quick(monkeypatch):
     return monkeypatch
 
 
-def test_measured_costs_are_finite_and_positive(quick):
-    """On a machine that is busy they may be so large that they are not believed."""
+def test_measured_costs_are_finite(quick):
+    """On a machine that is busy messages may seem to take less than no time, or very long."""
     turns = []
     for measured, names in (
         (measuring._memory_costs, MEMORY),
@@ -33,14 +33,14 @@ def test_measured_costs_are_finite_and_positive(quick):
     ):
         found = measured(lambda *turn: turns.append(turn))
         assert set(found) == names
-        assert all(0.0 < value < math.inf for value in found.values())
+        assert all(math.isfinite(value) for value in found.values())
     assert turns[-1] == ("messages", 9, 9)
 
 
 def test_what_is_measured_is_near_its_default(quick):
     quick.setattr(measuring, "_SANE", 1e6)
     found = measure_calibration()
-    assert set(found.measured) == MEMORY | MESSAGES
+    assert MEMORY <= set(found.measured) <= MEMORY | MESSAGES  # what is absurd is left out
     assert found.processor_s_per_byte == DEFAULT.processor_s_per_byte
 
 
