@@ -100,7 +100,7 @@ def held(
 def demo(
     seconds: Annotated[float, typer.Option(min=1, help="How long.")] = demo_of_plan.SECONDS,
 ) -> None:
-    """Show in a minute what a plan brings, on two hosts of this machine."""
+    """Show in two minutes what a plan brings, on two hosts of this machine."""
     with _errors_in_a_line():
         raise typer.Exit(demo_of_plan.run(seconds))
 

@@ -1,4 +1,4 @@
-"""Shows in a minute what a plan brings: two hosts, 1 Gbit/s, one network trained in two ways.
+"""Shows in two minutes what a plan brings: two hosts, 1 Gbit/s, one network trained in two ways.
 
 The hosts are namespaces of this machine, each with a processor core and a link of its own. Both
 ways train the same network on the same digits, in turns, one step each.
@@ -37,7 +37,7 @@ def run(seconds: float = SECONDS) -> int:
         return 2
     print(
         f"Two hosts of this machine, each with one processor core, and 1 Gbit/s between them, "
-        f"train AlexNet on handwritten digits, {BATCH} a step. It takes about a minute.",
+        f"train AlexNet on handwritten digits, {BATCH} a step. It takes two minutes.",
         flush=True,
     )
     with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:

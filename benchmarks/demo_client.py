@@ -25,7 +25,7 @@ with quiet_start():
 PLAIN, PLANNED = "without a plan", "with Caramel's plan"
 WARM_UP = 3
 TRACED = 2
-_WIDTH = 20  # characters of the longest bar
+_WIDTH = 16  # characters of the longest bar
 
 
 def batches(job: networks.Job, size: int) -> Iterator[dict[str, np.ndarray]]:

@@ -48,13 +48,13 @@ class Settings:
     """
 
     cases: tuple[Case, ...]
-    blocks: int = 30
+    blocks: int = 20
     first: int = 5
     steps: int = 10
     variables_mib: int = 64
 
 
-FULL = Settings((Case("resnet_v1_50", 4, 64), Case("inception_v1", 8, 128)))
+FULL = Settings((Case("inception_v1", 8, 128),))
 QUICK = Settings((Case("seq_32", 8),), blocks=2, first=1, steps=2, variables_mib=4)
 
 
