@@ -26,7 +26,7 @@ import numpy as np
 import caramel
 from benchmarks import networks
 from benchmarks.emulate.flops import flops_times
-from caramel.core.facts import NetworkModel, TimingTable
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.planning.candidate import Candidate
 from caramel.simulation.network_model import assumed_network
 

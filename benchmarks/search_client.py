@@ -10,7 +10,7 @@ from benchmarks.results import Row
 from benchmarks.step.cells import Cell
 from benchmarks.testbed import PAYLOAD_SHARE
 from caramel import Context
-from caramel.core.facts import TimingTable
+from caramel.core.time_facts import TimingTable
 from caramel.planning.from_profile import deferrable, outline_of, outlook_of
 from caramel.planning.options import Options
 from caramel.planning.search.search import search

@@ -125,7 +125,7 @@ def measured_profile(
     """The `caramel.core.profile.Profile` of a job on running workers: its ops, and the network.
 
     Args:
-        timing: the `caramel.core.facts.TimingTable` of the job's ops; needed unless they are
+        timing: the `caramel.core.time_facts.TimingTable` of the job's ops; needed unless they are
         emulated. accelerator: the one that the job's computation emulates, if any. Times of ops are
         then what
             it was told to emulate.
@@ -140,9 +140,9 @@ def measured_profile(
     import tensorflow as tf
 
     from benchmarks.emulate import kernel_times
-    from caramel.core.facts import TimingTable
     from caramel.core.measurements import Measurements
     from caramel.core.profile import Profile
+    from caramel.core.time_facts import TimingTable
     from caramel.core.util.fingerprint import graph_hash
     from caramel.core.util.json_records import from_json_value, to_json_value
     from caramel.profiling.network import measure_network

@@ -19,6 +19,7 @@ from benchmarks.emulate.region import computation
 from caramel import Context
 from caramel.core import op_types
 from caramel.core.graph import Op, OpGraph, TensorSpec
+from caramel.core.graph_reader import read_graph
 
 tf1 = tf.compat.v1
 
@@ -218,7 +219,7 @@ def sized(context: Context, batch: int) -> OpGraph:
         }
         tf.graph_util.import_graph_def(graph_def, input_map=inputs, name="")
     definitions = {op.type: op.op_def for op in graph.get_operations()}
-    return OpGraph.from_graph_def(graph.as_graph_def(add_shapes=True), definitions)
+    return read_graph(graph.as_graph_def(add_shapes=True), definitions)
 
 
 def _open_inputs(graph: OpGraph) -> Iterable[tuple[Op, int, TensorSpec]]:

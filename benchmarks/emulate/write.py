@@ -22,7 +22,8 @@ import tensorflow as tf
 
 from benchmarks.emulate.errors import EmulationError
 from benchmarks.emulate.region import Computation, Links
-from caramel.core.graph import OpGraph, TensorSpec, dtype_number
+from caramel.core.dtypes import dtype_number
+from caramel.core.graph import OpGraph, TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.variable_access import handle_of
 from caramel.modifiers.graph_writer import SCALAR, GraphWriter

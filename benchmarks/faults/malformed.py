@@ -355,8 +355,8 @@ def _simulate(profile: Profile) -> None:
 def sample_profile() -> Profile:
     """A profile that has everything."""
     from caramel.core.calibration import DEFAULT
-    from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
     from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
+    from caramel.core.time_facts import Link, NetworkModel, TimingTable, TransferCost
     from caramel.core.util.fingerprint import Machine
     from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
 

@@ -45,9 +45,9 @@ def trace(bed: Testbed, case: Case) -> None:
 
 
 def timing_of(directory: str | Path) -> Any:
-    """The `caramel.core.facts.TimingTable` of the first host, from what was prepared;
+    """The `caramel.core.time_facts.TimingTable` of the first host, from what was prepared;
     None if nothing was traced there."""
-    from caramel.core.facts import TimingTable
+    from caramel.core.time_facts import TimingTable
     from caramel.core.util.json_records import from_json_value
 
     path = Path(directory) / TIMING

@@ -24,9 +24,9 @@ from benchmarks.ps.cells import NONE, ONE_AT_A_TIME, WARM_UP, Order
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.ordered_state import ordered_analysis
-from caramel.core.facts import TimingTable, TransferTimes
 from caramel.core.names import pull_of
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TimingTable, TransferTimes
 from caramel.core.timeline import Timeline
 from caramel.planning.compatibility import decides_alike
 from caramel.planning.ordering.makespan import Makespan, resource_loads_s

@@ -16,7 +16,7 @@ from benchmarks.emulate import kernel_times
 from benchmarks.ps import bytes_per_s
 from benchmarks.ps.cells import AHEAD, NONE, SEARCH, Settings
 from benchmarks.ps.client import job_of
-from caramel.core.facts import TimingTable
+from caramel.core.time_facts import TimingTable
 from caramel.core.workload import JobOutline
 from caramel.planning.from_profile import outline_of
 from caramel.planning.what_if.served import serve

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.workers import measured_profile
-from caramel.core.facts import TimingTable
 from caramel.core.measurements import AggregationTimes, Measurements
+from caramel.core.time_facts import TimingTable
 from tests.support.networks import network
 
 

@@ -5,14 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from caramel.analyzers.units import targets_of, units_of_step
-from caramel.core.facts import (
-    ActivationOrder,
-    GradientFrontier,
-    LoopFrames,
-    TimingTable,
-    TrainingJob,
-)
+from caramel.core.facts import GradientFrontier, LoopFrames, TrainingJob
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import ActivationOrder, TimingTable
 
 _TICKS_PER_S = 10**12  # whole ticks add up to the same in any order, so that ties are ties
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from caramel.core import op_types
+from caramel.core.dtypes import is_integer
 from caramel.core.facts import StateAccess, TrainingJob, Variable
-from caramel.core.graph import OpGraph, is_integer
+from caramel.core.graph import OpGraph
 
 
 @dataclass(frozen=True, slots=True)

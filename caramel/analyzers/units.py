@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from caramel.analyzers.frames import ROOT
 from caramel.analyzers.fusions import fusions_among, opened
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TrainingJob
+from caramel.core.facts import GradientFrontier, LoopFrames, TrainingJob
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import ActivationOrder
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from caramel.analyzers.units import Units, targets_in_order, units_of_step
 from caramel.core import op_types
-from caramel.core.facts import (
-    ActivationOrder,
-    GradientFrontier,
-    LoopFrames,
-    StateAccess,
-    TimingTable,
-    TrainingJob,
-    TransferWindows,
-    Window,
-)
+from caramel.core.facts import GradientFrontier, LoopFrames, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import ActivationOrder, TimingTable, TransferWindows, Window
 
 _HANDS_ON = op_types.PASS_THROUGH | {"ReadVariableOp"}
 

@@ -10,9 +10,10 @@ from caramel.analyzers.moves import Moves
 from caramel.analyzers.units import Units, units_of_step
 from caramel.analyzers.windows import users_of
 from caramel.core.decision import Edge
-from caramel.core.facts import LoopFrames, StateAccess, TimingTable, TrainingJob
+from caramel.core.facts import LoopFrames, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.planned_job import AggregatedGradient
+from caramel.core.time_facts import TimingTable
 from caramel.core.workload import Piece, Product, Update, Workload
 
 

@@ -40,6 +40,7 @@ from caramel.core.errors import (
 )
 from caramel.core.facts import RawGradient, Reduction, TrainingJob, Variable
 from caramel.core.graph import Op, OpGraph
+from caramel.core.graph_reader import read_graph
 from caramel.core.names import JOINED_STEP, TensorRef, control_string
 from caramel.core.row_split import RowSplits
 from caramel.core.train_steps import StepName, given_steps
@@ -137,7 +138,7 @@ class Context:
         definitions = {op.type: op.op_def for op in graph.get_operations()}
         definitions |= _definitions_in_functions(graph, self.graph_def, definitions)
         self._definitions = definitions
-        self.op_graph = OpGraph.from_graph_def(self.graph_def, definitions)
+        self.op_graph = read_graph(self.graph_def, definitions)
         pairs = given_steps(train_op, loss, steps)
         train_ops = {name: names.operation(own, "train_op") for name, (own, _) in pairs.items()}
         in_steps = self.op_graph.ancestors(train_ops.values())
@@ -305,7 +306,7 @@ class Context:
         functions = {function.signature.name for function in graph_def.library.function}
         new = {node.op for node in graph_def.node} - functions - set(self._definitions)
         added = {kind: known.op_def_for_type(kind) for kind in new}
-        other.op_graph = OpGraph.from_graph_def(graph_def, self._definitions | added)
+        other.op_graph = read_graph(graph_def, self._definitions | added)
         other._jobs = {
             name: _with_parts(job, splits, gradients[name]) for name, job in self._jobs.items()
         }

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from caramel.capture.context import Context
 from caramel.core import op_types
-from caramel.core.graph import STAYS, dtype_bytes
+from caramel.core.dtypes import STAYS, dtype_bytes
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from rich.table import Table
 from caramel.cli.user_job import UserJob
 from caramel.cluster.cluster import Cluster
 from caramel.core.calibration import DEFAULT, Calibration
-from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.measurements import Measurements
 from caramel.core.profile import Profile
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.core.util.fingerprint import graph_hash
 from caramel.core.workload import JobOutline
 from caramel.planning.from_profile import outline_of

@@ -18,9 +18,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from caramel.cli.clusters import count_of
 from caramel.core.errors import CaramelError, PlanError
-from caramel.core.facts import TimingTable
 from caramel.core.patterns import PATTERNS, check_pattern
 from caramel.core.profile import Profile
+from caramel.core.time_facts import TimingTable
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 from caramel.core.util.sizes import parse_whole
 from caramel.core.workload import JobOutline

@@ -10,12 +10,15 @@ made. Nothing here computes a plan or runs anything.
                   (`planning.complete`)
 `decision`        what a planner decides: groups of gradients, parts, control edges and gates
 `devices`         device names as TensorFlow writes them: parsed, merged, and reduced to their task
+`dtypes`          dtypes as TensorFlow numbers and names them: how large an element is, and what it
+                  is good for
 `errors`          every error Caramel raises: what went wrong, where, and what the user can do about
                   it
 `explanation`     an explanation: what a plan makes of a step, what bounds it, and what would help,
                   as pure data
 `facts`           facts: frozen answers to one question each, which analyzers take and give
 `graph`           the dataflow graph as plain data: ops, what they read, and what they put out
+`graph_reader`    reads a GraphDef as an `OpGraph`
 `measurements`    what was measured on a cluster, before anything is concluded
                   (`simulation.network_model`)
 `memory`          how much memory the tensors of a step need on one device, moment by moment
@@ -32,6 +35,7 @@ made. Nothing here computes a plan or runs anything.
 `planned_job`     what a plan is for: a training step, its raw gradients, and the workers that do it
 `profile`         a profile: measured facts in a file, so that planning needs to run nothing
 `row_split`       parameters that are split by rows, so that several servers have a part of each
+`time_facts`      facts about times: how long ops and transfers take, and when they can be
 `timeline`        a timeline: what each worker did when, as a simulator predicts it or a trace shows
                   it
 `train_steps`     the training steps that a user gives for one job: one, or several by name

@@ -19,9 +19,10 @@ from typing import Any
 
 from caramel.core.consequences import Consequences
 from caramel.core.decision import ALL_GATHER, FACTORS, Decided, Gate, Group, Part
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.errors import PlanError
 from caramel.core.facts import Weight
-from caramel.core.graph import TensorSpec, dtype_bytes
+from caramel.core.graph import TensorSpec
 from caramel.core.names import Mark, server_place
 from caramel.core.patterns import (
     CHUNK_ALIGNMENT_BYTES,

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.errors import PlanError
 from caramel.core.facts import MEAN, SUM, Factors, Pipeline, Reduction, Variable, Weight
-from caramel.core.graph import TensorSpec, dtype_bytes
+from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef, server_place
 
 SparseMethod = Literal["gather", "dense"]

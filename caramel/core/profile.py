@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from caramel.core.calibration import DEFAULT, Calibration
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.errors import CaramelError, ProfileError
-from caramel.core.facts import NetworkModel, TimingTable
-from caramel.core.graph import dtype_bytes
 from caramel.core.measurements import Measurements
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.core.util.arguments import checked
 from caramel.core.util.atomic_files import write_whole
 from caramel.core.util.fingerprint import Machine

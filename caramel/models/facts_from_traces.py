@@ -13,12 +13,12 @@ import tensorflow as tf
 
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import ProfileError
-from caramel.core.facts import NetworkModel, TimingTable, TransferTimes
 from caramel.core.graph import OpGraph
 from caramel.core.names import is_added, pull_of, without_prefix, without_variant, worker_of
 from caramel.core.plan import Plan
 from caramel.core.planned_job import PlannedJob
 from caramel.core.profile import Profile
+from caramel.core.time_facts import NetworkModel, TimingTable, TransferTimes
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.fingerprint import graph_hash, this_machine
 from caramel.models.facts import KnownStep

@@ -22,11 +22,11 @@ from caramel.core.facts import (
     ReplicaState,
     StateAccess,
     StateOrder,
-    TransferWindows,
     Weight,
 )
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TransferWindows
 from caramel.core.util.disk_cache import kept_plan
 from caramel.core.util.fingerprint import digest, graph_hash
 from caramel.core.util.progress import working

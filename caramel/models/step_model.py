@@ -9,15 +9,9 @@ from datetime import datetime
 from caramel.analyzers.examples.batch import batch_of
 from caramel.core.errors import PlanError
 from caramel.core.explanation import Explanation
-from caramel.core.facts import (
-    InputPipelines,
-    LoopFrames,
-    ReplicaState,
-    StateAccess,
-    TimingTable,
-    WorkerInputs,
-)
+from caramel.core.facts import InputPipelines, LoopFrames, ReplicaState, StateAccess, WorkerInputs
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TimingTable
 from caramel.core.timeline import Timeline
 from caramel.models.options import ModelOptions
 from caramel.models.plan_choice import PlanChoice

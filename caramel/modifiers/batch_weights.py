@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from caramel.core.dtypes import dtype_number
 from caramel.core.facts import MEAN, Divisor, Weight
-from caramel.core.graph import TensorSpec, dtype_number, read_outputs
+from caramel.core.graph import TensorSpec
+from caramel.core.graph_reader import read_outputs
 from caramel.core.names import TensorRef, added, in_replica, parse_input, tensor_in_replica
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import SCALAR, GraphWriter, copy_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from caramel.core.dtypes import dtype_name
 from caramel.core.facts import SUM, Weight
-from caramel.core.graph import dtype_name
 from caramel.core.names import TensorRef, added, in_replica, tensor_in_replica
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SharedInput

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from caramel.core.devices import task_of
-from caramel.core.graph import TensorSpec, read_outputs
+from caramel.core.graph import TensorSpec
+from caramel.core.graph_reader import read_outputs
 from caramel.core.names import TensorRef, control_string, parse_input, source_op
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from caramel.core.graph import dtype_number
+from caramel.core.dtypes import dtype_number
 from caramel.core.names import partial_sum
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import copy_of

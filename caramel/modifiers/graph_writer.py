@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from caramel.core.graph import TensorSpec, dtype_number
+from caramel.core.dtypes import dtype_number
+from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef, control_string, input_string, parse_input
 
 SCALAR = tf.TensorShape([])

@@ -10,8 +10,10 @@ import tensorflow as tf
 
 from caramel.analyzers.fusions import find_cycle, matches
 from caramel.core.devices import task_of
+from caramel.core.dtypes import dtype_name
 from caramel.core.errors import InvariantError
-from caramel.core.graph import Op, OpGraph, dtype_name, may_call
+from caramel.core.graph import Op, OpGraph
+from caramel.core.graph_reader import may_call, read_graph
 from caramel.core.names import colocated_op, worker_of
 from caramel.core.plan import Plan
 
@@ -35,9 +37,7 @@ def check_graph(graph_def: Any, plan: Plan) -> None:
     """
     _check_names(graph_def)
     functions = {function.signature.name for function in graph_def.library.function}
-    graph = OpGraph.from_graph_def(
-        graph_def, {}, calls=lambda kind: kind not in functions and _may_call(kind)
-    )
+    graph = read_graph(graph_def, {}, calls=lambda kind: kind not in functions and _may_call(kind))
     order = graph.topological_order()  # which needs every source
     _check_fusions(graph_def, graph)
     _check_devices(graph, plan)

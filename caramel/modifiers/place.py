@@ -11,8 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from caramel.core.dtypes import STAYS
 from caramel.core.errors import InvariantError, PlanError
-from caramel.core.graph import STAYS, TensorSpec, read_outputs
+from caramel.core.graph import TensorSpec
+from caramel.core.graph_reader import read_outputs
 from caramel.core.names import (
     TensorRef,
     control_string,

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from caramel.core import names, op_types
 from caramel.core.devices import merge, without_task
-from caramel.core.graph import called_functions
+from caramel.core.graph_reader import called_functions
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter
 from caramel.modifiers.serving.servers import server_devices

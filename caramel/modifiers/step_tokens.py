@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from caramel.core.devices import Device
-from caramel.core.graph import TensorSpec, dtype_number
+from caramel.core.dtypes import dtype_number
+from caramel.core.graph import TensorSpec
 from caramel.core.names import (
     ALL_KEPT,
     TensorRef,

@@ -10,9 +10,9 @@ from itertools import product
 from caramel.core.consequences import Sending
 from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.devices import task_of
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.errors import TrafficError
 from caramel.core.facts import SUM
-from caramel.core.graph import dtype_bytes
 from caramel.core.names import (
     SentName,
     TensorRef,

@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.core import names
+from caramel.core.dtypes import is_differentiable
 from caramel.core.facts import Variable
-from caramel.core.graph import is_differentiable
 from caramel.core.names import TensorRef, added
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import GraphWriter, copy_of, static_shape

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.decision import Gate, Group, Part
-from caramel.core.facts import NetworkModel
 from caramel.core.plan import Plan
+from caramel.core.time_facts import NetworkModel
 from caramel.core.workload import Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import Hardware

@@ -14,19 +14,10 @@ from caramel.core.calibration import Calibration
 from caramel.core.decision import FACTORS, Edge, Group
 from caramel.core.devices import Device
 from caramel.core.errors import MissingFactError, PlanError
-from caramel.core.facts import (
-    ActivationOrder,
-    Fusions,
-    GradientFrontier,
-    LoopFrames,
-    NetworkModel,
-    StateAccess,
-    TimingTable,
-    TrainingJob,
-    TransferWindows,
-)
+from caramel.core.facts import Fusions, GradientFrontier, LoopFrames, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
+from caramel.core.time_facts import ActivationOrder, NetworkModel, TimingTable, TransferWindows
 from caramel.core.workload import Product
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.control_edges import serialize

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 from caramel.analyzers.fusions import find_cycle, opened
 from caramel.core.decision import Decided, Edge
+from caramel.core.dtypes import STAYS
 from caramel.core.errors import PlanError
 from caramel.core.facts import Fusions, LoopFrames
-from caramel.core.graph import STAYS, OpGraph
+from caramel.core.graph import OpGraph
 from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.planned_job import PlannedJob

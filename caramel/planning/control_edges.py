@@ -15,8 +15,9 @@ from caramel.analyzers.units import Units, targets_in_order, units_of_step
 from caramel.core import op_types
 from caramel.core.decision import Edge
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TrainingJob
+from caramel.core.facts import GradientFrontier, LoopFrames, TrainingJob
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import ActivationOrder
 
 _INPUTS = op_types.PLACEHOLDERS | op_types.INPUTS
 _CONSTANT = frozenset({op_types.VARIABLE, "Const"})

@@ -7,7 +7,7 @@ leaves the formula open.
 from __future__ import annotations
 
 from caramel.core.calibration import DEFAULT
-from caramel.core.facts import NetworkModel
+from caramel.core.time_facts import NetworkModel
 
 # These limits are taken from ``benchmarks/results/decided/allreduce.json``: with them, and the
 # pattern that is the fastest for a size, no size takes over 5 % longer than with its best fixed

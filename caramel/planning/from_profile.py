@@ -21,13 +21,13 @@ from caramel.core.facts import (
     GradientFrontier,
     LoopFrames,
     StateAccess,
-    TimingTable,
     TrainingJob,
 )
 from caramel.core.graph import OpGraph, TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
+from caramel.core.time_facts import TimingTable
 from caramel.core.workload import Gradient, JobOutline
 from caramel.planning.candidate import Outlook
 from caramel.planning.choose import edges_of

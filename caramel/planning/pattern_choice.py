@@ -11,7 +11,7 @@ from caramel.core.errors import PlanError
 from caramel.core.patterns import PATTERNS, check_pattern
 
 if TYPE_CHECKING:  # commands that only tell their options need not wait for all facts
-    from caramel.core.facts import NetworkModel
+    from caramel.core.time_facts import NetworkModel
 
 AUTO = "auto"
 

@@ -19,10 +19,10 @@ from caramel.capture.initial_values import first_missing_feed, in_order
 from caramel.capture.structures import single_pairs
 from caramel.core import op_types
 from caramel.core.devices import Device, without_task
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.errors import ProfileError
-from caramel.core.facts import TimingTable
-from caramel.core.graph import dtype_bytes
 from caramel.core.names import TensorRef
+from caramel.core.time_facts import TimingTable
 from caramel.core.util.disk_cache import keep_timing, kept_timing
 from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.core.variable_access import handle_of

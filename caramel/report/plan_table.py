@@ -7,8 +7,8 @@ from rich.table import Table
 
 from caramel.analyzers.windows import group_window
 from caramel.core.decision import Group
-from caramel.core.facts import TransferWindows
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TransferWindows
 
 _KIB = 1024
 

@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster
 from caramel.core.devices import task_of
+from caramel.core.dtypes import is_differentiable
 from caramel.core.errors import ClusterError, PlanError
 from caramel.core.facts import Variable
-from caramel.core.graph import is_differentiable
 from caramel.core.names import EVALUATION, in_copy, in_replica
 from caramel.core.plan import Plan
 from caramel.modifiers.other_variables import read_other, take_op, value_there

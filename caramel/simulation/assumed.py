@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import PlanError
-from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.patterns import PATTERNS
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.simulation.hardware import Hardware, Host, hardware_of
 
 PAYLOAD_SHARE = 0.94

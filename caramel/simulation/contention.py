@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from caramel.core.calibration import DEFAULT, Calibration
-from caramel.core.facts import TransferWindows, Window
+from caramel.core.time_facts import TransferWindows, Window
 
 
 def stretched(

@@ -10,8 +10,8 @@ from itertools import permutations
 
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import PlanError, ProfileError
-from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.patterns import PATTERNS, schedule
+from caramel.core.time_facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.simulation.network_model import JUDGED_AT_BYTES, cheapest, threshold
 from caramel.simulation.rounds import rounds_of
 

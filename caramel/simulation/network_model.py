@@ -18,9 +18,9 @@ import numpy as np
 
 from caramel.core.calibration import DEFAULT, Calibration
 from caramel.core.errors import ProfileError
-from caramel.core.facts import Link, NetworkModel, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.core.patterns import PATTERNS, Gather, Reduce, Schedule, schedule
+from caramel.core.time_facts import Link, NetworkModel, TransferCost
 
 THRESHOLD_SHARE = 0.8
 """``f(2x) / 2 f(x)`` must exceed it (Caramel paper, section 4.2)."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from caramel.core.decision import Gate, Group, Part
-from caramel.core.graph import dtype_bytes
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.plan import Plan
 from caramel.core.timeline import Resource, Span, Timeline
 from caramel.core.workload import Size, Workload

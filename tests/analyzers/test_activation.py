@@ -13,7 +13,7 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.units import targets_in_order, targets_of
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, TimingTable
+from caramel.core.time_facts import ActivationOrder, TimingTable
 from tests.support.orders import FIGURE_1, FIGURE_1_SECONDS, Step, step
 
 # Examples ---------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.core.decision import Gate, Part
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
+from caramel.core.facts import GradientFrontier, LoopFrames
+from caramel.core.time_facts import ActivationOrder, TimingTable
 from caramel.planning.control_edges import serialize
 from caramel.planning.search.split import with_parts
 from tests.support.deferring import (

@@ -12,7 +12,7 @@ from caramel.cluster.onednn_check import advice
 from caramel.core.decision import Edge
 from caramel.core.errors import InvariantError, PlanError
 from caramel.core.facts import Fusions
-from caramel.core.graph import OpGraph
+from caramel.core.graph_reader import read_graph
 from caramel.core.names import in_replica
 from caramel.modifiers.invariants import check_graph
 from caramel.modifiers.pipeline import rewrite
@@ -188,7 +188,7 @@ def test_exactly_what_tensorflow_merges_is_found():
     config = session_config()
     config.graph_options.optimizer_options.opt_level = tf1.OptimizerOptions.L0
     definition = graph.as_graph_def(add_shapes=True)
-    ops = OpGraph.from_graph_def(
+    ops = read_graph(
         definition, {node.op: graph.op_def_for_type(node.op) for node in definition.node}
     )
     options = tf1.RunOptions(output_partition_graphs=True)

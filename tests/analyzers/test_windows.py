@@ -8,7 +8,7 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.windows import group_window
 from caramel.core.errors import PlanError
-from caramel.core.facts import TimingTable, TransferWindows, Window
+from caramel.core.time_facts import TimingTable, TransferWindows, Window
 from tests.support.orders import FIGURE_1, FIGURE_1_SECONDS, step
 
 

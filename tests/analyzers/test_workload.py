@@ -7,9 +7,10 @@ from dataclasses import replace
 from caramel.analyzers.deferral import Deferrals
 from caramel.analyzers.workload import workload_of
 from caramel.core.decision import Edge
-from caramel.core.facts import GradientFrontier, TimingTable
+from caramel.core.facts import GradientFrontier
 from caramel.core.graph import TensorSpec
 from caramel.core.planned_job import AggregatedGradient
+from caramel.core.time_facts import TimingTable
 from caramel.core.variable_access import state_access
 from caramel.core.workload import Piece, Update, Workload
 from tests.support.orders import FIGURE_1, FIGURE_1_SECONDS, step

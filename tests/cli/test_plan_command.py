@@ -14,9 +14,9 @@ from rich.console import Console
 
 import caramel
 from caramel.core.decision import Gate
-from caramel.core.facts import TimingTable, TransferWindows, Window
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
+from caramel.core.time_facts import TimingTable, TransferWindows, Window
 from caramel.core.util.fingerprint import Machine, graph_hash
 from caramel.report.plan_table import show_plan
 from caramel.simulation.network_model import assumed_network

@@ -19,8 +19,8 @@ from caramel.cli.trace import Traced, show_traced, trace_job
 from caramel.cli.user_job import UserJob
 from caramel.core import names
 from caramel.core.errors import PlanError
-from caramel.core.facts import TimingTable
 from caramel.core.profile import Profile
+from caramel.core.time_facts import TimingTable
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.fingerprint import Machine, graph_hash
 from caramel.simulation.network_model import assumed_network

@@ -8,8 +8,8 @@ import pytest
 
 import caramel
 from caramel.core.errors import PlanError
-from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.core.util.gc_pause import held_back
 from caramel.simulation.network_model import assumed_network
 from tests.support.networks import network, wide

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from caramel.core.dtypes import dtype_bytes, dtype_name, dtype_number
 from caramel.core.errors import InvariantError
-from caramel.core.graph import (
-    OpGraph,
-    TensorSpec,
-    called_functions,
-    dtype_bytes,
-    dtype_name,
-    dtype_number,
-)
+from caramel.core.graph import OpGraph, TensorSpec
+from caramel.core.graph_reader import called_functions, read_graph
 from caramel.core.names import TensorRef
 from tests.support import networks
 from tests.support.networks import tf, tf1
@@ -20,7 +15,7 @@ from tests.support.networks import tf, tf1
 
 def read(graph: tf.Graph) -> OpGraph:
     definitions = {op.type: op.op_def for op in graph.get_operations()}
-    return OpGraph.from_graph_def(graph.as_graph_def(add_shapes=True), definitions)
+    return read_graph(graph.as_graph_def(add_shapes=True), definitions)
 
 
 def of_nodes(*nodes: tuple[str, str, list[str]]) -> OpGraph:
@@ -28,7 +23,7 @@ def of_nodes(*nodes: tuple[str, str, list[str]]) -> OpGraph:
     graph_def = tf1.GraphDef()
     for name, kind, inputs in nodes:
         graph_def.node.add(name=name, op=kind).input.extend(inputs)
-    return OpGraph.from_graph_def(graph_def, {})
+    return read_graph(graph_def, {})
 
 
 # Reading ----------------------------------------------------------------------------------------
@@ -155,7 +150,7 @@ def test_constants_that_are_one_integer():
 def test_reading_leaves_the_graph_def_alone():
     graph_def = networks.network("adam").graph.as_graph_def(add_shapes=True)
     before = graph_def.SerializeToString(deterministic=True)
-    OpGraph.from_graph_def(graph_def, {})
+    read_graph(graph_def, {})
     assert graph_def.SerializeToString(deterministic=True) == before
 
 

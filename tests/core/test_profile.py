@@ -15,9 +15,9 @@ from rich.console import Console
 from caramel.cli.profile import show
 from caramel.core.calibration import DEFAULT
 from caramel.core.errors import FileError, ProfileError
-from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.core.profile import Profile
+from caramel.core.time_facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.util import disk_cache as kept
 from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload

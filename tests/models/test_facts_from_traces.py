@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from caramel.core.errors import ProfileError
-from caramel.core.graph import OpGraph
+from caramel.core.graph_reader import read_graph
 from caramel.models.facts_from_traces import observed_network, observed_timing
 
 DEVICES = ["/job:worker/task:0", "/job:worker/task:1"]
@@ -33,7 +33,7 @@ def fixture_graph():
         x = tf.ones([2, 2], name="x")
         tf.matmul(x, x, name="a")
         tf.matmul(x, x, name="b")
-    return OpGraph.from_graph_def(graph.as_graph_def(), {})
+    return read_graph(graph.as_graph_def(), {})
 
 
 def test_ops_one_after_the_other_take_the_sum_of_their_least_times(graph):
@@ -76,7 +76,7 @@ def test_the_largest_size_of_a_tensor_counts():
             described.shape.CopyFrom(tf.TensorShape([rows, 2]).as_proto())
         steps.append(calls)
     definitions = {op: graph.op_def_for_type(op) for op in ("Placeholder", "Identity", "MatMul")}
-    known = OpGraph.from_graph_def(graph.as_graph_def(add_shapes=True), definitions)
+    known = read_graph(graph.as_graph_def(add_shapes=True), definitions)
     assert observed_timing(steps, known, DEVICES).traced_bytes == {"x:0": 7 * 2 * 4}
 
 

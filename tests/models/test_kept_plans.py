@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.core.facts import TimingTable
 from caramel.core.profile import Profile
+from caramel.core.time_facts import TimingTable
 from caramel.core.util.disk_cache import drop_plan, keep_plan, kept_plan
 from caramel.core.util.fingerprint import graph_hash, this_machine
 from caramel.planning.compatibility import decides_alike

@@ -9,9 +9,9 @@ import pytest
 import caramel
 from caramel.core.decision import Edge, Part, Pull
 from caramel.core.errors import ClusterError, FeedError, PlanError, ProfileError
-from caramel.core.facts import TimingTable
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
+from caramel.core.time_facts import TimingTable
 from caramel.core.util.fingerprint import graph_hash, this_machine
 from caramel.planning.serving.observed_orders import sent_gradients
 from caramel.simulation.network_model import assumed_network

@@ -8,8 +8,8 @@ import pytest
 import caramel
 from benchmarks import networks as of_papers
 from benchmarks.emulate.flops import flops_times
-from caramel.core.facts import TimingTable
 from caramel.core.names import in_replica, sent
+from caramel.core.time_facts import TimingTable
 from tests.support import control_flow, convolving, step_jobs
 from tests.support.control_flow import plain_network
 from tests.support.networks import (

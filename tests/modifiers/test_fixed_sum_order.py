@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.core.graph import called_functions
+from caramel.core.graph_reader import called_functions
 from caramel.modifiers.fixed_sum_order import order_sums
 from tests.support import networks
 

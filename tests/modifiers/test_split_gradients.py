@@ -17,10 +17,10 @@ from rich.console import Console
 
 import caramel
 from caramel.core.decision import Gate, Part
-from caramel.core.facts import NetworkModel
 from caramel.core.names import in_group, in_replica, joined, kept_piece, split, whole
 from caramel.core.patterns import PATTERNS
 from caramel.core.plan import Plan
+from caramel.core.time_facts import NetworkModel
 from caramel.planning.choose import choose
 from caramel.planning.options import Options
 from caramel.planning.search.split import split_gradients, with_parts

@@ -15,8 +15,9 @@ from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.units import targets_of
 from caramel.core.decision import Edge
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, GradientFrontier, LoopFrames, TimingTable
+from caramel.core.facts import GradientFrontier, LoopFrames
 from caramel.core.names import in_replica
+from caramel.core.time_facts import ActivationOrder, TimingTable
 from caramel.planning.control_edges import serialize, units_never_held
 from tests.support import networks
 from tests.support.graphs import traced_step

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caramel.core.facts import NetworkModel
+from caramel.core.time_facts import NetworkModel
 from caramel.planning.depth import depth_of
 
 

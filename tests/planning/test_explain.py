@@ -8,8 +8,8 @@ import pytest
 
 from caramel.analyzers.workload import Update
 from caramel.core.decision import Gate
-from caramel.core.facts import Link
 from caramel.core.names import in_group
+from caramel.core.time_facts import Link
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.candidate import Outlook
 from caramel.planning.options import Options

@@ -8,7 +8,7 @@ import caramel
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.core.decision import ALL_GATHER
-from caramel.core.facts import TimingTable
+from caramel.core.time_facts import TimingTable
 from caramel.planning.choose import choose
 from caramel.planning.from_profile import deferrable, outline_of, outlook_of, plan_of
 from caramel.planning.options import Options

@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 
 from caramel.core.decision import Decided, Edge, Gate, Group
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, NetworkModel, TransferCost, TransferWindows, Window
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
+from caramel.core.time_facts import (
+    ActivationOrder,
+    NetworkModel,
+    TransferCost,
+    TransferWindows,
+    Window,
+)
 from caramel.planning.paper.plan import paper_plan
 from caramel.planning.plain import SMALLEST_CHUNK_BYTES
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from caramel.core.errors import PlanError
-from caramel.core.facts import NetworkModel, TransferCost
 from caramel.core.patterns import PATTERNS
+from caramel.core.time_facts import NetworkModel, TransferCost
 from caramel.planning.pattern_choice import pattern_of, seconds_of, usual_pattern
 
 

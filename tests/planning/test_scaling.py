@@ -8,7 +8,7 @@ import pytest
 
 from caramel.core.calibration import DEFAULT
 from caramel.core.errors import PlanError
-from caramel.core.facts import NetworkModel, TimingTable, TransferCost
+from caramel.core.time_facts import NetworkModel, TimingTable, TransferCost
 from caramel.planning.what_if.scaling import Scaled, Setting, coherent, scale, sweep
 from caramel.simulation.assumed import (
     PAYLOAD_SHARE,

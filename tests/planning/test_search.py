@@ -11,9 +11,9 @@ import pytest
 from caramel.analyzers.workload import Update
 from caramel.core.calibration import Calibration
 from caramel.core.decision import ALL_GATHER, Decided, Group
-from caramel.core.facts import TimingTable
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TimingTable
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.gates import gates_of
 from caramel.planning.options import DEFAULT, Options

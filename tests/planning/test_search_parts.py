@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from caramel.core.facts import TimingTable
+from caramel.core.time_facts import TimingTable
 from caramel.planning.candidate import Candidate
 from caramel.planning.options import Options
 from caramel.planning.search.search import search

@@ -6,8 +6,8 @@ import pytest
 
 from caramel.core.decision import Pull
 from caramel.core.errors import PlanError
-from caramel.core.facts import TimingTable, TransferTimes
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TimingTable, TransferTimes
 from caramel.planning.ordering.executor import execute
 from caramel.planning.serving.planner import (
     DEFAULT_IN_FLIGHT_BYTES,

@@ -9,8 +9,8 @@ import pytest
 
 import caramel
 from caramel.core.errors import ProfileError
-from caramel.core.facts import TimingTable
 from caramel.core.graph import Op, OpGraph
+from caramel.core.time_facts import TimingTable
 from caramel.core.util import disk_cache as kept
 from caramel.profiling import ops as profiler
 from caramel.profiling.ops import profile_steps

@@ -9,7 +9,7 @@ import pytest
 
 import caramel
 from caramel.core.devices import task_of
-from caramel.core.graph import OpGraph
+from caramel.core.graph_reader import read_graph
 from caramel.core.names import is_mark, marks_read, server_place
 from caramel.core.plan import Plan
 from caramel.models.plan_choice import OWN
@@ -120,7 +120,7 @@ def test_marks_change_no_bit_and_send_nothing(name, change):
 
 def test_marks_are_ops_of_their_worker_only():
     model, unmarked = models(JOBS["dense"](), SOME, workers=3)
-    graph = OpGraph.from_graph_def(model.graph.as_graph_def(), {})
+    graph = read_graph(model.graph.as_graph_def(), {})
     marks = [op for op in graph if is_mark(op.name)]
     without = [op.name for op in unmarked.graph.get_operations()]
     assert not any(is_mark(name) for name in without)

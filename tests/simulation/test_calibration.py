@@ -10,8 +10,8 @@ import dataclasses
 import pytest
 
 from caramel.core.calibration import DEFAULT
-from caramel.core.facts import NetworkModel, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements
+from caramel.core.time_facts import NetworkModel, TransferCost
 from caramel.planning.candidate import Candidate
 from caramel.planning.from_profile import outlook_of
 from caramel.simulation.assumed import AssumedHost, assumed_hardware

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from caramel.core.calibration import DEFAULT
-from caramel.core.facts import TransferWindows, Window
+from caramel.core.time_facts import TransferWindows, Window
 from caramel.simulation.contention import stretched
 
 WINDOWS = TransferWindows({"a": Window(0.8, 0.1), "b": Window(0.5, 0.2)}, 1.0, 0.3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from caramel.core.facts import Link
+from caramel.core.time_facts import Link
 from caramel.simulation.engine import Kind, TaskGraph, run
 from caramel.simulation.hardware import Hardware, Host
 from tests.support.simulations import hosts

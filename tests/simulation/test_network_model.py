@@ -12,9 +12,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from caramel.core.errors import ProfileError
-from caramel.core.facts import NetworkModel, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements, SendTimes
 from caramel.core.patterns import PATTERNS, schedule
+from caramel.core.time_facts import NetworkModel, TransferCost
 from caramel.core.util.json_records import from_json_value, to_json_value
 from caramel.simulation.network_model import (
     LARGEST_THRESHOLD,

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from caramel.core.calibration import DEFAULT
 from caramel.core.decision import Group
-from caramel.core.facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.measurements import AggregationTimes, Measurements
 from caramel.core.patterns import schedule
+from caramel.core.time_facts import Link, NetworkModel, TimingTable, TransferCost
 from caramel.core.workload import Piece, Size, Workload
 from caramel.simulation.conditions import Conditions
 from caramel.simulation.hardware import (

@@ -8,11 +8,11 @@ import pytest
 
 from caramel.core.decision import Decided, Gate
 from caramel.core.errors import PlanError
-from caramel.core.facts import Link
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
+from caramel.core.time_facts import Link
 from caramel.core.timeline import Span
 from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.simulation.conditions import Conditions

@@ -19,8 +19,9 @@ import tensorflow as tf
 import caramel
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
-from caramel.core.facts import GradientFrontier, NetworkModel, ReplicaState, TimingTable
+from caramel.core.facts import GradientFrontier, ReplicaState
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.modifiers.variable_ops import value_on
 from caramel.simulation.network_model import assumed_network
 

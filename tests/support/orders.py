@@ -10,19 +10,10 @@ from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.units import Units, units_of_step
 from caramel.analyzers.windows import transfer_windows
 from caramel.core.decision import Edge
-from caramel.core.facts import (
-    ActivationOrder,
-    Cut,
-    GradientFrontier,
-    LoopFrames,
-    RawGradient,
-    TimingTable,
-    TrainingJob,
-    TransferWindows,
-    Variable,
-)
+from caramel.core.facts import Cut, GradientFrontier, LoopFrames, RawGradient, TrainingJob, Variable
 from caramel.core.graph import Op, OpGraph, TensorSpec
 from caramel.core.names import TensorRef
+from caramel.core.time_facts import ActivationOrder, TimingTable, TransferWindows
 from caramel.core.variable_access import state_access
 from caramel.planning.control_edges import serialize
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from caramel.core.facts import TimingTable
 from caramel.core.profile import Profile
+from caramel.core.time_facts import TimingTable
 from caramel.core.util.fingerprint import Machine
 from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
 

@@ -14,8 +14,8 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from caramel.core.decision import Gate, Group
-from caramel.core.facts import Link
 from caramel.core.patterns import Gather, Reduce, Schedule, Send, chunk_sizes, schedule
+from caramel.core.time_facts import Link
 from caramel.core.workload import Piece, Size, Update, Workload
 from caramel.planning.gates import gates_of
 from caramel.simulation.conditions import Conditions

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import caramel
-from caramel.core.facts import NetworkModel, TimingTable
 from caramel.core.graph import OpGraph
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.simulation.network_model import assumed_network
 
 FLAGS = ("serialization", "batching", "scheduling", "adaptive_depth")

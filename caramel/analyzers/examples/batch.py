@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from caramel.core import op_types
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.facts import TrainingJob, WorkerInputs
-from caramel.core.graph import OpGraph, TensorSpec, dtype_bytes
+from caramel.core.graph import OpGraph, TensorSpec
 from caramel.core.names import TensorRef
 
 

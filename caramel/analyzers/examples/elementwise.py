@@ -21,7 +21,7 @@ from caramel.analyzers.examples.courses import (
     local,
     multiplied_powers,
 )
-from caramel.core.graph import is_differentiable
+from caramel.core.dtypes import is_differentiable
 
 
 def same(at: At) -> Course:

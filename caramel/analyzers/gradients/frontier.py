@@ -18,6 +18,7 @@ from caramel.analyzers.gradients.regions import Regions, regions_of
 from caramel.analyzers.gradients.search import Search, Step
 from caramel.analyzers.gradients.seeded import SeededSearch
 from caramel.core import op_types
+from caramel.core.dtypes import is_integer
 from caramel.core.errors import AmbiguousGradientError
 from caramel.core.facts import (
     Cut,
@@ -28,7 +29,7 @@ from caramel.core.facts import (
     TrainingJob,
     WorkerInputs,
 )
-from caramel.core.graph import OpGraph, is_integer
+from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 
 

@@ -14,8 +14,9 @@ from caramel.analyzers.gradients.regions import Regions
 from caramel.analyzers.gradients.roles import DENSE, ROWS, cost_of
 from caramel.analyzers.gradients.search import Step
 from caramel.analyzers.gradients.wider import WiderSearch
+from caramel.core.dtypes import is_differentiable
 from caramel.core.facts import TrainingJob, Variable
-from caramel.core.graph import Op, OpGraph, TensorSpec, is_differentiable
+from caramel.core.graph import Op, OpGraph, TensorSpec
 from caramel.core.names import TensorRef
 
 _CHOICES = {

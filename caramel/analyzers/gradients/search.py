@@ -17,9 +17,10 @@ from caramel.analyzers.gradients.calls import ADVICE
 from caramel.analyzers.gradients.regions import Regions
 from caramel.analyzers.gradients.roles import ROWS, UNCERTAIN, before, read_by
 from caramel.core import op_types
+from caramel.core.dtypes import is_integer
 from caramel.core.errors import AmbiguousGradientError
 from caramel.core.facts import LoopFrames, RawGradient, StateAccess, TrainingJob, Variable
-from caramel.core.graph import OpGraph, is_integer
+from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 
 

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from caramel.analyzers.gradients.regions import Regions
 from caramel.core import op_types
-from caramel.core.graph import Op, OpGraph, TensorSpec, is_differentiable
+from caramel.core.dtypes import is_differentiable
+from caramel.core.graph import Op, OpGraph, TensorSpec
 
 _SEEDS = frozenset({"Const", "Fill", "OnesLike"})
 

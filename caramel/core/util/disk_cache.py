@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from caramel.core.errors import CaramelError
-from caramel.core.facts import TimingTable
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TimingTable
 from caramel.core.util.atomic_files import is_own, make_private, write_whole
 from caramel.core.util.json_records import from_json_value, to_json_value
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from caramel.core.decision import Group
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.facts import SUM
-from caramel.core.graph import TensorSpec, dtype_bytes
+from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef, gated, is_added, kept_flat, pushed, server_at
 from caramel.core.patterns import (
     Gather,

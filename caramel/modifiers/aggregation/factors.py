@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from caramel.core.decision import Group
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.facts import SUM, Factors
-from caramel.core.graph import TensorSpec, dtype_bytes
+from caramel.core.graph import TensorSpec
 from caramel.core.names import (
     TensorRef,
     factor_checksums,

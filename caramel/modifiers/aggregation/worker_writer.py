@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from caramel.core.decision import Group
+from caramel.core.dtypes import dtype_bytes, dtype_number
 from caramel.core.facts import MEAN, Weight
-from caramel.core.graph import TensorSpec, dtype_bytes, dtype_number
+from caramel.core.graph import TensorSpec
 from caramel.core.names import (
     TensorRef,
     added,

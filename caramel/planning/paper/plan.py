@@ -12,9 +12,9 @@ from caramel.analyzers.windows import group_window
 from caramel.core.calibration import DEFAULT
 from caramel.core.decision import ALL_GATHER, Edge, Gate, Group
 from caramel.core.errors import PlanError
-from caramel.core.facts import ActivationOrder, NetworkModel, TransferWindows
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient
+from caramel.core.time_facts import ActivationOrder, NetworkModel, TransferWindows
 from caramel.planning.depth import depth_of
 from caramel.planning.gates import gates_of
 from caramel.planning.paper.batching import ReadyGradient, batches

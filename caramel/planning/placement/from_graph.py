@@ -17,9 +17,10 @@ from caramel.analyzers.branches import predicates_around
 from caramel.analyzers.frames import loop_frames
 from caramel.analyzers.units import Units, units_with_loops
 from caramel.core import op_types
+from caramel.core.dtypes import STAYS
 from caramel.core.errors import PlanError
 from caramel.core.facts import TrainingJob
-from caramel.core.graph import STAYS, OpGraph
+from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 from caramel.planning.placement.problem import Device, Problem, Tensor, Vertex
 

@@ -13,17 +13,12 @@ from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.sendings import sendings
 from caramel.analyzers.units import targets_of
 from caramel.core.errors import MissingFactError
-from caramel.core.facts import (
-    Fusions,
-    GradientFrontier,
-    NetworkModel,
-    TimingTable,
-    TrainingJob,
-)
+from caramel.core.facts import Fusions, GradientFrontier, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
+from caramel.core.time_facts import NetworkModel, TimingTable
 from caramel.planning.choose import Decision
 from caramel.planning.compatibility import check_devices
 from caramel.planning.placement.from_graph import PlacedGraph, problem_of, unknown_sizes

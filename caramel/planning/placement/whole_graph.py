@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from caramel.core.graph import STAYS, OpGraph
+from caramel.core.dtypes import STAYS
+from caramel.core.graph import OpGraph
 from caramel.core.placement import Placement
 
 

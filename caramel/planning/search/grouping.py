@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from caramel.core.decision import FACTORS, Gate, Group, Part
-from caramel.core.graph import dtype_bytes
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.workload import Workload
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.depth import depth_of

@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from caramel.core.decision import FACTORS, Gate, Group, Part
+from caramel.core.dtypes import dtype_bytes
 from caramel.core.errors import PlanError
-from caramel.core.graph import dtype_bytes
 from caramel.core.patterns import chunk_sizes
 from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient

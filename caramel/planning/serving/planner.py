@@ -14,16 +14,11 @@ from typing import Literal, get_args
 from caramel.analyzers.analysis import Analysis
 from caramel.core.decision import Pull
 from caramel.core.errors import MissingFactError, PlanError
-from caramel.core.facts import (
-    LoopFrames,
-    NetworkModel,
-    ReplicaState,
-    StateAccess,
-    TrainingJob,
-)
+from caramel.core.facts import LoopFrames, ReplicaState, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
+from caramel.core.time_facts import NetworkModel
 from caramel.planning.choose import Decision
 from caramel.planning.compatibility import decides_alike
 from caramel.planning.gates import gates_of

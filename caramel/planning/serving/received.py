@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.serving import ServedStep
 from caramel.core.errors import MissingFactError
-from caramel.core.facts import (
-    LoopFrames,
-    NetworkModel,
-    ReplicaState,
-    StateAccess,
-    TimingTable,
-    TrainingJob,
-    TransferTimes,
-)
+from caramel.core.facts import LoopFrames, ReplicaState, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
+from caramel.core.time_facts import NetworkModel, TimingTable, TransferTimes
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import Op, Recv, TransferGraph
 

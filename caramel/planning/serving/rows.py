@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Mapping
 
-from caramel.core.graph import TensorSpec, dtype_bytes
+from caramel.core.dtypes import dtype_bytes
+from caramel.core.graph import TensorSpec
 
 ALIGNED_BYTES = 64
 """Parts begin at multiples of so many bytes, of the longest vectors of processors: what a kernel

@@ -14,9 +14,9 @@ from functools import cached_property
 from caramel.analyzers.windows import group_window
 from caramel.core.decision import ALL_GATHER, FACTORS, Group
 from caramel.core.explanation import Explanation, GroupExplanation, Limit, LimitedBy, WhatIf
-from caramel.core.facts import TransferWindows, Window
 from caramel.core.names import group_of
 from caramel.core.plan import Plan
+from caramel.core.time_facts import TransferWindows, Window
 from caramel.core.timeline import Span, Timeline, wire_limit_s
 from caramel.core.util.sizes import seconds_told
 from caramel.core.workload import Product, Workload

@@ -13,9 +13,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from caramel.core.facts import TimingTable
-from caramel.core.graph import OpGraph, dtype_bytes, dtype_name
+from caramel.core.dtypes import dtype_bytes, dtype_name
+from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
+from caramel.core.time_facts import TimingTable
 from caramel.native import labels
 
 _NO_OPS = (labels.STREAM, "/memcpy")  # parts of names of pseudo-devices
