@@ -173,13 +173,16 @@ class PerWorker:
 def per_worker(fetches: Any) -> Any:
     """Marks what is to come back of each worker, apart from that of the others.
 
-    It is for `fetches` of `Session.step`, and for what a step of `distribute` returns.
+    It is for `fetches` of `Session.step` and `Session.run`, and for what a step of `distribute`
+    returns.
 
     Each result is a tuple with one value for each worker, in their order: what the worker has
     computed of its own part of the batch, before anything is averaged, put together or aggregated.
-    (Of a gradient it is the worker's own.) A worker without an example of its own
-    (`Session.step(repeat=True)`) has computed the first one. A model that is spread over several
-    devices (`PlacedModel`) has one replica, so its tuples have one value.
+    (Of a gradient it is the worker's own.) In `Session.run`, which splits nothing that is fed, it
+    is what the worker computes of all of it, by what it has for itself: its moving averages, say.
+    A worker without an example of its own (`Session.step(repeat=True)`) has computed the first one.
+    A model that is spread over several devices (`PlacedModel`) has one replica, so its tuples have
+    one value.
 
     Args:
         fetches: a tensor or its name, or a structure of them.

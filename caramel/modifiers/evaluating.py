@@ -4,6 +4,9 @@ Worker 0 evaluates on the source of the variables (`variable_ops.source_prefix`)
 gets a copy of what is needed of that, which reads the variables and tables of its own replica. Of
 local variables it has copies of its own: they get what the evaluation copy has, which is what
 those of all workers are together. Variables on parameter servers are read there.
+
+Where what each worker has for itself is wanted, all have copies, which read the local variables of
+their own replicas.
 """
 
 from __future__ import annotations
@@ -32,35 +35,38 @@ from caramel.modifiers.variable_ops import source_prefix
 _SHARED, _FRAME, _CLASS = "shared_name", "frame_name", "_class"
 
 
-def op_evaluated(plan: Plan, worker: int, number: int, op: str) -> str:
+def op_evaluated(plan: Plan, worker: int, number: int, op: str, *, apart: bool) -> str:
     """Where an op of the user's graph is evaluated on a worker.
 
     Args:
         number: of the copies.
+        apart: whether they read what each worker has for itself.
     """
     original = in_copy(source_prefix(plan), op)
-    return in_copy(evaluating(worker, number), original) if worker else original
+    return in_copy(evaluating(worker, number), original) if worker or apart else original
 
 
 def copy_for_evaluation(
-    nodes: Mapping[str, Any], plan: Plan, ops: Iterable[str], number: int
+    nodes: Mapping[str, Any], plan: Plan, ops: Iterable[str], number: int, *, apart: bool
 ) -> tuple[Any, list[str]]:
-    """A GraphDef of copies on all workers but the first, and what gives local variables there their
-    values.
+    """A GraphDef of copies on workers, and what gives local variables there their values.
+
+    The first worker needs one only where they read what each has for itself.
 
     Args:
         nodes: of the distributed graph, by name.
         plan: says which workers and variables there are.
         ops: what is to be evaluated: ops of the user's graph.
         number: of these copies, which no others of a session have.
+        apart: whether they read what each worker has for itself.
     """
     copied, source = tf.compat.v1.GraphDef(), source_prefix(plan)
     needed = _needed(nodes, [in_copy(source, op) for op in ops])
     handles = {in_copy(source, v.handle): v for v in plan.job.variables if v.name in plan.job.local}
-    local = {name: variable for name, variable in handles.items() if name in needed}
+    local = {n: variable for n, variable in handles.items() if n in needed and not apart}
     writer, refreshed = GraphWriter(copied), []
     values = {name: _source_value(writer, nodes[name], v, number) for name, v in local.items()}
-    for worker in range(1, plan.workers):
+    for worker in range(0 if apart else 1, plan.workers):
         prefix = evaluating(worker, number)
         for name in needed:
             _copy(copied.node.add(), nodes[name], plan, worker, prefix, is_own=name in local)
@@ -127,7 +133,8 @@ def _copy(
     target.attr.pop(_CLASS, None)  # it has its device
     del target.input[:]
     target.input.extend(with_prefix(prefix, text) for text in node.input)
-    if _SHARED in node.attr and target.device != node.device:
+    # What is on a server is that of all workers.
+    if _SHARED in node.attr and task_of(target.device) == task_of(plan.job.devices[worker]):
         shared = node.attr[_SHARED].s.decode()
         own = in_copy(evaluating(worker), shared) if is_own else _of_replica(shared, plan, worker)
         target.attr[_SHARED].s = own.encode()

@@ -15,7 +15,7 @@ from caramel.core.errors import FeedError
 from caramel.core.facts import MEAN, SUM, LossScale
 from caramel.core.names import TensorRef
 from caramel.core.op_types import ITERATOR_READS
-from caramel.runtime.evaluation import refuse_training, written_by
+from caramel.runtime.evaluation import readable, refuse_training, written_by
 from caramel.runtime.job import Job
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.steps.combine_results import combine
@@ -108,7 +108,7 @@ def _evaluate(running: RunningJob, *, feed_dict: Any, fetches: Any, begins: bool
     state.refresh()
     if begins:
         running.worker_copies.expire()
-    flat = [_readable(job, fetch.tensor) for fetch in fetched.flat if fetch.tensor is not None]
+    flat = [readable(job, fetch.tensor) for fetch in fetched.flat if fetch.tensor is not None]
     copies = running.worker_copies.of(job, running.runner, [tensor.op for tensor in flat])
     copies.refresh(running.runner)
     workers = range(job.plan.workers)
@@ -180,12 +180,6 @@ def _scale(job: Job, fetch: Fetch) -> LossScale | None:
             "the sum and the count, and divide what is returned"
         )
     return scale
-
-
-def _readable(job: Job, tensor: TensorRef) -> TensorRef:
-    """What is fetched; in place of a variable's handle its value."""
-    variable = job.plan.job.variable_of_handle.get(tensor.op)
-    return tensor if variable is None else TensorRef(variable.read)
 
 
 def _together(

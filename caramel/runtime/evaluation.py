@@ -1,6 +1,7 @@
 """Runs part of the graph once, without training.
 
-It runs on the source of the variables, which is the evaluation copy if there is one, else worker 0.
+It runs on the source of the variables, which is the evaluation copy if there is one, else worker 0;
+what is wanted of each worker, on copies that read what the worker has for itself.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from caramel.core.variable_access import handle_of
 from caramel.modifiers import variable_ops
 from caramel.runtime.job import Job
 from caramel.runtime.running_job import RunningJob
+from caramel.runtime.steps.exchangeable import check_own
 from caramel.runtime.steps.step_result import Fetch
 from caramel.runtime.steps.user_feeds import whole_feeds_of
 from caramel.runtime.steps.user_fetches import UserFetches
+from caramel.runtime.worker_copies import Copies
 
 _OPENS = "MakeIterator"
 
@@ -65,7 +68,6 @@ def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | N
     """
     job, state = running.job, running.state
     fetched = UserFetches(job, fetches)
-    fetched.check_together("session.run")
     flat, feeds = fetched.flat, whole_feeds_of(job, feed_dict)
     if not flat:
         return fetches
@@ -74,18 +76,105 @@ def evaluate(running: RunningJob, fetches: Any, feed_dict: Mapping[Any, Any] | N
         fetched.ops, stop=frozenset(tensor.op for tensor in feeds)
     )
     refuse_training(job, running.controllers.train_ops, flat, closure, "session.run")
+    own = [fetch.tensor for fetch in flat if fetch.own and fetch.tensor is not None]
+    _check_own(job, own, feeds)
     running.settle()
     state.refresh()
     prefix = variable_ops.source_prefix(job.plan)
-    tensors = [_readable(job, prefix, f.tensor) for f in flat if f.tensor is not None]
+    apart = _Apart.of(running, own)
+    places = [
+        []
+        if fetch.tensor is None
+        else apart.places(fetch.tensor)
+        if fetch.own
+        else [_readable(job, prefix, fetch.tensor)]
+        for fetch in flat
+    ]
     targets = [names.in_copy(prefix, fetch.op) for fetch in flat if fetch.tensor is None]
     fed = {names.tensor_in_copy(prefix, t): value for t, value in feeds.items()}
+    fed |= apart.fed(feeds)
     written = written_by(job, closure)
     with state.torn_by_failures() if written else nullcontext():
+        tensors = [tensor for each in places for tensor in each]
         results = iter(running.runner.run(tensors, targets, fed, "session.run"))
         _repeat_on_workers(running, fetched.ops, feeds)
         state.broadcast(written)
-    return fetched.packed([None if fetch.tensor is None else next(results) for fetch in flat])
+    values = [[next(results) for _ in each] for each in places]
+    return fetched.packed(
+        [
+            each if fetch.own else next(iter(each), None)
+            for fetch, each in zip(flat, values, strict=True)
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """What is computed on each worker, of what that has for itself.
+
+    Attributes:
+        job: whose tensors they are.
+        tensors: of the user's graph.
+        copies: where workers compute them; None if there are none.
+    """
+
+    job: Job
+    tensors: Sequence[TensorRef]
+    copies: Copies | None
+
+    @classmethod
+    def of(cls, running: RunningJob, tensors: Sequence[TensorRef]) -> _Apart:
+        """Those tensors; what computes them is made if it is not there.
+
+        Raises:
+            WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.extend`.
+        """
+        job = running.job
+        if not tensors:
+            return cls(job, (), None)
+        own = [readable(job, tensor) for tensor in tensors]
+        ops = list(dict.fromkeys(tensor.op for tensor in own))
+        return cls(job, own, running.worker_copies.of(job, running.runner, ops, apart=True))
+
+    def places(self, tensor: TensorRef) -> list[TensorRef]:
+        """Where each worker has a tensor."""
+        assert self.copies is not None, "they are made of all tensors that are asked for"
+        own = readable(self.job, tensor)
+        return [self.copies.on(worker, own) for worker in range(self.job.plan.workers)]
+
+    def fed(self, feeds: Mapping[TensorRef, np.ndarray]) -> dict[TensorRef, np.ndarray]:
+        """What is fed to the workers' copies: to each all of it, as far as it reads that."""
+        needed = self.job.context.op_graph.ancestors(tensor.op for tensor in self.tensors)
+        return {
+            place: value
+            for tensor, value in feeds.items()
+            if tensor.op in needed
+            for place in self.places(tensor)
+        }
+
+
+def _check_own(job: Job, own: Sequence[TensorRef], feeds: Mapping[TensorRef, np.ndarray]) -> None:
+    """Raise unless workers can compute some tensors, each for itself.
+
+    Raises:
+        FeedError: they cannot; says why.
+    """
+    graph, fed = job.context.op_graph, frozenset(tensor.op for tensor in feeds)
+    for tensor in own:
+        check_own(job, job.plan, tensor)
+        closure = graph.ancestors([tensor.op], stop=fed) - fed
+        if variables := written_by(job, closure):
+            raise FeedError(
+                f"per_worker: '{tensor}' writes variable '{variables[0].name}', which session.run "
+                "does once for all workers; fetch it without per_worker, or with session.step"
+            )
+        reads = sorted(op for op in closure if graph[op].kind in ITERATOR_READS)
+        if reads:
+            raise FeedError(
+                f"per_worker: '{tensor}' reads an input pipeline of the graph ('{reads[0]}'), of "
+                "which session.run takes elements once for all workers; fetch it with "
+                f"session.step, or feed '{reads[0]}:0' and the other outputs"
+            )
 
 
 def refuse_training(
@@ -116,6 +205,12 @@ def refuse_training(
                 f"'{fetch.op}' is computed from gradients, which only a training step has; fetch "
                 "it with session.step"
             )
+
+
+def readable(job: Job, tensor: TensorRef) -> TensorRef:
+    """What is fetched; in place of a variable's handle its value."""
+    variable = job.plan.job.variable_of_handle.get(tensor.op)
+    return tensor if variable is None else TensorRef(variable.read)
 
 
 def _readable(job: Job, prefix: str, tensor: TensorRef) -> TensorRef:

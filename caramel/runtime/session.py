@@ -254,14 +254,16 @@ class Session(SessionLife):
 
         It runs on worker 0, on variables that are equal on all workers and on the mean of those
         that are not (moving averages). What it assigns to variables is sent to all workers; what
-        it does to input pipelines and tables of the training step is done on all of them.
+        it does to input pipelines and tables of the training step is done on all of them. What is
+        fetched as `caramel.per_worker(...)` runs on each worker, on the worker's own variables.
 
         Args:
             fetches: tensors, operations or names, or a structure of them.
             feed_dict: values by tensor or name, none of them split.
 
         Raises:
-            FeedError: the train op is among what would run, or something fed does not fit.
+            FeedError: the train op is among what would run, or something fed does not fit, or
+                workers have no values of their own of what is fetched.
         """
         return self._open().run(fetches, feed_dict)
 

@@ -22,16 +22,19 @@ class Copies:
         number: theirs.
         refreshes: ops that give local variables in them their values.
         are_fresh: whether these were run, and variables have not changed since.
+        are_apart: whether they read what each worker has for itself.
     """
 
     job: Job
     number: int
     refreshes: Sequence[str] = ()
     are_fresh: bool = False
+    are_apart: bool = False
 
     def on(self, worker: int, tensor: TensorRef) -> TensorRef:
         """Where a worker evaluates a tensor of the user's graph."""
-        op = op_evaluated(self.job.plan, worker, self.number, tensor.op)
+        plan = self.job.plan
+        op = op_evaluated(plan, worker, self.number, tensor.op, apart=self.are_apart)
         return TensorRef(op, tensor.index)
 
     def refresh(self, runner: Runner) -> None:
@@ -45,22 +48,28 @@ class Copies:
 class WorkerCopies:
     """The copies in a session's graph, by what they compute."""
 
-    _made: dict[tuple[str, ...], Copies] = field(default_factory=dict)
+    _made: dict[tuple[bool, tuple[str, ...]], Copies] = field(default_factory=dict)
 
-    def of(self, job: Job, runner: Runner, ops: Sequence[str]) -> Copies:
+    def of(self, job: Job, runner: Runner, ops: Sequence[str], *, apart: bool = False) -> Copies:
         """Those that compute some ops.
+
+        Args:
+            apart: whether they read what each worker has for itself; else what all have together.
 
         Raises:
             WorkerLostError, StepTimeoutError, tf.errors.OpError: as `Runner.extend`.
         """
-        key = tuple(ops)
+        apart = apart and job.plan.workers > 1
+        key = apart, tuple(ops)
         if key not in self._made:
-            copies = Copies(job, len(self._made))
+            copies = Copies(job, len(self._made), are_apart=apart)
             if job.plan.workers > 1:
                 graph_def = tf.compat.v1.GraphDef()
                 graph_def.ParseFromString(job.graph.parts[0].graph_def)
                 nodes = {node.name: node for node in graph_def.node}
-                added, copies.refreshes = copy_for_evaluation(nodes, job.plan, ops, copies.number)
+                added, copies.refreshes = copy_for_evaluation(
+                    nodes, job.plan, ops, copies.number, apart=apart
+                )
                 runner.add(added.SerializeToString(), 0)
                 runner.extend()
             self._made[key] = copies

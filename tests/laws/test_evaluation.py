@@ -1,4 +1,5 @@
-"""Batches that all workers evaluate come to what one device computes of all examples."""
+"""Batches that all workers evaluate come to what one device computes of all examples, and what each
+worker is asked for is computed of its own variables."""
 
 from __future__ import annotations
 
@@ -43,11 +44,15 @@ def judging() -> Network:
         average = tf1.get_variable("average", [FEATURES], tf.float64, tf1.zeros_initializer())
         loss = cross_entropy(x @ w, y)
         train_op, raw = optimized(loss, OPTIMIZERS["momentum"])
-        moved = average.assign(0.5 * average + 0.5 * tf.reduce_mean(x, 0))
+        own = tf1.get_variable("own", [FEATURES], tf.float64, trainable=False)  # of each worker
+        moved = [
+            average.assign(0.5 * average + 0.5 * tf.reduce_mean(x, 0)),
+            own.assign(0.5 * own + 0.5 * tf.reduce_mean(x, 0)),
+        ]
         _, judged = tf.while_loop(
             lambda number, _: number < 2,
             lambda number, values: (number + 1, tf.tanh(values)),
-            [0, (x - average) @ w],
+            [0, (x - average - own) @ w],
         )
         judged = tf.identity(judged, "judged")
         tf.identity(cross_entropy(judged, y), "judged_loss")
@@ -64,7 +69,7 @@ def judging() -> Network:
         seen = tf1.get_variable("seen", [], tf.float64, tf1.zeros_initializer(), trainable=False)
         with tf.control_dependencies([seen.assign_add(1.0).op]):
             tf.identity(loss, "counting")
-        train_op = tf.group(train_op, moved)
+        train_op = tf.group(train_op, *moved)
     return Network(graph, train_op, loss, feed, raw)
 
 
@@ -110,3 +115,31 @@ def test_evaluation_by_all_workers_is_that_of_one_device(make):
             session.evaluate(batches, "weighted:0")
         with pytest.raises(FeedError, match="what is fetched writes variable 'seen'"):
             session.evaluate(batches, "counting:0")
+
+
+@pytest.mark.parametrize("make", MODELS.values(), ids=list(MODELS))
+def test_each_worker_is_asked_for_what_it_computes_of_its_own_variables(make):
+    job = judging()
+    x, y = examples(7, seed=4)
+    wanted = ["judged_loss:0", "costs:0", "own:0"]
+    model = make(job)
+    with model.session(trials=None) as session, tf1.Session(graph=job.graph) as single:
+        single.run(tf1.tables_initializer())
+        for _ in range(2):  # the second time copies are there, and variables have changed
+            session.step(job.feed)
+            fetches = {"all": "judged_loss:0", "own": (caramel.per_worker(wanted), "own:0")}
+            found = session.run(fetches, {"x": x, "y": y})
+            own, mean = found["own"]
+            assert all(isinstance(each, tuple) and len(each) == model.plan.workers for each in own)
+            assert len({float(each[0]) for each in own[2]}) == model.plan.workers
+            np.testing.assert_allclose(np.mean(own[2], 0), mean, rtol=1e-12)
+            np.testing.assert_allclose(session.run("judged_loss:0", {"x": x, "y": y}), found["all"])
+            for worker in range(model.plan.workers):
+                values = session.variables(worker=worker)
+                with job.graph.as_default():
+                    start_from(values, single)
+                expected = [*single.run(wanted[:2], {"x:0": x, "y:0": y}), values["own"]]
+                for each, value in zip(own, expected, strict=True):
+                    np.testing.assert_allclose(each[worker], value, rtol=1e-12)
+        with pytest.raises(FeedError, match="'counting:0' writes variable 'seen', which session"):
+            session.run(caramel.per_worker("counting:0"), {"x": x, "y": y})

@@ -9,6 +9,7 @@ import tensorflow as tf
 from caramel.core import op_types
 from caramel.core.errors import FeedError
 from caramel.core.names import TensorRef
+from caramel.core.plan import Plan
 from caramel.core.variable_access import handle_of
 from caramel.runtime.job import Job
 from caramel.runtime.steps.feeds import SplitFeeds
@@ -93,6 +94,26 @@ def check_fetched(job: Job, op: str, tensor: TensorRef | None) -> None:
         f"'{tensor}' cannot be fetched: it is a {dtype} handle of something that stays on its "
         f"worker ({kind}); fetch {next(instead, 'what is computed from it')} in its place"
     )
+
+
+def check_own(job: Job, plan: Plan, tensor: TensorRef) -> None:
+    """Raise unless each worker has a value of its own of a tensor.
+
+    Args:
+        plan: by which the workers compute.
+
+    Raises:
+        FeedError: they have none.
+    """
+    variable = plan.job.variable_of_handle.get(tensor.op)
+    is_users = any(each.handle == tensor.op for each in job.context.variables)
+    is_split = variable is None and is_users  # by rows, over servers
+    is_served = variable is not None and variable.name in plan.job.served
+    if is_split or is_served or tensor.op in plan.consequences.serving.absent:
+        raise FeedError(
+            f"per_worker: '{tensor.op}' has no value of each worker: with parameter servers "
+            "there is one for all; fetch it without per_worker"
+        )
 
 
 def check_fed(job: Job, tensor: TensorRef, value: Any) -> None:

@@ -24,6 +24,7 @@ from caramel.runtime.job import Job, Variant
 from caramel.runtime.steps.combine_results import combine
 from caramel.runtime.steps.deferred import Pending
 from caramel.runtime.steps.deferred_fetches import LateFetches
+from caramel.runtime.steps.exchangeable import check_own
 from caramel.runtime.steps.factor_comparison import FactorComparison
 from caramel.runtime.steps.feeds import SplitFeeds
 from caramel.runtime.steps.marks import StepMarks
@@ -303,15 +304,8 @@ class PlanExecutor:
         Raises:
             FeedError: workers have none.
         """
+        check_own(self._job, self._plan, tensor)
         variable = self._plan.job.variable_of_handle.get(tensor.op)
-        is_users = any(each.handle == tensor.op for each in self._job.context.variables)
-        is_split = variable is None and is_users  # by rows, over servers
-        is_served = variable is not None and variable.name in self._plan.job.served
-        if is_split or is_served or tensor.op in self._absent:
-            raise FeedError(
-                f"per_worker: '{tensor.op}' has no value of each worker: with parameter servers "
-                "there is one for all; fetch it without per_worker"
-            )
         op = tensor.op if variable is None else variable.read
         return names.tensor_in_replica(worker, TensorRef(op, tensor.index))
 

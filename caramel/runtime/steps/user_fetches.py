@@ -55,19 +55,25 @@ class UserFetches:
         if any(self._fetched.apart):
             raise FeedError(
                 f"{method} has no values of each worker: caramel.per_worker is for session.step "
-                "(session.variables(worker=0) are the variables of one worker)"
+                "and session.run"
             )
 
     def packed(self, values: Sequence[Any]) -> Any:
         """The structure with values in it.
 
         Args:
-            values: for each of `flat` its value; None for an op.
+            values: for each of `flat` its value, or those of all workers if they are wanted; None
+                for an op.
         """
+        leaves = zip(self._fetched.by_leaf(values), self._fetched.apart, strict=True)
         return self._fetched.pack(
             [
-                value_of(kind, own) if (kind := kind_of(leaf)) else own[0]
-                for leaf, own in self._fetched.by_leaf(values)
+                _of_each_worker(leaf, own)
+                if is_own
+                else value_of(kind, own)
+                if (kind := kind_of(leaf))
+                else own[0]
+                for (leaf, own), is_own in leaves
             ]
         )
 
@@ -85,15 +91,27 @@ class UserFetches:
         leaves = zip(self._fetched.by_leaf(values), self._fetched.apart, strict=True)
         for (leaf, own), is_own in leaves:
             kind = kind_of(leaf)
-            if kind is None:
-                results.append(tuple(own[0]) if is_own else own[0])
-            elif is_own:
-                results.append(tuple(value_of(kind, each) for each in zip(*own, strict=True)))
+            if is_own:
+                results.append(_of_each_worker(leaf, own))
+            elif kind is None:
+                results.append(own[0])
             else:
                 ops = [job.context.tensor(tensor, "fetches").op for tensor in tensors_of(leaf)]
                 has_rows = not job.state.worker_dependent.isdisjoint(ops)
                 results.append(value_of_workers(kind, own, examples if has_rows else None))
         return self._fetched.pack(results)
+
+
+def _of_each_worker(leaf: Any, values: Sequence[Any]) -> tuple[Any, ...]:
+    """What each worker has of a leaf.
+
+    Args:
+        values: for each of its tensors those of all workers.
+    """
+    kind = kind_of(leaf)
+    if kind is None:
+        return tuple(values[0])
+    return tuple(value_of(kind, each) for each in zip(*values, strict=True))
 
 
 def _fetch(job: Job, given: Any, *, is_own: bool) -> Fetch:
