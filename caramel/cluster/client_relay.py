@@ -43,6 +43,7 @@ class ClientRelay:
         self._places = [host_and_port(address) for address in addresses]
         self._using = threading.Lock()
         self._targets: tuple[str, ...] | None = None
+        self._asked = 0  # questions
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -78,34 +79,44 @@ class ClientRelay:
 
     def _started(self) -> tuple[str, ...]:
         if self._targets is None:
-            here, there = socket.socketpair()
-            with there:
-                number = there.fileno()
-                command = [sys.executable, "-m", "caramel.protection.client_process", str(number)]
-                try:
-                    self._group = ProcessGroup([command], pass_fds=(number,))
-                except OSError as error:
-                    raise ClusterError(f"no relay can be started: {error}") from error
-            self._channel, self._lines = here, here.makefile("rw")
-            self._end = weakref.finalize(self, _end, self._group, here, self._lines)
+            self._start()
             settings = {"certificates": str(self._directory), "places": self._places}
-            answer = self._ask(settings, _START_S)
-            if "error" in answer:
-                raise ClusterError(f"the relay of this program cannot start: {answer['error']}")
+            try:
+                answer = self._ask(settings, _START_S)
+                if "error" in answer:
+                    raise ClusterError(f"the relay of this program cannot start: {answer['error']}")
+            except BaseException:
+                self._end()
+                raise
             self._targets = tuple(f"127.0.0.1:{port}" for port in answer["ports"])
         return self._targets
 
-    def _ask(self, question: Any, timeout_s: float) -> Any:
+    def _start(self) -> None:
+        here, there = socket.socketpair()
+        with there:
+            number = there.fileno()
+            command = [sys.executable, "-m", "caramel.protection.client_process", str(number)]
+            try:
+                self._group = ProcessGroup([command], pass_fds=(number,))
+            except OSError as error:
+                here.close()
+                raise ClusterError(f"no relay can be started: {error}") from error
+        self._channel, self._lines = here, here.makefile("rw")
+        self._end = weakref.finalize(self, _end, self._group, here, self._lines)
+
+    def _ask(self, question: dict[str, Any], timeout_s: float) -> Any:
         self._channel.settimeout(timeout_s + _ANSWER_S)
+        self._asked += 1
         try:
-            self._lines.write(json.dumps(question) + "\n")
+            self._lines.write(json.dumps({"number": self._asked, **question}) + "\n")
             self._lines.flush()
-            answer = self._lines.readline()
+            # Whoever was interrupted (Ctrl-C) has left an answer that nobody has read.
+            while line := self._lines.readline():
+                if (answer := json.loads(line))["number"] == self._asked:
+                    return answer
         except (OSError, ValueError) as error:  # the latter of what is closed
             raise self._silence(str(error)) from None
-        if not answer:
-            raise self._silence("it closed the connection")
-        return json.loads(answer)
+        raise self._silence("it closed the connection")
 
     def _silence(self, what: str) -> ClusterError:
         """The error for a relay that does not answer."""

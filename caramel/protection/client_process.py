@@ -2,7 +2,8 @@
 
 The file descriptor is a Unix socket to the program. Lines of JSON go both ways: first the
 certificates and the relays of all tasks, answered by the ports where each is reached; then
-questions what some answer to a connection. It ends with the program.
+questions what some answer to a connection. Each answer has the number of its question. It ends with
+the program.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ def main(descriptor: int) -> None:
         try:
             relay = Relay(Credentials(Path(settings["certificates"])), lambda line: None)
         except CertificateError as error:
-            _tell(lines, {"error": str(error)})
+            _answer(lines, settings, {"error": str(error)})
             return
         listeners = [local_listener() for _ in places]
         for listener, place in zip(listeners, places, strict=True):
             relay.let_out(listener, place, is_of_this_user)
-        _tell(lines, {"ports": [port_of(each) for each in listeners]})
+        _answer(lines, settings, {"ports": [port_of(each) for each in listeners]})
         for line in lines:
             asked = json.loads(line)
             wanted = [places[number] for number in asked["tasks"]]
-            _tell(lines, {"answers": answers(relay, wanted, asked["timeout_s"])})
+            _answer(lines, asked, {"answers": answers(relay, wanted, asked["timeout_s"])})
 
 
 def answers(relay: Relay, places: Sequence[Place], timeout_s: float) -> list[tuple[str, str]]:
@@ -73,8 +74,8 @@ def answers(relay: Relay, places: Sequence[Place], timeout_s: float) -> list[tup
     return list(found)
 
 
-def _tell(lines: TextIO, message: dict[str, Any]) -> None:
-    lines.write(json.dumps(message) + "\n")
+def _answer(lines: TextIO, asked: dict[str, Any], answer: dict[str, Any]) -> None:
+    lines.write(json.dumps({"number": asked["number"], **answer}) + "\n")
     lines.flush()
 
 

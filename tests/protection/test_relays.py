@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import socket
 import ssl
 import threading
@@ -14,9 +15,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from caramel.cluster.client_relay import ClientRelay
+from caramel.core.errors import ClusterError
 from caramel.protection import client_process, handshakes, local_users, namespace
 from caramel.protection.certificates import make_certificates, revoke
-from caramel.protection.credentials import REVOKED, Credentials
+from caramel.protection.credentials import CERTIFICATE, REVOKED, Credentials
 from caramel.protection.relay import Relay
 from tests.support import protection
 from tests.support.processes import wait_for
@@ -152,6 +155,48 @@ def test_what_is_no_relay_or_not_there_is_told(hosts, server):
         assert client_process.answers(relay, [place], 0.2) == [
             ("silent", "it does not answer in time")
         ]
+
+
+def interrupted(after_s, call):
+    """Call something that is interrupted after a while, as by Ctrl-C."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, after_s)
+        call()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.processes
+def test_the_answer_to_who_was_interrupted_is_not_taken_for_another_one(hosts, door):
+    with socket.create_server((protection.HOST, 0)) as silent:
+        there = f"{door.place.host}:{door.place.port}"
+        relay = ClientRelay(hosts.own, [f"{protection.HOST}:{silent.getsockname()[1]}", there])
+        assert len(relay.targets) == 2
+        with pytest.raises(KeyboardInterrupt):
+            interrupted(0.3, lambda: relay.answers([0], 5.0))
+        assert relay.answers([1, 1], 10.0) == [("accepts", ""), ("accepts", "")]
+        relay.close()
+
+
+@pytest.mark.processes
+def test_a_relay_that_cannot_start_leaves_no_process(hosts, tmp_path):
+    directory = tmp_path / "certificates"
+    shutil.copytree(hosts.own, directory)
+    relay = ClientRelay(directory, [f"{protection.HOST}:1"])
+    (directory / CERTIFICATE).write_text("no certificate")
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="the relay of this program cannot start"):
+            relay.targets  # noqa: B018
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ClusterError):
+        relay.targets  # noqa: B018
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_revoked_host_is_cut_off_and_others_are_not(hosts, server, tmp_path):
