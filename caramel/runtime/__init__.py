@@ -18,6 +18,8 @@ variables, checkpoints, traces and metrics. `session` is what users hold.
                    never in silence
 `inheritance`      what a session takes over from another one with the same parameter servers
 `job`              what a model hands to its sessions: each step of the job, and who gives it plans
+`pipeline_elements` reads input pipelines of the graph to their ends, element by element, to
+                   evaluate them
 `preemption`       saves a checkpoint when the process is told to end by SIGTERM, and ends it
 `saved_progress`   where training was when a checkpoint was written
 `recovery/`        goes on after the loss of workers, unseen by the user's loop

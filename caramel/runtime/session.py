@@ -269,14 +269,18 @@ class Session(SessionLife):
 
     @checked(FeedError, apart=("batches", "fetches"))
     @in_turn
-    def evaluate(self, batches: Any, fetches: Any = None) -> Any:
+    def evaluate(self, batches: Any = None, fetches: Any = None) -> Any:
         """Evaluate batches on all workers, without training: returns what all examples come to.
 
-        Each batch is split over the workers, as by `step`; it may be of any size. Variables have
-        the values that `run` sees. Nothing is changed.
+        Each batch that is fed is split over the workers, as by `step`; it may be of any size.
+        Variables have the values that `run` sees, and keep them.
+
+        Where what is fetched reads input pipelines of the graph, they are evaluated from where they
+        are for `run` to the end of the first one. Each worker gets the next batch in turn.
 
         Args:
-            batches: an iterable of what is fed for each batch, or what is fed for the only one.
+            batches: an iterable of what is fed for each batch, or what is fed for the only one. If
+                pipelines are read, what is fed besides (whole, as by `run`), or None.
             fetches: tensors or names, or a structure of them; the loss by default.
 
         Returns:
@@ -287,7 +291,9 @@ class Session(SessionLife):
 
         Raises:
             FeedError: something fed does not fit, what is fetched writes a variable or reads an
-                input pipeline, or it cannot be put together over batches.
+                input pipeline inside a function or a branch, a pipeline is at its end, or results
+                cannot be put together over batches.
+            tf.errors.FailedPreconditionError: the iterator of a pipeline is not initialised.
         """
         return evaluate_batches(self._open(), batches, fetches)
 

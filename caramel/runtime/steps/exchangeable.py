@@ -14,7 +14,8 @@ from caramel.core.variable_access import handle_of
 from caramel.runtime.job import Job
 from caramel.runtime.steps.feeds import SplitFeeds
 
-_HANDLES = ("resource", "variant")
+HANDLES = ("resource", "variant")
+"""Dtypes of what stands for something on a worker."""
 
 _VARIABLE = "the value of the variable, 'variable.read_value()'"
 _TABLE = "what 'table.lookup' or 'table.export' returns"
@@ -86,7 +87,7 @@ def check_fetched(job: Job, op: str, tensor: TensorRef | None) -> None:
     if tensor is None:
         return
     dtype = graph.spec(tensor).dtype
-    if dtype not in _HANDLES:
+    if dtype not in HANDLES:
         return
     kind = graph[handle_of(graph, tensor)].kind
     instead = (text for part, text in _INSTEAD_OF_KIND if part in kind)
@@ -129,7 +130,7 @@ def check_fed(job: Job, tensor: TensorRef, value: Any) -> None:
             f"'{tensor}' is a variable and cannot be fed; give it a value by "
             "session.run(variable.assign(...)), or feed a placeholder that is read in its place"
         )
-    if dtype in _HANDLES:
+    if dtype in HANDLES:
         raise FeedError(
             f"'{tensor}' cannot be fed: it is a {dtype} handle of something that lives on a worker"
         )
