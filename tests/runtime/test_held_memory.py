@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef, received, sent
 from caramel.core.placement import Placement
 from caramel.runtime.traces.held_memory import held_memory
@@ -14,14 +17,15 @@ from tests.support.networks import tf
 DEVICES = ("/job:worker/task:0", "/job:worker/task:1")
 CPU = "/job:worker/replica:0/task:{}/device:CPU:0"
 # "c" is computed as one with "d".
-GRAPH = graph_of(
-    x="Placeholder",
-    a="Tanh x",
-    flat="Reshape a",
-    b="Tanh flat",
-    c="Tanh a",
-    d="Tanh c",
-)
+DEFINED = {
+    "x": "Placeholder",
+    "a": "Tanh x",
+    "flat": "Reshape a",
+    "b": "Tanh flat",
+    "c": "Tanh a",
+    "d": "Tanh c",
+}
+GRAPH = graph_of(**DEFINED)
 PLACEMENT = Placement(DEVICES, (("x", "a"), ("flat", "b", "c", "d")))
 AHEAD_US = 500_000  # the clock of device 1
 
@@ -64,10 +68,10 @@ def traces():
     return [metadata.step_stats]
 
 
-def held():
+def held(graph=GRAPH, placement=PLACEMENT):
     offsets_s = (0.0, AHEAD_US * 1e-6)
     timeline = timeline_of(traces(), DEVICES, offsets_s, is_spread=True)
-    return held_memory(traces(), timeline, PLACEMENT, GRAPH, {TensorRef("x", 0): 16}, offsets_s)
+    return held_memory(traces(), timeline, placement, graph, {TensorRef("x", 0): 16}, offsets_s)
 
 
 def test_what_ops_ask_for_counts_until_it_is_given_back():
@@ -81,6 +85,16 @@ def test_what_arrives_counts_until_its_last_reader_has_ended():
     at = dict(zip([round(time_s * 1e6) for time_s in curve.times_s], curve.bytes, strict=True))
     # The exact size, not the label's. What "b" keeps stays until the step ends.
     assert at == {110: 1600, 130: 1608, 160: 0}
+
+
+def test_what_does_not_run_in_the_step_reads_nothing_however_long_it_is():
+    evaluated = {f"e{n}": f"Tanh e{n - 1}" for n in range(1, 2000)}
+    ops = graph_of(**DEFINED, e0="Tanh x", **evaluated).ops
+    # It assigns what is fed, and puts out nothing.
+    ops = {**ops, "keep": replace(ops["e0"], name="keep", kind="AssignVariableOp", outputs=())}
+    second = PLACEMENT.ops[1]
+    placement = Placement(DEVICES, (tuple(n for n in ops if n not in second), second))
+    assert held(OpGraph(ops), placement) == held()
 
 
 def test_devices_compute_what_is_of_the_job():

@@ -102,31 +102,33 @@ class _Readers:
 
     def __init__(self, graph: OpGraph, placement: Placement, seen: _Seen) -> None:
         self._graph, self._device_of, self._ends_s = graph, placement.number_of, seen.ends_s
-        self._found: dict[tuple[TensorRef, int], float] = {}
 
     def last_end_s(self, tensor: TensorRef, device: int) -> float:
-        """The last one's end; before all times if nothing reads it there."""
-        key = tensor, device
-        if key not in self._found:
-            self._found[key] = float("-inf")  # for what comes back to it in a loop
-            ends_s = (self._end_s(name, tensor, device) for name in self._names(tensor, device))
-            self._found[key] = max(ends_s, default=float("-inf"))
-        return self._found[key]
+        """The last one's end, and of what reads the same memory from it; before all times if
+        nothing reads it there."""
+        last_s = float("-inf")
+        # No recursion: what does not run in a step, as a network that only evaluates, may be long.
+        found, waiting = {tensor}, [tensor]
+        while waiting:
+            read = waiting.pop()
+            for name in self._names(read, device):
+                last_s = max(last_s, self._ends_s.get(name, last_s))
+                handed_on = [t for t in self._handed_on(name, read) if t not in found]
+                found.update(handed_on)
+                waiting += handed_on
+        return last_s
 
     def _names(self, tensor: TensorRef, device: int) -> Iterator[str]:
         for name in self._graph.consumers[tensor.op]:
             if self._device_of[name] == device and tensor in self._graph[name].inputs:
                 yield name
 
-    def _end_s(self, name: str, tensor: TensorRef, device: int) -> float:
-        """When an op has ended, and what reads the same memory from it."""
-        op, end_s = self._graph[name], self._ends_s.get(name, float("-inf"))
-        hands_on = op.kind in op_types.HANDS_ON and op.inputs[0] == tensor
-        # What was not seen was computed as one with its readers.
-        if hands_on or name not in self._ends_s:
-            outputs = (TensorRef(name, index) for index in range(len(op.outputs)))
-            end_s = max(end_s, *(self.last_end_s(output, device) for output in outputs))
-        return end_s
+    def _handed_on(self, name: str, tensor: TensorRef) -> Iterator[TensorRef]:
+        """What an op puts out in the memory of a tensor that it reads."""
+        op = self._graph[name]
+        # What was not seen was computed as one with its readers, or does not run in the step.
+        if name not in self._ends_s or (op.kind in op_types.HANDS_ON and op.inputs[0] == tensor):
+            yield from (TensorRef(name, index) for index in range(len(op.outputs)))
 
 
 def _asked_for(
