@@ -7,7 +7,7 @@ the number of tokens) counts in proportion to that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import networkx as nx
 
@@ -28,7 +28,7 @@ from caramel.core.facts import (
     TrainingJob,
     Weight,
 )
-from caramel.core.graph import OpGraph
+from caramel.core.graph import Op, OpGraph
 from caramel.core.names import TensorRef
 
 _PASSING = frozenset({"Enter", "Identity", "StopGradient", "Switch"})
@@ -151,10 +151,10 @@ class Scales:
             return LossScale(None, problem=self._unreadable(tensor, course))
         if not course.affine:
             return LossScale(weight)
-        shared = list(self._shared(tensor, SharedTerm()))
-        if None in shared:
+        shared = self._shared(tensor)
+        if shared is None:
             return LossScale(weight, problem=_no_parts(tensor))
-        return LossScale(weight, tuple(term for term in shared if term is not None))
+        return LossScale(weight, tuple(shared))
 
     # Weights
 
@@ -229,41 +229,52 @@ class Scales:
 
     # What is the same on every worker
 
-    def _shared(self, tensor: TensorRef, term: SharedTerm) -> Iterable[SharedTerm | None]:
-        """The parts of a sum that are the same on every worker; None for what cannot be told."""
-        course, op = self._courses.of(tensor), self._graph[tensor.op]
-        if course.kind is Kind.SHARED and not course.powers:
-            yield term.times(tensor)
-        # It goes with the examples: nothing of it is shared.
-        elif course.kind is Kind.SHARED or not course.affine:
-            return
-        elif op.kind in _SAME_NUMBER:
-            yield from self._shared(op.inputs[0], term)
-        elif op.kind == "Neg":
-            yield from self._shared(op.inputs[0], term.negated())
-        elif op.kind in ("Add", "AddV2", "AddN", "AccumulateNV2"):
-            for each in op.inputs:
-                yield from self._shared(each, term)
-        elif op.kind == "Sub":
-            yield from self._shared(op.inputs[0], term)
-            yield from self._shared(op.inputs[1], term.negated())
-        elif op.kind in ("Mul", "RealDiv", "DivNoNan"):
-            yield from self._shared_product(op.inputs, term, divides=op.kind != "Mul")
-        else:
-            yield None
+    def _shared(self, tensor: TensorRef) -> list[SharedTerm] | None:
+        """The parts of a sum that are the same on every worker; None if that cannot be told."""
+        found: list[SharedTerm] = []
+        # A stack in place of recursion: a network may have a thousand decays, added one by one.
+        waiting = [(tensor, SharedTerm())]
+        while waiting:
+            tensor, term = waiting.pop()
+            course = self._courses.of(tensor)
+            if course.kind is Kind.SHARED and not course.powers:
+                found.append(term.times(tensor))
+            # Else it goes with the examples: nothing of it is shared.
+            elif course.kind is not Kind.SHARED and course.affine:
+                parts = self._parts(self._graph[tensor.op], term)
+                if parts is None:
+                    return None
+                waiting += reversed(parts)
+        return found
 
-    def _shared_product(
+    def _parts(self, op: Op, term: SharedTerm) -> list[tuple[TensorRef, SharedTerm]] | None:
+        """What a number is the sum of, and by what each is multiplied; None if it is no sum.
+
+        Args:
+            term: by what the number itself is multiplied.
+        """
+        if op.kind in _SAME_NUMBER:
+            return [(op.inputs[0], term)]
+        if op.kind == "Neg":
+            return [(op.inputs[0], term.negated())]
+        if op.kind in ("Add", "AddV2", "AddN", "AccumulateNV2"):
+            return [(each, term) for each in op.inputs]
+        if op.kind == "Sub":
+            return [(op.inputs[0], term), (op.inputs[1], term.negated())]
+        if op.kind in ("Mul", "RealDiv", "DivNoNan"):
+            return self._part_of_product(op.inputs, term, divides=op.kind != "Mul")
+        return None
+
+    def _part_of_product(
         self, inputs: Sequence[TensorRef], term: SharedTerm, *, divides: bool
-    ) -> Iterable[SharedTerm | None]:
+    ) -> list[tuple[TensorRef, SharedTerm]] | None:
         value, factor = inputs
         if self._courses.of(value).kind is Kind.SHARED and not divides:
             value, factor = factor, value
         other = self._courses.of(factor)
         if other.kind is not Kind.SHARED or other.powers:
-            yield None
-            return
-        scaled = term.divided_by(factor) if divides else term.times(factor)
-        yield from self._shared(value, scaled)
+            return None
+        return [(value, term.divided_by(factor) if divides else term.times(factor))]
 
 
 _SAME_NUMBER = frozenset(

@@ -10,6 +10,8 @@ from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.examples.courses import EXAMPLES, PER_EXAMPLE, ROOT, Course, Kind
 from caramel.analyzers.examples.examples import Examples
+from caramel.capture.context import Context
+from caramel.core.facts import SUM, LossScale, LossScales, SharedTerm
 from caramel.core.names import parse_tensor
 from tests.support import losses
 from tests.support.models import MODELS, WITH_CONTROL_FLOW
@@ -82,3 +84,18 @@ def test_a_gradient_goes_with_the_examples_as_its_loss(model):
     for gradient in job.raw.values():
         course = course_of(job, gradient)
         assert is_mean(course), course
+
+
+def test_a_loss_may_have_a_thousand_decays_that_were_added_one_by_one():
+    with tf.Graph().as_default() as graph:
+        batch = tf.compat.v1.placeholder(tf.float32, [None, 2])
+        weights = tf.compat.v1.get_variable("w", [2, 2], use_resource=True)
+        loss = tf.reduce_sum(batch @ weights)
+        decay = tf.nn.l2_loss(weights)
+        for _ in range(1200):
+            loss += decay
+        train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    context = Context(graph, train_op=train_op, loss=loss)
+    scales = Analysis([context.op_graph, context.job], ANALYZERS).get(LossScales)
+    (scale,) = scales.of.values()
+    assert scale == LossScale(SUM, (SharedTerm().times(parse_tensor(decay.name)),) * 1200)
