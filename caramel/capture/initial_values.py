@@ -20,17 +20,17 @@ def in_order(graph: OpGraph, variables: Sequence[Variable]) -> list[list[Variabl
     reading = _unconditional_reads(graph, variables)
     if not reading:
         return [list(variables)]
-    by_name = {variable.name: variable for variable in variables}
     needed = {
         v.name: {reading[op] for op in graph.ancestors([v.initializer]) if op in reading}
         for v in variables
     }
-    portions, left = [], dict(by_name)
+    portions, left = [], {variable.name: variable for variable in variables}
     while left:
-        ready = [v for v in left.values() if not (needed[v.name] - {v.name}) & set(left)]
+        ready = [v for v in left.values() if left.keys().isdisjoint(needed[v.name] - {v.name})]
         ready = ready or list(left.values())  # a cycle; TensorFlow says what is missing
         portions.append(ready)
-        left = {name: v for name, v in left.items() if v not in ready}
+        for variable in ready:
+            del left[variable.name]
     return portions
 
 
