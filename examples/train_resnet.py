@@ -23,7 +23,6 @@ from rich import get_console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import caramel
-from caramel.cluster.quiet_start import quiet_start
 from caramel.planning.options import Planner
 
 if TYPE_CHECKING:
@@ -194,9 +193,7 @@ def main(
 
         images, labels = next(training.batches(batch_size, np.random.default_rng(seed)))
         feeds = {network.images: images, network.labels: labels, network.is_training: True}
-        with quiet_start():  # TensorFlow's profiler tells each time that it begins
-            gained = gain(context, feeds, cluster=chosen, step_s=step_s)
-        print(gained)
+        print(gain(context, feeds, cluster=chosen, step_s=step_s))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def certificates(
     hosts: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[HOST]...",
+            metavar="HOST",
             help="The name or address by which others reach each host, or several joined by "
             "commas. One that has a certificate gets a new one.",
         ),

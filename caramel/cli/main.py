@@ -25,6 +25,8 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    # Rich's tables of options cut long names, and take a quarter of a second to load.
+    rich_markup_mode=None,
     help="Train single-device TensorFlow graphs on many workers.",
 )
 
@@ -60,15 +62,21 @@ def _caramel(
     """Train single-device TensorFlow graphs on many workers."""
 
 
-app.command(name="worker")(run_worker)
-app.command(name="certificates")(make_certificates)
+# Lists of commands show one line of 80 columns for each: `short_help`.
+app.command(name="worker", short_help="Run one worker, or one parameter server.")(run_worker)
+app.command(name="certificates", short_help="Make certificates that keep strangers outside.")(
+    make_certificates
+)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(
+    context_settings={"allow_interspersed_args": False},
+    short_help="Run a program, and start it again when it crashes.",
+)
 def run(
     command: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The program and its arguments."),
+        typer.Argument(metavar="COMMAND", help="After --: the program and its arguments."),
     ],
     restarts: Annotated[
         int,
@@ -125,7 +133,7 @@ def doctor() -> None:
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(short_help="Measure how long ops and aggregations take.")
 def profile(
     out: Annotated[Path, typer.Option(help="The file to write.")],
     workers: Annotated[
@@ -207,7 +215,7 @@ def profile(
     console.print(f"written to {out}", soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(short_help="Plan a job from measured facts, and print the plan.")
 def plan(
     module: Annotated[
         str,
@@ -308,7 +316,7 @@ def plan(
         write_whole(out, model.plan.to_json() + "\n")
 
 
-@app.command()
+@app.command(short_help="Trace training steps: what every worker did when.")
 def trace(
     module: Annotated[
         str,
@@ -377,7 +385,7 @@ def trace(
         console.print(f"written to {file}", soft_wrap=True, highlight=False)
 
 
-@app.command()
+@app.command(short_help="Predict how a job scales, from a profile.")
 def simulate(
     profile: Annotated[
         Path, typer.Option(help="What 'caramel profile --module' wrote; the job is in it.")

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import c_char_p, c_size_t, c_void_p
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
-from caramel.native import library
+from caramel.native import library, messages
+
+# Where there is no driver of NVIDIA's, that is the only error that looking for devices tells.
+_NVIDIA = Path("/dev/nvidiactl")
 
 _SIGNATURES: library.Signatures = {
     "TF_NewServer": (c_void_p, (c_char_p, c_size_t, c_void_p)),
@@ -32,10 +36,11 @@ def start_server(
     """
     tensorflow = _functions()
     server_def = _server_def(jobs, job, index, config)
-    with library.status() as status:
-        server = tensorflow.TF_NewServer(server_def, len(server_def), status)
-    with library.status() as status:
-        tensorflow.TF_ServerStart(server, status)
+    with messages.at_least(messages.ERRORS if _NVIDIA.exists() else messages.FATAL):
+        with library.status() as status:
+            server = tensorflow.TF_NewServer(server_def, len(server_def), status)
+        with library.status() as status:
+            tensorflow.TF_ServerStart(server, status)
     target: bytes = tensorflow.TF_ServerTarget(server)
     return target.decode()
 

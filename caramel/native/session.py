@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from caramel.core.errors import SessionError
 from caramel.core.names import READY, TensorRef
-from caramel.native import check, library
+from caramel.native import check, library, messages
 from caramel.native.check import STRING_BYTES
 
 tf1 = tf.compat.v1
@@ -170,7 +170,8 @@ class GraphCall:
         try:
             for number, value in zip(self._input_types, values, strict=True):
                 inputs.append(_tensor(value, number))
-            with self._session.call() as pointer, _status() as status:
+            quiet = nullcontext() if metadata is None else messages.of_no_trace()
+            with quiet, self._session.call() as pointer, _status() as status:
                 tensorflow.TF_SessionRun(
                     *(pointer, options),
                     *(self._fed, (c_void_p * len(inputs))(*inputs), len(inputs)),
@@ -229,7 +230,7 @@ class GraphSession:
             tensorflow.TF_SetTarget(options, target.encode())
             with _status() as status:
                 tensorflow.TF_SetConfig(options, settings, len(settings), status)
-            with _status() as status:
+            with messages.at_least(messages.ERRORS), _status() as status:
                 self._pointer = tensorflow.TF_NewSession(self._graph, options, status)
         except BaseException:
             tensorflow.TF_DeleteGraph(self._graph)
@@ -252,6 +253,7 @@ class GraphSession:
             SessionError: the session is closed.
         """
         tensorflow = _library()
+        messages.learn(graph_def)
         options, buffer = tensorflow.TF_NewImportGraphDefOptions(), _buffer(graph_def)
         try:
             tensorflow.TF_ImportGraphDefOptionsSetPrefix(options, prefix.encode())
@@ -267,7 +269,8 @@ class GraphSession:
         Raises:
             tf.errors.OpError: an op cannot be placed, or a worker cannot be reached.
         """
-        GraphCall(self, [], [READY], [])()
+        with messages.at_least(messages.ERRORS):
+            GraphCall(self, [], [READY], [])()
 
     def devices(self) -> tuple[str, ...]:
         """Full names of all devices of all workers.
@@ -276,7 +279,8 @@ class GraphSession:
             tf.errors.OpError: a worker cannot be reached.
         """
         tensorflow = _library()
-        with self.call() as pointer, _status() as status:
+        quiet = messages.at_least(messages.ERRORS)
+        with quiet, self.call() as pointer, _status() as status:
             found = tensorflow.TF_SessionListDevices(pointer, status)
         try:
             with _status() as status:
