@@ -29,6 +29,8 @@ made. Nothing here computes a plan or runs anything.
                   TicTac's figures
 `patterns`        aggregation patterns as data: who sends which chunk to whom, and who adds what in
                   which order
+`payback`         when does a pause of training pay? What it costs, against what each later step
+                  saves
 `placed_step`     what is explained of a step that is spread over several devices, as pure data
 `placement`       where the ops of one replica are, if it is spread over several devices
 `plan`            the plan: everything that will happen in the distributed job, as pure data

@@ -13,6 +13,7 @@ session     `PlanChoice`, for each step    `Session`, which asks it for plans
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -70,6 +71,7 @@ class Model:
                 f"{type(self).__name__} takes a caramel.Context, not {type(context).__name__}; "
                 "make one with caramel.Context(graph, train_op=train_op, loss=loss)"
             )
+        begin_s = time.perf_counter()
         self._given, self._others = (context, options), dict[tuple[Task, ...], Model]()
         self._stopwatch = Stopwatch(options.verbose)
         plans = by_step(options.plan, list(context.steps), "plan")
@@ -82,6 +84,7 @@ class Model:
         self.plan, self.windows, self.variants = first.plan, first.windows, first.variants
         self.traffic = first.traffic
         self._jobs = {name: step.job for name, step in self.steps.items()}
+        self._building_s = time.perf_counter() - begin_s
 
     def __repr__(self) -> str:
         plans = self._step.plans
@@ -244,6 +247,7 @@ class Model:
             lost_after_s=lost_after_s,
             config=config,
             stopwatch=self._stopwatch,
+            building_s=self._building_s,
             initial_feeds=initial_feeds,
             variables=variables,
             shares=variables is not None and not self.plan.job.gradients,

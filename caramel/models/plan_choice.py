@@ -10,10 +10,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from caramel.analyzers.analysis import Analysis
 from caramel.core.errors import ProfileError
 from caramel.core.facts import LossScale
 from caramel.core.names import TensorRef
 from caramel.core.orders import Orders
+from caramel.core.payback import Payback
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
@@ -77,6 +79,17 @@ def plan_from_traces(
     Raises:
         ProfileError: nothing can be learnt from the traces.
     """
+    analysis = _learnt(traces, clock_offsets_s, step, cores)
+    return planner.while_training().choose(step.plain, analysis)
+
+
+def _learnt(
+    traces: Sequence[Sequence[Any]],
+    clock_offsets_s: Sequence[float],
+    step: PlannedStep,
+    cores: int | None,
+) -> Analysis:
+    """What is known after traced steps; see `plan_from_traces`."""
     job = step.plain.job
     facts: list[Any] = [
         observed_timing(traces, step.known.graph, job.devices, cores),
@@ -84,8 +97,7 @@ def plan_from_traces(
     ]
     if job.servers:
         facts.append(observed_transfers(traces, job))
-    analysis = step.known.analysis([*step.known.measured, *facts])
-    return planner.while_training().choose(step.plain, analysis)
+    return step.known.analysis([*step.known.measured, *facts])
 
 
 class PlanChoice(PlanSource):
@@ -277,6 +289,14 @@ class PlanChoice(PlanSource):
         if self._cache_key is not None:
             drop_plan(self._cache_key)
         return [self.first, *self._worth_a_trial]
+
+    def prospect(
+        self, traces: Sequence[Sequence[Any]], clock_offsets_s: Sequence[float]
+    ) -> Payback | None:
+        """What it costs to plan from traced steps, and what that may bring at most."""
+        planner = self._planner.while_training()
+        analysis = _learnt(traces, clock_offsets_s, self._step, self._cores)
+        return planner.prospect(planner.unplanned().choose(self._step.plain, analysis))
 
     def replan(
         self,

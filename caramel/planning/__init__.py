@@ -20,6 +20,7 @@ together, when, how and in which order. `choose` is where it begins.
 `pattern_choice`     which aggregation pattern is the fastest for a group? The Caramel paper,
                      section 4, by cost
 `plain`              the plain plan: every gradient is aggregated by itself when it appears
+`prospect`           what can a search for a plan bring at most, and how long does it take?
 `step_planner`       who plans a step: what a kind of model has to know to make its plans
 `worth_a_trial`      which plans besides the decided one should a session try?
 `ordering/`          in which order does a worker receive its parameters? TicTac and the

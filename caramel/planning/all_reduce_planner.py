@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from caramel.analyzers.analysis import Analysis
+from caramel.core.payback import Payback
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.planning.choose import Decision, choose
 from caramel.planning.options import Options
+from caramel.planning.prospect import prospect_of
 from caramel.planning.worth_a_trial import worth_a_trial
 
 LIVE_BUDGET_TASKS = 400_000
@@ -47,6 +49,12 @@ class AllReducePlanner:
 
     def wants_times(self, decision: Decision) -> bool:
         return self.options.planner == "search" and decision.outlook is None
+
+    def prospect(self, decision: Decision) -> Payback | None:
+        is_searched = self.options.planner == "search" and self.plans
+        if decision.outlook is None or not is_searched:
+            return None
+        return prospect_of(decision.outlook, self.options)
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         return worth_a_trial(decision)

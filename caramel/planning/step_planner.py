@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from caramel.analyzers.analysis import Analysis
+from caramel.core.payback import Payback
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.planning.choose import Decision
@@ -56,6 +57,10 @@ class StepPlanner(Protocol):
 
     def wants_times(self, decision: Decision) -> bool:
         """Whether it would decide otherwise if it knew times."""
+
+    def prospect(self, decision: Decision) -> Payback | None:
+        """What a search costs and may bring; None if it takes no time that matters, or nothing is
+        known of times."""
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         """The plans besides the decided one that sessions should try, by name."""

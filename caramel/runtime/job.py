@@ -14,6 +14,7 @@ from caramel.capture.context import Context
 from caramel.core.facts import InputPipelines, LoopFrames, LossScale, ReplicaState, StateAccess
 from caramel.core.names import TensorRef
 from caramel.core.orders import Orders
+from caramel.core.payback import Payback
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
@@ -151,6 +152,21 @@ class PlanSource(Protocol):
 
         Args:
             all_known: whether all plans are to be tried, also those that the user has added.
+        """
+
+    def prospect(
+        self, traces: Sequence[Sequence[Any]], clock_offsets_s: Sequence[float]
+    ) -> Payback | None:
+        """What it costs to plan from traced steps, and what that may bring at most.
+
+        Args:
+            traces, clock_offsets_s: as for `replan`.
+
+        Returns:
+            None if it is not known, or takes no time that matters.
+
+        Raises:
+            ProfileError: nothing can be learnt from the traces.
         """
 
     def replan(

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -53,6 +55,7 @@ class SessionLife:
         lost_after_s: how long a worker may not answer before it counts as lost, in seconds.
         config: options of the TensorFlow session, such as thread counts.
         stopwatch: told how long each part of the opening takes.
+        building_s: how long it took to build the model, in seconds.
         initial_feeds: values by tensor or name, of placeholders that initial values depend on.
         variables: another session, with whose variables on parameter servers this one begins.
         shares: whether it works on these themselves, and not on copies.
@@ -80,6 +83,7 @@ class SessionLife:
         lost_after_s: float = LOST_AFTER_S,
         config: Any = None,
         stopwatch: Stopwatch | None = None,
+        building_s: float = 0.0,
         initial_feeds: Mapping[Any, Any] | None = None,
         variables: SessionLife | None = None,
         shares: bool = False,
@@ -88,6 +92,7 @@ class SessionLife:
         recover: Recovery | None = None,
         jobs_on: JobsOn | None = None,
     ) -> None:
+        begin_s = time.perf_counter()
         self._turns = Turns()
         self._course = Course(is_kept=resume is not None or save_on_sigterm is not None)
         self._checkpoints = Checkpoints(self._course)
@@ -125,6 +130,7 @@ class SessionLife:
                 self._resume_from(resume)
             if save_on_sigterm is not None:
                 parts.callback(Preemption(self._save_last, self._turns).end)
+            self._spent_s = building_s, time.perf_counter() - begin_s
         except BaseException:
             self.close()
             raise
@@ -172,7 +178,9 @@ class SessionLife:
         Raises:
             FeedError: the job has several steps, and `step` is none of them.
         """
-        return self._work.metrics(step)
+        found, (building_s, opening_s) = self._work.metrics(step), self._spent_s
+        spent = dataclasses.replace(found.spent, building_s=building_s, opening_s=opening_s)
+        return dataclasses.replace(found, spent=spent)
 
     @property
     def has_failed(self) -> bool:

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 import caramel
 from caramel.core.errors import FeedError, PlanError
+from caramel.core.payback import Payback
 from caramel.core.util.fingerprint import Machine, this_machine
 from caramel.models.plan_choice import plan_from_traces
 from caramel.runtime.control.drift import DriftMonitor, ReplanSettings
-from caramel.runtime.control.payback import Payback
 from caramel.runtime.control.phases import Settled, Tracing
 from caramel.runtime.control.trials import TrialSettings
 from tests.support.networks import (
@@ -212,14 +212,20 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
     with plain.session() as session:
         train_steps(session, job, 30)
         expected = session.variables()
-    # Trying them pays after eight steps, whatever the machine takes.
+    # Planning pays after six steps and trying plans after eight, whatever the machine takes.
+    prospect = "caramel.models.plan_choice.PlanChoice.prospect"
+    monkeypatch.setattr(prospect, lambda *_: Payback(3, 0.5))
     monkeypatch.setattr("caramel.runtime.control.controller.payback_of", lambda *_: Payback(4, 0.5))
     model = caramel.ARModel(context, 2, pattern="shuffle")
     with (
         caplog.at_level(logging.INFO, "caramel"),
         model.session(replanning=dataclasses.replace(AT_ONCE, payback=1.0)) as session,
     ):
-        train_steps(session, job, 8)
+        train_steps(session, job, 6)
+        assert "planning from 2 traced steps" not in caplog.messages
+        assert session.metrics().spent.planning_s > 0
+        train_steps(session, job, 2, first=6)
+        assert "planning from 2 traced steps" in caplog.messages
         assert session.metrics().trials is None
         train_steps(session, job, 1, first=8)
         assert not session.metrics().trials.is_over
@@ -233,6 +239,24 @@ def test_a_session_without_facts_traces_plans_tries_and_computes_the_same(caplog
     assert model.explain().step_s > 0
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
+
+
+def test_a_job_that_no_plan_can_make_faster_is_not_planned(monkeypatch):
+    """Nothing is searched where what bounds every step leaves nothing to gain."""
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    monkeypatch.setattr("caramel.planning.prospect.worthwhile_factors", lambda _: [])
+    monkeypatch.setattr("caramel.planning.candidate.Outlook.least_s", 1e9)
+    asked = []
+    monkeypatch.setattr("caramel.models.plan_choice.plan_from_traces", lambda *_: asked.append(1))
+    at_once = dataclasses.replace(AT_ONCE, payback=1.0)
+    told = []
+    monkeypatch.setattr("caramel.runtime.control.controller.tell", told.append)
+    with caramel.ARModel(job.context(), 2).session(replanning=at_once) as session:
+        train_steps(session, job, 8)
+        spent = session.metrics().spent
+    assert asked == []
+    assert told[-1] == "nothing to plan: no plan can make these steps shorter"
+    assert min(spent.building_s, spent.opening_s, spent.first_step_s, spent.planning_s) > 0
 
 
 def test_small_transfers_tell_nothing_and_the_job_goes_on(caplog):

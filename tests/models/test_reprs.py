@@ -7,7 +7,7 @@ import html
 import re
 
 import caramel
-from caramel.runtime.control.metrics import Metrics
+from caramel.runtime.control.metrics import Metrics, Spent
 from caramel.runtime.control.trials import TrialState, TriedPlan
 from tests.support.networks import network
 
@@ -54,12 +54,14 @@ def test_metrics_are_a_table():
     trials = TrialState(
         False, 2, "a", (TriedPlan("a", 3, 0.25, False), TriedPlan("<b>", 0, None, False))
     )
-    metrics = Metrics(1200, "a", (0.2, 0.3, 0.25), trials, expected_s=0.2)
+    spent = Spent(1.25, 2.0, 0.5, 3.0)
+    metrics = Metrics(1200, "a", (0.2, 0.3, 0.25), trials, expected_s=0.2, spent=spent)
     assert str(metrics).splitlines() == [
         "steps     1,200",
         "plan      a",
         "step      250.0 ms (median of 3 steps)",
         "expected  200.0 ms",
+        "spent     model 1.2 s, session 2.0 s, first step 0.5 s, planning since then 3.0 s",
         "trials    round 2: 'a' 250.0 ms, '<b>' untimed",
     ]
     assert "<th>steps</th><td>1,200</td>" in metrics._repr_html_()

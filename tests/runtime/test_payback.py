@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from caramel.runtime.control.payback import Payback, payback_of
+from caramel.core.payback import Payback
+from caramel.runtime.control.payback import payback_of
 from caramel.runtime.control.step_times import StepTimes
 from caramel.runtime.stalls.diagnosis import Forecast
 

@@ -15,6 +15,7 @@ from caramel.analyzers.units import targets_of
 from caramel.core.errors import MissingFactError
 from caramel.core.facts import Fusions, GradientFrontier, TrainingJob
 from caramel.core.graph import OpGraph
+from caramel.core.payback import Payback
 from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
@@ -167,6 +168,10 @@ class PlacementPlanner:
     def wants_times(self, decision: Decision) -> bool:
         """What is in one place cannot be moved while it trains."""
         return False
+
+    def prospect(self, decision: Decision) -> Payback | None:
+        """Nothing is searched while it trains."""
+        return None
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         """Without an order, if it may be tried."""

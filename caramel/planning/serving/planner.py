@@ -16,6 +16,7 @@ from caramel.core.decision import Pull
 from caramel.core.errors import MissingFactError, PlanError
 from caramel.core.facts import LoopFrames, ReplicaState, StateAccess, TrainingJob
 from caramel.core.graph import OpGraph
+from caramel.core.payback import Payback
 from caramel.core.plan import Plan
 from caramel.core.planned_job import SparseMethod
 from caramel.core.time_facts import NetworkModel
@@ -158,6 +159,9 @@ class ServingPlanner:
     def wants_times(self, decision: Decision) -> bool:
         is_known = decision.worker is not None or decision.is_kept
         return self.ordering in ("search", "tac") and not is_known
+
+    def prospect(self, decision: Decision) -> Payback | None:
+        return None
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         if decides_alike(decision.plan, decision.plain):

@@ -4,15 +4,17 @@ Every step is an ordinary exact one. Before another plan takes over, what is pen
 step is done. Where the job is to plan while it runs, some steps are traced, the planner is asked
 for plans, and these are tried.
 
-A controller is in one of four phases. These methods lead from one to another:
+A controller is in one of five phases. These methods lead from one to another:
 
 ======== =============== ======== ==============================================================
 from     by              to       when
 ======== =============== ======== ==============================================================
 Settled  `_trace`        Tracing  the drift monitor wants a plan
-Tracing  `_plan`         Settled  enough steps were traced, and nothing can be planned from them
-Tracing  `_plan`         Trying   enough steps were traced, and there are plans to try
-Tracing  `_plan`         Waiting  likewise, but to try them does not pay yet
+Tracing  `_weigh`        Measured enough steps were traced, and to plan from them may pay later
+Tracing  `_weigh`        Settled  likewise, but nothing can be learnt from them, or nothing gained
+Measured `_plan`         Settled  it may pay now, but nothing better is found
+Measured `_plan`         Trying   it does, and there are plans to try
+Measured `_plan`         Waiting  likewise, but to try them does not pay yet
 Waiting  `_take_turn`    Trying   it does
 Trying   `_make_tried`   Trying   it is the turn of a plan without a graph: all graphs are made
 Trying   `_go_on`        Settled  only one of their graphs could be made
@@ -25,6 +27,7 @@ any      `use`           Settled  the user has chosen a plan; nothing is planned
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -37,9 +40,9 @@ from caramel.core.timeline import Timeline
 from caramel.core.util.progress import tell, working
 from caramel.runtime.control.drift import DriftMonitor
 from caramel.runtime.control.executors import Executors
-from caramel.runtime.control.metrics import Metrics
+from caramel.runtime.control.metrics import Metrics, Spent
 from caramel.runtime.control.payback import payback_of
-from caramel.runtime.control.phases import Phase, Settled, Tracing, Trying, Waiting
+from caramel.runtime.control.phases import Measured, Phase, Settled, Tracing, Trying, Waiting
 from caramel.runtime.control.probation import GivenUpError, Probation
 from caramel.runtime.control.settings import ControlSettings
 from caramel.runtime.control.step_times import StepTimes
@@ -111,7 +114,7 @@ class Controller:
         phase = earlier._phase
         if isinstance(phase, Trying):
             self._phase = Trying(phase.trials)
-        elif isinstance(phase, Waiting):
+        elif isinstance(phase, Measured | Waiting):
             self._phase = phase
         else:  # steps that were traced are traced again
             self._phase = Settled(phase.trials)
@@ -331,6 +334,7 @@ class Controller:
             self._watchdog.stalls if self._watchdog else (),
             tuple(sorted(self._job.context.job.whole_feeds)),
             self._orders,
+            spent=Spent(first_step_s=self._times.first_s, planning_s=self._times.paused_s),
         )
 
     def close(self) -> None:
@@ -345,6 +349,9 @@ class Controller:
     def _take_turn(self) -> None:
         """Let the plan whose turn it is, or the one that was chosen, do the next step."""
         phase = self._phase
+        if isinstance(phase, Measured) and self._times.steps >= phase.begins:
+            self._plan(phase)
+            phase = self._phase
         if isinstance(phase, Waiting) and self._times.steps >= phase.begins:
             self._begin_trials(phase.names, phase.expected_s)
             phase = self._phase
@@ -356,7 +363,9 @@ class Controller:
         if isinstance(self._phase, Trying):
             self._switch(self._phase.trials.turn)
         elif (
-            isinstance(self._phase, Settled) and self._drift is not None and self._drift.wants_plan
+            isinstance(self._phase, Settled | Measured)
+            and self._drift is not None
+            and self._drift.wants_plan
         ):
             self._trace(self._phase)
 
@@ -369,7 +378,8 @@ class Controller:
         """
         _log.info("making the plans that are tried; a large job takes a while")
         tried = [plan.name for plan in trials.state().plans]
-        made = self._made(tried)
+        with self._times.paused():
+            made = self._made(tried)
         if len(made) == 1:
             self._go_on(made[0])
         else:
@@ -418,9 +428,9 @@ class Controller:
         if self._drift is not None:
             self._drift.expect(next(p.median_s for p in state.plans if p.name == state.turn))
 
-    def _trace(self, settled: Settled) -> None:
+    def _trace(self, before: Settled | Measured) -> None:
         """Let the next steps be traced."""
-        self._phase = Tracing(settled.trials)
+        self._phase = Tracing(before.trials)
         tell(f"measuring the job in the next {self._settings.replanning.traced} steps")
 
     def _traced_step(
@@ -431,29 +441,57 @@ class Controller:
         result = self.step_as_before(fetches, feeds, traces)
         tracing.add(traces, feeds)
         if len(tracing.traces) >= self._settings.replanning.traced:
-            self._plan(tracing)
+            self._weigh(tracing)
         return result
 
-    @working("planning from the steps that were measured")
-    def _plan(self, tracing: Tracing) -> None:
-        """Make plans from what was traced, and try them. What goes wrong costs no training."""
-        assert self._settings.trials is not None
+    @contextmanager
+    def _costing_no_training(self) -> Iterator[None]:
+        """What goes wrong in this context leaves the job without a new plan."""
+        try:
+            yield
+        except CaramelError as error:
+            _log.info("the job goes on without a new plan: %s", error)
+        except Exception:  # steps themselves were done
+            _log.warning("planning has failed; the job goes on without a new plan", exc_info=True)
+
+    def _weigh(self, tracing: Tracing) -> None:
+        """Plan from what was traced, now or when that may pay."""
         assert self._drift is not None
         self._phase = Settled(tracing.trials)
         self._drift.expect(self._drift.usual_s)  # tells better than a prediction of the same steps
-        _log.info("planning from %d traced steps", len(tracing.traces))
-        try:
+        with self._costing_no_training(), self._times.paused():
             offsets_s = self._runner.clock_offsets_s()
             self._tell_orders(tracing, offsets_s)
+            measured = Measured(tracing.trials, tracing, offsets_s)
+            factor, usual_s = self._settings.replanning.payback, self._times.recent_median_s
+            prospect = self._plans.prospect(tracing.traces, offsets_s) if factor else None
+            if prospect is not None:
+                measured = replace(measured, begins=factor * prospect.steps)
+                if not math.isfinite(measured.begins):
+                    tell("nothing to plan: no plan can make these steps shorter")
+                    return
+                if self._times.steps < measured.begins:
+                    tell(
+                        f"a plan may save at most {1e3 * prospect.saved_s:.2g} ms of a step of "
+                        f"{1e3 * (usual_s or 0):.2g} ms, and to look for one pauses training for "
+                        f"about {prospect.pause_s:.2g} s, so it is done after "
+                        f"{measured.begins:,.0f} steps"
+                    )
+            self._phase = measured
+        if isinstance(self._phase, Measured) and self._times.steps >= self._phase.begins:
+            self._plan(self._phase)
+
+    @working("planning from the steps that were measured")
+    def _plan(self, measured: Measured) -> None:
+        """Make plans from what was traced, and try them."""
+        tracing = measured.tracing
+        self._phase = Settled(measured.trials)
+        _log.info("planning from %d traced steps", len(tracing.traces))
+        names, expected_s = list[str](), None
+        with self._costing_no_training(), self._times.paused():
             names, expected_s = self._plans.replan(
-                self._executor.name, tracing.traces, offsets_s, tracing.examples
+                self._executor.name, tracing.traces, measured.clock_offsets_s, tracing.examples
             )
-        except CaramelError as error:
-            _log.info("the job goes on without a new plan: %s", error)
-            return
-        except Exception:  # the step itself was done
-            _log.warning("planning has failed; the job goes on without a new plan", exc_info=True)
-            return
         if self._watchdog is not None:
             self._watchdog.forget_forecasts()
         if not names:
@@ -465,7 +503,12 @@ class Controller:
         if self._times.steps >= begins:
             self._begin_trials(tried, expected_s)
             return
-        tell(f"{payback}, so it is done after {begins:,.0f} steps")
+        assert payback is not None, "else it is now"
+        tell(
+            f"plans were found that may save {1e3 * payback.saved_s:.2g} ms a step; to try them "
+            f"pauses training for about {payback.pause_s:.2g} s, so it is done after {begins:,.0f} "
+            "steps"
+        )
         self._phase = Waiting(tracing.trials, tried, begins, expected_s)
 
     def _begin_trials(self, names: Sequence[str], expected_s: float | None) -> None:

@@ -30,8 +30,8 @@ class ReplanSettings:
         window: how many steps are looked at for that; their median counts.
         lasting_s: steps must have been too long for this time; what passes sooner is a disturbance,
             for which planning again would not pay.
-        payback: plans that were found are tried after so many times the steps that it takes to gain
-            back what trials cost; 0 for at once.
+        payback: plans are searched, and those that were found are tried, after so many times the
+            steps that it takes to gain back for how long training pauses; 0 for at once.
 
     Raises:
         PlanError: a number is out of range.

@@ -15,6 +15,29 @@ from caramel.runtime.stalls.diagnosis import Stall
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What was spent on anything but ordinary steps, in seconds.
+
+    Attributes:
+        building_s: for the model: facts, a plan if it has a profile, and the graph.
+        opening_s: for the session: reaching the workers, placing the graph, initial values.
+        first_step_s: for the first step, in which TensorFlow prepares the graph; None before it.
+        planning_s: for how long steps waited since then while plans were found and made.
+    """
+
+    building_s: float = 0.0
+    opening_s: float = 0.0
+    first_step_s: float | None = None
+    planning_s: float = 0.0
+
+    def __str__(self) -> str:
+        told = f"model {self.building_s:.1f} s, session {self.opening_s:.1f} s"
+        if self.first_step_s is not None:
+            told += f", first step {self.first_step_s:.1f} s"
+        return told + (f", planning since then {self.planning_s:.1f} s" if self.planning_s else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """How training goes.
 
@@ -36,6 +59,7 @@ class Metrics:
             first steps to plan from them, and `Session.trace` does.
         recoveries: each time that the session went on after the loss of a worker, or with workers
             that had come back.
+        spent: what was spent before the first step, and on planning since.
     """
 
     steps: int
@@ -48,6 +72,7 @@ class Metrics:
     whole_feeds: tuple[str, ...] = ()
     orders: Orders | None = None
     recoveries: tuple[RecoveryRecord, ...] = ()
+    spent: Spent = Spent()
 
     @property
     def usual_step_s(self) -> float | None:
@@ -64,6 +89,8 @@ class Metrics:
             yield "expected", _ms(self.expected_s)
         if self.drift is not None:
             yield "drift", f"{self.drift:.2f} times the expected step"
+        if self.spent != Spent():
+            yield "spent", str(self.spent)
         if self.trials is not None:
             yield "trials", _told(self.trials)
         for stall in self.stalls[-1:]:

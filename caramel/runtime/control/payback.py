@@ -8,36 +8,11 @@ has been their price, and buys them then.)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from caramel.core.payback import Payback
 from caramel.runtime.control.step_times import StepTimes
 from caramel.runtime.job import PlanSource
-
-
-@dataclass(frozen=True, slots=True)
-class Payback:
-    """What trials cost, and what they may bring.
-
-    Attributes:
-        pause_s: for how long training pauses, in seconds.
-        saved_s: what each step after them is predicted to save, in seconds.
-    """
-
-    pause_s: float
-    saved_s: float
-
-    @property
-    def steps(self) -> float:
-        """After how many steps that is even; infinitely many if nothing is saved."""
-        return math.ceil(self.pause_s / self.saved_s) if self.saved_s > 0 else math.inf
-
-    def __str__(self) -> str:
-        return (
-            f"plans were found that may save {1e3 * self.saved_s:.2g} ms a step; to try them "
-            f"pauses training for about {self.pause_s:.2g} s"
-        )
 
 
 def payback_of(

@@ -1,5 +1,5 @@
-"""What a controller does with the next steps: leaves them to one plan, traces them, waits with
-plans until they pay, or tries them.
+"""What a controller does with the next steps: leaves them to one plan, traces them, waits until it
+pays to plan or to try plans, or tries them.
 
 Which method leads from one phase to another is said in `caramel.runtime.control.controller`.
 """
@@ -46,6 +46,24 @@ class Tracing:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """One plan does all steps until there were so many that it pays to plan from those that were
+    traced.
+
+    Attributes:
+        trials: as before.
+        tracing: what was traced.
+        clock_offsets_s: by how much each worker's clock was ahead of the first one's.
+        begins: after how many steps of the session.
+    """
+
+    trials: Trials | None
+    tracing: Tracing
+    clock_offsets_s: Sequence[float]
+    begins: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """One plan does all steps until there were so many that it pays to try others.
 
@@ -76,4 +94,4 @@ class Trying:
     are_made: bool = False
 
 
-Phase = Settled | Tracing | Waiting | Trying
+Phase = Settled | Tracing | Measured | Waiting | Trying

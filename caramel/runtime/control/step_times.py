@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -22,12 +25,23 @@ class StepTimes:
         first_s: how long the first one took that was timed, in seconds; None before.
         recent_s: how long the last ones took, in seconds, the latest last.
         usual_s: likewise, of usual ones only (`StepResult.is_usual`).
+        paused_s: for how long steps had to wait for plans to be found and made, in all, in seconds.
     """
 
     steps: int = 0
     first_s: float | None = None
     recent_s: deque[float] = field(default_factory=_recent)
     usual_s: deque[float] = field(default_factory=_recent)
+    paused_s: float = 0.0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While steps wait for plans."""
+        begin_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.paused_s += time.perf_counter() - begin_s
 
     def record(self, step_s: float, *, is_usual: bool) -> None:
         """A step took so long, in seconds."""
