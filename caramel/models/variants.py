@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 import time
 from collections.abc import Iterator, Mapping
 
@@ -27,7 +28,8 @@ class Variants(Mapping[str, Variant]):
     """Plans of one job by name; those that are needed and missing are added.
 
     A plan may be known before its graph is made. What is looked up is what carries it out, which
-    there is only once `ensure` has made it; its plan is there in any case.
+    there is only once `ensure` has made it; its plan is there in any case. Sessions of one model in
+    several threads add plans, and make graphs, one after the other.
 
     Args:
         assembly: the graph in which they stand.
@@ -45,6 +47,7 @@ class Variants(Mapping[str, Variant]):
         self._plans = {OWN: step.plan}
         self._made: dict[str, Variant] = {}
         self._avoided: set[str] = set()
+        self._changing = threading.RLock()  # what is there; some changes are made of others
         self.build_s = 0.0
         self._make(OWN)
 
@@ -87,9 +90,10 @@ class Variants(Mapping[str, Variant]):
             KeyError: there is no such plan.
             TrafficError, GraphError: as `Assembly.add`.
         """
-        if name not in self._made:
-            self._make(name)
-        return self._made[name]
+        with self._changing:
+            if name not in self._made:
+                self._make(name)
+            return self._made[name]
 
     def has_room_for(self, name: str) -> bool:
         """Whether a variant is there, or leaves enough memory if it is made."""
@@ -102,13 +106,14 @@ class Variants(Mapping[str, Variant]):
             PlanError: it does not fit the job, or the name is empty or taken.
             TrafficError, GraphError: as `Assembly.add`; it is not added.
         """
-        self._promise(plan, name)
-        try:
-            self._make(name)
-        except CaramelError:
-            del self._plans[name]
-            raise
-        return self._plans[name]
+        with self._changing:
+            self._promise(plan, name)
+            try:
+                self._make(name)
+            except CaramelError:
+                del self._plans[name]
+                raise
+            return self._plans[name]
 
     def like(self, plan: Plan, name: str) -> str:
         """The name of a variant that does what a plan decides.
@@ -116,12 +121,13 @@ class Variants(Mapping[str, Variant]):
         If there is none, one is added, under this name or a similar one. Its graph is made when it
         is asked for.
         """
-        for known, own in self._plans.items():
-            if decides_alike(own, plan):
-                return known
-        new = self._new_name(name)
-        self._promise(plan, new)
-        return new
+        with self._changing:
+            for known, own in self._plans.items():
+                if decides_alike(own, plan):
+                    return known
+            new = self._new_name(name)
+            self._promise(plan, new)
+            return new
 
     def avoid(self, name: str) -> None:
         """Take a plan no more for others that do the same; it stays."""
@@ -136,16 +142,17 @@ class Variants(Mapping[str, Variant]):
         Args:
             factored: whether it may send factors.
         """
-        for known, own in self._plans.items():
-            may_be = known not in self._avoided and (factored or not own.factored)
-            if may_be and not own.consequences.deferral.moved:
-                return known
-        first = self._step.plan
-        plain = first if factored else _without_factors(first)
-        groups = [dataclasses.replace(group, deferred=False) for group in plain.decision.groups]
-        name = self._new_name(UNDEFERRED)
-        self.add(plain.deciding(groups=tuple(groups), gates=()), name)
-        return name
+        with self._changing:
+            for known, own in self._plans.items():
+                may_be = known not in self._avoided and (factored or not own.factored)
+                if may_be and not own.consequences.deferral.moved:
+                    return known
+            first = self._step.plan
+            plain = first if factored else _without_factors(first)
+            groups = [dataclasses.replace(group, deferred=False) for group in plain.decision.groups]
+            name = self._new_name(UNDEFERRED)
+            self.add(plain.deciding(groups=tuple(groups), gates=()), name)
+            return name
 
     def unfactored(self, name: str) -> str:
         """The name of a plan like another one that sends no factors; it is added if need be."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import caramel
 from caramel.core.errors import PlanError, TrafficError
 from caramel.core.names import TensorRef, kept_flat, read_back, tensor_in_replica
+from caramel.models.assembly import Assembly
 from caramel.models.plan_choice import OWN
 from tests.support.control_flow import ONE_CASE_EACH, plain_network
-from tests.support.deferring import JOBS, deferred, failing
+from tests.support.deferring import EVERY, JOBS, deferred, failing
 from tests.support.embeddings import METHODS, embedding
 from tests.support.networks import (
     Network,
@@ -318,6 +322,26 @@ def test_a_plan_that_is_added_while_a_session_runs_can_be_used():
             assert session.step(job.feed) == losses[step]
         assert session.metrics().plan == "later"
         assert_equal(session.variables(), values)
+
+
+def test_threads_that_need_the_same_plan_get_one_graph_of_it(monkeypatch):
+    model = caramel.ARModel(network("momentum", model=wide).context(), 2, planner="plain")
+    variants, add = model.variants, Assembly.add
+    name = variants.like(deferred(model, EVERY), "deferred")
+    under_way, is_second = threading.Event(), threading.Event()
+
+    def slow(assembly, context, plan):
+        if under_way.is_set():
+            is_second.set()
+        under_way.set()
+        is_second.wait(0.5)  # for the other thread, which must not come here
+        return add(assembly, context, plan)
+
+    monkeypatch.setattr(Assembly, "add", slow)
+    with ThreadPoolExecutor(2) as threads:
+        made = list(threads.map(variants.ensure, [name, name]))
+    assert made[0] is made[1]
+    assert not is_second.is_set()
 
 
 def test_only_a_plans_own_state_is_apart():
