@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,7 @@ class DistributedGraph:
         self._names: set[str] = set()
         self._named = self._imported = 0  # how many parts are in what is made when it is asked for
         self._graph: tf.Graph | None = None
+        self._reading = threading.Lock()  # by one thread; another may add a part meanwhile
 
     def add(self, graph_def: Any, variant: int = 0) -> None:
         """Add a part.
@@ -77,22 +79,25 @@ class DistributedGraph:
 
     def __contains__(self, name: str) -> bool:
         """Whether there is an op of this name."""
-        for part in self.parts[self._named :]:
-            self._names.update(in_variant(part.variant, node.name) for node in _parsed(part).node)
-        self._named = len(self.parts)
-        return name in self._names
+        with self._reading:
+            for part in self.parts[self._named :]:
+                nodes = _parsed(part).node
+                self._names.update(in_variant(part.variant, node.name) for node in nodes)
+                self._named += 1
+            return name in self._names
 
     def as_graph(self) -> tf.Graph:
         """The graph with all its parts as a `tf.Graph`, always the same.
 
         That takes TensorFlow some time, since it makes Python objects for all ops and tensors.
         """
-        if self._graph is None:
-            self._graph = tf.Graph()
-        for part in self.parts[self._imported :]:
-            _import(self._graph, _parsed(part), part.variant)
-        self._imported = len(self.parts)
-        return self._graph
+        with self._reading:
+            if self._graph is None:
+                self._graph = tf.Graph()
+            for part in self.parts[self._imported :]:
+                _import(self._graph, _parsed(part), part.variant)
+                self._imported += 1
+            return self._graph
 
 
 def _parsed(part: GraphPart) -> Any:
