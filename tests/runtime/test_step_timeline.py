@@ -10,7 +10,7 @@ import caramel
 from caramel.core.errors import InstallationError
 from caramel.core.names import TensorRef, group_of, server_place
 from caramel.native.session import GraphSession
-from caramel.runtime.execution.runner import _compared_clocks
+from caramel.runtime.execution.clocks import compared_clocks
 from caramel.runtime.traces.step_timeline import timeline_of
 from tests.support.networks import network, tf, wide
 
@@ -135,17 +135,17 @@ def test_a_call_that_was_sent_twice_is_asked_again(monkeypatch):
             raise tf.errors.AbortedError(None, None, "received twice")
         return (0.0,) * clocks
 
-    monkeypatch.setattr("caramel.runtime.execution.runner.clock_offsets_s", compared)
+    monkeypatch.setattr("caramel.runtime.execution.clocks.clock_offsets_s", compared)
     with tf.Graph().as_default() as graph:
         stamp = TensorRef(tf.timestamp().op.name)
     session = GraphSession("", tf.compat.v1.ConfigProto())
     session.extend(graph.as_graph_def().SerializeToString())
-    assert _compared_clocks(session, [stamp] * 2) == (0.0, 0.0)
+    assert compared_clocks(session, [stamp] * 2) == (0.0, 0.0)
     assert len(calls) == 3
     calls[:] = []
-    monkeypatch.setattr("caramel.runtime.execution.runner._CLOCK_TRIES", 2)
+    monkeypatch.setattr("caramel.runtime.execution.clocks._CALL_TRIES", 2)
     with pytest.raises(tf.errors.AbortedError):
-        _compared_clocks(session, [stamp])
+        compared_clocks(session, [stamp])
     session.close()
 
 

@@ -8,10 +8,17 @@ the one with the least round trip says most.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+import tensorflow as tf
+
+from caramel.core.names import TensorRef
+from caramel.native.session import GraphCall, GraphSession
+
 TRIES = 10
+_CALL_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +68,38 @@ def _read(ask: Callable[[int], float], clock: int, now: Callable[[], float]) -> 
     asked_s = now()
     shown_s = ask(clock)
     return Reading(asked_s, shown_s, now())
+
+
+def clock_graph(tasks: Sequence[str | None]) -> tuple[tf.Graph, list[TensorRef]]:
+    """A graph that reads the clock of each task, and where it has what they show."""
+    graph, stamps = tf.Graph(), []
+    with graph.as_default():
+        for task in tasks:
+            with tf.device(task):
+                stamp = tf.timestamp()
+            stamps.append(TensorRef(stamp.op.name, stamp.value_index))
+    return graph, stamps
+
+
+def compared_clocks(session: GraphSession, stamps: Sequence[TensorRef]) -> tuple[float, ...]:
+    """By how much the clock of each task is ahead of the first one's, in seconds.
+
+    Very rarely gRPC sends a call twice, and TensorFlow gives up such a call. Other than a step,
+    reading clocks can simply be done again.
+
+    Args:
+        session: runs the graph that `clock_graph` has made.
+        stamps: where that has what the clocks show.
+
+    Raises:
+        tf.errors.OpError: a worker cannot be reached.
+    """
+    ask = [GraphCall(session, [stamp], [], []) for stamp in stamps]
+
+    def compared() -> tuple[float, ...]:
+        return clock_offsets_s(lambda clock: float(ask[clock]()[0]), len(stamps))
+
+    for _ in range(_CALL_TRIES - 1):
+        with suppress(tf.errors.AbortedError):
+            return compared()
+    return compared()

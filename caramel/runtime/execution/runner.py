@@ -21,7 +21,7 @@ from caramel.core.util.progress import working
 from caramel.native.check import check_labels
 from caramel.native.session import GraphCall, GraphSession, UnreadError, is_forked
 from caramel.runtime.execution.calls import DEFAULT, CallOptions, Channel
-from caramel.runtime.execution.clocks import clock_offsets_s
+from caramel.runtime.execution.clocks import clock_graph, compared_clocks
 from caramel.runtime.execution.containers import Containers, drop
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.execution.leases import Leases
@@ -30,7 +30,6 @@ from caramel.runtime.execution.transfer_recorder import Recording
 
 tf1 = tf.compat.v1
 
-_CLOCK_TRIES = 3
 _PLACE_S, _PLACE_BYTES_PER_S = 120.0, 1e5  # a large graph may take far longer than a step
 _CANCELLING_S = 10.0  # for all workers to give up a call
 _CLOSE_TIMEOUT_S = 30.0  # a large session takes some seconds
@@ -363,16 +362,9 @@ class Runner:
         tasks, of_places = self._different_tasks, [*self._tasks, *self.cluster.server_devices]
         if self.cluster.kind != "remote" or len(tasks) == 1:
             return (0.0,) * len(of_places)
-        graph, stamps = tf.Graph(), []
-        with graph.as_default():
-            for task in tasks:
-                with tf.device(task):
-                    stamps.append(tf.timestamp())
-        offsets_s = self.aside(
-            graph,
-            lambda session: _compared_clocks(session, [_ref(stamp) for stamp in stamps]),
-            "comparing the workers' clocks",
-        )
+        graph, stamps = clock_graph(tasks)
+        compare = partial(compared_clocks, stamps=stamps)
+        offsets_s = self.aside(graph, compare, "comparing the workers' clocks")
         of_task = dict(zip(tasks, offsets_s, strict=True))
         return tuple(of_task[task] for task in of_places)
 
@@ -515,27 +507,6 @@ def _with_fed(
     """The values of tensors, of which those that are fed are not among the results."""
     remaining = iter(results)
     return [np.asarray(fed[t])[()] if t in fed else next(remaining) for t in tensors]
-
-
-def _ref(tensor: tf.Tensor) -> TensorRef:
-    return TensorRef(tensor.op.name, tensor.value_index)
-
-
-def _compared_clocks(session: GraphSession, stamps: Sequence[TensorRef]) -> tuple[float, ...]:
-    """By how much the clock of each task is ahead of the first one's, in seconds.
-
-    Very rarely gRPC sends a call twice, and TensorFlow gives up such a call. Other than a step,
-    reading clocks can simply be done again.
-    """
-    ask = [GraphCall(session, [stamp], [], []) for stamp in stamps]
-
-    def compared() -> tuple[float, ...]:
-        return clock_offsets_s(lambda clock: float(ask[clock]()[0]), len(stamps))
-
-    for _ in range(_CLOCK_TRIES - 1):
-        with suppress(tf.errors.AbortedError):
-            return compared()
-    return compared()
 
 
 def _config(config: Any, cluster: Cluster) -> Any:
