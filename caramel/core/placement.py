@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from caramel.core.errors import PlanError
 from caramel.core.names import TensorRef
+from caramel.core.util.sizes import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,21 @@ class Placement:
     def number_of(self) -> Mapping[str, int]:
         """The number of the device of each op."""
         return {name: number for number, names in enumerate(self.ops) for name in names}
+
+    def on(self, devices: Sequence[str]) -> Placement:
+        """The same with some of the devices; nothing is ordered.
+
+        Raises:
+            PlanError: an op is on another one.
+        """
+        ops = dict(zip(self.devices, self.ops, strict=True))
+        for device, names in ops.items():
+            if names and device not in devices:
+                raise PlanError(
+                    f"the given plan has {counted(len(names), 'op')} on {device}, such as "
+                    f"'{names[0]}': without plan= a placement is found that needs no such device"
+                )
+        return Placement(tuple(devices), tuple(ops[device] for device in devices))
 
     def device_of(self, op: str) -> str:
         """The device of an op; a KeyError if it is not in the graph."""

@@ -110,7 +110,7 @@ def find_facts(context: Context, cluster: Cluster, options: ModelOptions) -> Job
     context = context.feeding_whole(_told_whole_feeds(context))
     facts = _facts(context, cluster, options)
     divided = in_parts(context, {name: each.facts for name, each in facts.steps.items()}, cluster)
-    if not divided.row_splits.splits:
+    if divided is context or not divided.row_splits.splits:
         return _about(facts, divided)
     try:
         found = _facts(divided, cluster, options)

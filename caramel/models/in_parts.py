@@ -24,8 +24,11 @@ def in_parts(context: Context, steps: Mapping[StepName, StepFacts], cluster: Clu
         cluster: says how many servers there are.
 
     Returns:
-        The same context if nothing is to be split.
+        The same context if nothing is to be split, or if that was decided before, for more servers:
+        its variables are the same with fewer.
     """
+    if context.row_splits != RowSplits():
+        return context
     servers = len(cluster.servers)
     parameters = {v.name: v.spec for v in context.job.variables if v.trainable}
     large = larger_than_a_share(parameters, servers) if servers > 1 else []

@@ -46,6 +46,9 @@ from caramel.runtime.session import Session
 from caramel.runtime.stalls.diagnosis import DEFAULT as DEFAULT_STALLS
 from caramel.runtime.stalls.diagnosis import StallSettings
 
+START_TIMEOUT_S = 60.0
+"""How long a session waits for its workers, unless the user says something else."""
+
 
 class Model:
     """A training job over many workers.
@@ -72,7 +75,7 @@ class Model:
                 "make one with caramel.Context(graph, train_op=train_op, loss=loss)"
             )
         begin_s = time.perf_counter()
-        self._given, self._others = (context, options), dict[tuple[Task, ...], Model]()
+        self._options, self._others = options, dict[tuple[Task, ...], Model]()
         self._stopwatch = Stopwatch(options.verbose)
         plans = by_step(options.plan, list(context.steps), "plan")
         facts = find_facts(context, cluster, options)
@@ -146,7 +149,7 @@ class Model:
     def session(
         self,
         *,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = START_TIMEOUT_S,
         step_timeout_s: float = 1800.0,
         lost_after_s: float = LOST_AFTER_S,
         config: Any = None,
@@ -262,13 +265,21 @@ class Model:
         if cluster.tasks == self.cluster.tasks:
             return self._jobs
         if cluster.tasks not in self._others:
-            context, options = self._given
-            chosen = options.on(cluster)
-            if any(job.pipelines.iterators for job in self._jobs.values()):
-                # Each replica has a part of the data, and a place in it: all of them go on.
-                chosen = options.with_all_replicas(self.plan.job.devices, cluster)
-            self._others[cluster.tasks] = Model(context, cluster, chosen)
+            # Variables are those that there are already: what is in parts stays so.
+            chosen = self._chosen_on(cluster)
+            self._others[cluster.tasks] = Model(self.context, cluster, chosen)
         return self._others[cluster.tasks]._jobs
+
+    def _chosen_on(self, cluster: Cluster) -> ModelOptions:
+        """What the user has chosen, for some of the tasks of the same job.
+
+        Raises:
+            PlanError: it cannot be done by them.
+        """
+        if any(job.pipelines.iterators for job in self._jobs.values()):
+            # Each replica has a part of the data, and a place in it: all of them go on.
+            return self._options.with_all_replicas(self.plan.job.devices, cluster)
+        return self._options.on(cluster)
 
     def _check_recoverable(self) -> None:
         """Raise unless a session can go on after the loss of a worker.

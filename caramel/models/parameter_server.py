@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 from caramel.analyzers.analysis import Analyzer
@@ -105,15 +106,16 @@ class PSModel(Model):
         if mode not in get_args(Mode):
             raise PlanError(f"mode must be 'training' or 'inference', not {mode!r}")
         cluster = Cluster.coerce_with_servers(workers, parameter_servers)
+        planner = self._planner = ServingPlanner(
+            cluster.server_devices,
+            ordering,
+            in_flight_bytes,
+            trains=mode == "training",
+            overlap=overlap,
+            order_gradients=order_gradients,
+        )
         options = ModelOptions(
-            ServingPlanner(
-                cluster.server_devices,
-                ordering,
-                in_flight_bytes,
-                trains=mode == "training",
-                overlap=overlap,
-                order_gradients=order_gradients,
-            ),
+            planner,
             profile=profile,
             replan=replan,
             sparse=sparse,
@@ -125,6 +127,10 @@ class PSModel(Model):
             check=check,
         )
         super().__init__(context, cluster, options)
+
+    def _chosen_on(self, cluster: Cluster) -> ModelOptions:
+        planner = self._planner.on(cluster.server_devices)
+        return replace(super()._chosen_on(cluster), planner=planner)
 
     @checked(PlanError, measured_step_s=SECONDS)
     def explain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, get_args
 
@@ -132,6 +133,7 @@ class PlacedModel(Model):
             sizes=sizes_with(context, int(batch_size)) if is_job else {},
             kept=Kept(_given(plan)),
         )
+        self._planner: PlacementPlanner = planner
         options = ModelOptions(
             planner,
             profile=profile,
@@ -147,6 +149,11 @@ class PlacedModel(Model):
         self.predicted_step_s: float | None = None
         if layout is not None and layout.knows_times:
             self.predicted_step_s = layout.placed.makespan_s
+
+    def _chosen_on(self, cluster: Cluster) -> ModelOptions:
+        planner = self._planner.on(cluster.devices)
+        # What was measured of ops holds on any device, and so does what was given, if it fits.
+        return replace(self._options, planner=planner, plan=None, device_list=planner.devices[:1])
 
     @checked(PlanError, measured_step_s=SECONDS)
     def explain(

@@ -73,11 +73,16 @@ def restored_value(variable: Variable) -> TensorRef:
     return TensorRef(added(0, "restored", variable.name))
 
 
-def is_merged(variable: Variable, plan: Plan) -> bool:
-    """Whether a variable is a sum or a mean over the workers; there is no mean of integers."""
+def has_parts(variable: Variable, plan: Plan) -> bool:
+    """Whether a variable is a sum or a mean over the workers, however many there are; there is no
+    mean of integers."""
     is_float = is_differentiable(variable.spec.dtype)
-    has_one = variable.name in plan.job.summed or (variable.name in plan.job.local and is_float)
-    return has_one and plan.workers > 1
+    return variable.name in plan.job.summed or (variable.name in plan.job.local and is_float)
+
+
+def is_merged(variable: Variable, plan: Plan) -> bool:
+    """Whether a variable is a sum or a mean over several workers."""
+    return has_parts(variable, plan) and plan.workers > 1
 
 
 def broadcast_targets(variable: Variable, plan: Plan) -> range:

@@ -95,3 +95,36 @@ def test_a_plan_of_another_model_is_refused(caplog):
     other = plan.deciding(placement=dataclasses.replace(where, ops=moved))
     with pytest.raises(PlanError, match="on device 1, the model on device 0: where ops are"):
         placed(job()).add_variant(other, "other")
+
+
+def left_of(gone, **options):
+    """A model of three tasks, and its step and what is chosen when one of them is gone."""
+    cluster = caramel.Cluster.of([f"127.0.0.1:{port}" for port in (1, 2, 3)])
+    model = placed(job(), cluster, seed=1, **options)
+    left = cluster.without([cluster.tasks[gone]])
+    (step,) = model._jobs_on(left).values()
+    return model, step, model._chosen_on(left)
+
+
+def test_what_was_chosen_for_a_device_holds_when_another_is_gone():
+    model, step, chosen = left_of(
+        1, memory=["1GB", "2GB", "3GB"], speeds=[1, 2, 3], constraints={"w1": [1, 2]}
+    )
+    assert step.plan.placement.devices == model.cluster.devices[::2]
+    assert step.plan.placement.number_of["w1"] == 1
+    assert (chosen.planner.memory_bytes, chosen.planner.speeds) == ((1e9, 3e9), (1.0, 3.0))
+
+
+def test_what_needs_a_device_that_is_gone_is_told():
+    with pytest.raises(PlanError, match="'w1' allows no other devices than /job:worker/task:2"):
+        left_of(2, constraints={"w1": 2})
+    plan = placed(job(), 3, seed=1).plan
+    with pytest.raises(PlanError, match=r"the given plan has \d+ ops on /job:worker/task:2, such"):
+        left_of(2, plan=plan)
+
+
+def test_a_given_plan_that_leaves_a_device_out_holds_without_it():
+    given = placed(job(), 3, seed=1, constraints={".*": [0, 1]}).plan
+    assert not given.placement.ops[2]
+    _, step, _ = left_of(2, plan=given)
+    assert step.plan.placement.number_of == given.placement.number_of

@@ -125,12 +125,12 @@ def fixture_external():
         yield caramel.Cluster.of(addresses), running, start
 
 
-def averaged():
+def averaged(model=perceptron):
     """A job with moving averages, which each worker has for itself, and a total of examples."""
     with tf.Graph().as_default() as graph:
         tf1.set_random_seed(1)
         x, y, feed = inputs(42)
-        loss = cross_entropy(perceptron(x), y)
+        loss = cross_entropy(model(x), y)
         mean = tf1.get_variable("mean", [FEATURES], tf.float64, trainable=False)
         total = tf1.get_variable(
             "total", [], tf.float64, tf1.zeros_initializer(), trainable=False, use_resource=True

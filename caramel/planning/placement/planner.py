@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, TypeVar
@@ -12,7 +12,8 @@ from typing import Literal, TypeVar
 from caramel.analyzers.analysis import Analysis
 from caramel.analyzers.sendings import sendings
 from caramel.analyzers.units import targets_of
-from caramel.core.errors import MissingFactError
+from caramel.core.devices import task_of
+from caramel.core.errors import MissingFactError, PlanError
 from caramel.core.facts import Fusions, GradientFrontier, TrainingJob
 from caramel.core.graph import OpGraph
 from caramel.core.payback import Payback
@@ -189,6 +190,31 @@ class PlacementPlanner:
         """There are none."""
         return self
 
+    def on(self, tasks: Collection[str]) -> PlacementPlanner:
+        """The same for some of the devices: it places anew; what is given stays where it is.
+
+        Args:
+            tasks: those that have these devices, by their usual devices.
+
+        Raises:
+            PlanError: what is given, or a constraint, needs another one.
+        """
+        there = [n for n, device in enumerate(self.devices) if task_of(device) in tasks]
+        devices = tuple(self.devices[number] for number in there)
+        given, kept = self.kept.placement, Kept()
+        if given is not None and self.kept.layout is None:
+            kept.placement = given.on(devices)
+        return replace(
+            self,
+            devices=devices,
+            memory_bytes=tuple(self.memory_bytes[number] for number in there),
+            speeds=tuple(self.speeds[number] for number in there),
+            constraints={
+                text: _left(text, wanted, devices) for text, wanted in self.constraints.items()
+            },
+            kept=kept,
+        )
+
     def _is_ordered(self, layout: Layout) -> bool:
         """Whether ops are to be executed in the planned order.
 
@@ -295,6 +321,16 @@ class PlacementPlanner:
         return place(
             problem, self.partitioner, self.scheduler, share=share, links="one", seed=self.seed
         )
+
+
+def _left(text: str, wanted: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
+    """What is left of the devices of a constraint."""
+    left = tuple(device for device in wanted if device in devices)
+    if not left:
+        raise PlanError(
+            f"the constraint '{text}' allows no other devices than {', '.join(wanted)}: allow more"
+        )
+    return left
 
 
 def _one_by_one(timing: TimingTable) -> dict[str, float]:

@@ -177,6 +177,14 @@ class ServingPlanner:
     def without_factors(self) -> ServingPlanner:
         return self
 
+    def on(self, servers: Sequence[str]) -> ServingPlanner:
+        """The same for other servers.
+
+        Args:
+            servers: their devices.
+        """
+        return dataclasses.replace(self, servers=tuple(servers))
+
     def _order(self, graph: TransferGraph, oracle: TimeOracle | None) -> tuple[Sequence[str], str]:
         """The order, and a word on how it was made."""
         match self.ordering:

@@ -97,7 +97,9 @@ class Metrics:
             yield "last stall", stall.text
         if self.recoveries:
             last = self.recoveries[-1]
-            told = f"{last.reason}; {last.repeated} steps done again, {last.workers} workers since"
+            there = counted(last.workers, "worker")
+            there += f" and {counted(last.servers, 'parameter server')}" if last.servers else ""
+            told = f"{last.reason}; {counted(last.repeated, 'step')} done again, {there} since"
             yield "recoveries", f"{len(self.recoveries)}, the last: {told}"
         if self.whole_feeds:
             yield "fed whole", ", ".join(self.whole_feeds)

@@ -4,6 +4,7 @@
 `bequest`    what a client that was killed has left on workers that go on, for the next one to go on
              from
 `kept_calls` what was asked for since the last snapshot, so that it can be done again
+`left_behind` what clients that are gone have left on workers: the snapshots there, the newest first
 `members`    which workers take part: who is there after a loss, who is started again, and who comes
              back
 `pace`       when is it time for another snapshot?

@@ -100,16 +100,24 @@ class Bequests:
         """What of what was left this job can go on from."""
         return [each for text in dict.fromkeys(texts) if (each := self._read(job, text))]
 
+    def read_of_any(self, texts: Iterable[str]) -> list[Bequest]:
+        """What a job could go on from, whichever it is."""
+        return [each for text in dict.fromkeys(texts) if (each := self._parsed(text))]
+
     def _read(self, job: Job, text: str) -> Bequest | None:
+        found = self._parsed(text)
+        return found if found is not None and found.job == self._hash(job) else None
+
+    def _parsed(self, text: str) -> Bequest | None:
         try:
             found = from_json_value(Bequest, read_json(text))
             _ = found.together
         except (ValueError, CaramelError) as error:
             _log.info("what a client has left cannot be read: %s", error)
             return None
-        is_same = found.job == self._hash(job) and found.directory == self._directory
         is_newest = found.progress.steps >= steps_told(self._directory)
         are_there = set(checkpoints(self._directory)) >= set(found.checkpoints)
+        is_same = found.directory == self._directory
         return found if is_same and is_newest and are_there else None
 
     def _hash(self, job: Job) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
@@ -25,14 +25,13 @@ class Members:
     Args:
         cluster: all that there are when everything is well.
         settings: how long to wait for those that are lost, and how many there must be.
-        needed: those without which it cannot go on: nobody else takes what they have.
 
     Attributes:
         cluster: those that take part.
     """
 
-    def __init__(self, cluster: Cluster, settings: Recovery, needed: Collection[Task] = ()) -> None:
-        self._all, self._settings, self._needed = cluster, settings, needed
+    def __init__(self, cluster: Cluster, settings: Recovery) -> None:
+        self._all, self._settings = cluster, settings
         self._looked_s = 0.0
         self.cluster = cluster
         self._start_again()  # what an earlier session has lost
@@ -60,22 +59,26 @@ class Members:
             time.sleep(_POLL_S)
             self._start_again()  # what has ended while it was started
             away = self._away()
-        if needed := [task for task in self._all.tasks if task in away and task in self._needed]:
+        if few := self._too_few(away):
+            missing = [task for task in self._all.tasks if task in away]
             raise RecoveryError(
-                f"missing after {self._settings.wait_s:g} s: {', '.join(self.describe(needed))}, "
-                "whose variables no other has room for; wait longer (caramel.Recovery.wait_s), or "
-                "start it again and open a new session",
-                tuple(needed),
-            )
-        left = [task for task in self._all.workers if task not in away]
-        if len(left) < max(1, self._settings.least_workers):
-            raise RecoveryError(
-                f"{len(left)} of {self._all.size} workers are left, and least_workers is "
-                f"{self._settings.least_workers}; missing after {self._settings.wait_s:g} s: "
-                f"{', '.join(self.describe(away)) or 'none'}",
-                tuple(away),
+                f"{few}; missing after {self._settings.wait_s:g} s: "
+                f"{', '.join(self.describe(missing)) or 'none'}",
+                tuple(missing),
             )
         self.cluster = self._all.without(away) if away else self._all
+
+    def _too_few(self, away: Set[Task]) -> str | None:
+        """Why nothing can go on without some tasks, if so."""
+        left = [task for task in self._all.workers if task not in away]
+        if len(left) < self._settings.least_workers:
+            return (
+                f"{len(left)} of {self._all.size} workers are left, and least_workers is "
+                f"{self._settings.least_workers}"
+            )
+        if self._all.servers and away >= set(self._all.servers):
+            return f"none of {len(self._all.servers)} parameter servers is left"
+        return None
 
     def returned(self) -> bool:
         """Whether workers that were missing take part from now on."""

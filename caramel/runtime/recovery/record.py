@@ -18,6 +18,7 @@ class RecoveryRecord:
         snapshot: after how many steps of the session the snapshot was taken that it went back to.
         repeated: how many steps were done again.
         workers: how many workers there are since then.
+        servers: how many parameter servers; 0 where there are none anyway.
         reason: what was seen.
     """
 
@@ -28,4 +29,5 @@ class RecoveryRecord:
     snapshot: int
     repeated: int
     workers: int
+    servers: int
     reason: str

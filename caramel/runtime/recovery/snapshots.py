@@ -9,30 +9,28 @@ workers are new, all begin with that, so means and sums are those of all that th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 from uuid import uuid4
 
 import numpy as np
-import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import WorkerLostError
 from caramel.core.facts import Variable
-from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.modifiers import snapshots, variable_ops
 from caramel.modifiers.snapshots import Kept
-from caramel.modifiers.step_tokens import host_of
 from caramel.modifiers.values_left import Source
 from caramel.modifiers.variable_copies import differs
-from caramel.native.session import GraphCall, GraphSession
 from caramel.runtime.checkpoint import some_of
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.runner import Runner
 from caramel.runtime.job import Job
 from caramel.runtime.recovery.bequest import Bequest, Bequests
+from caramel.runtime.recovery.left_behind import holders, left_on
 from caramel.runtime.remains import sources_of
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.saved_progress import Progress
@@ -75,7 +73,8 @@ class Snapshots(Generic[Since]):
         container: where snapshots are.
         most_bytes: what a snapshot takes of the memory of a task, at most.
         found: what a client that was killed has left, from which the session went on.
-        is_thin: whether not all tasks have the newest, so that another loss may be one too many.
+        is_thin: whether something of the newest is on fewer tasks than it would be of a new one, so
+            that another loss may be one too many.
     """
 
     def __init__(self, since: Since, bequests: Bequests | None = None) -> None:
@@ -135,7 +134,12 @@ class Snapshots(Generic[Since]):
         if newest is None:
             self._look(job, sources, runner)
             return
-        have = self._holders(newest, self.container, plan, runner)
+        tasks = snapshots.tasks_of(plan)
+        have = holders(tasks, runner, self.container, newest.slot, newest.number)
+        self.is_thin = any(
+            _times_kept(newest.copies.get(name, ()), have) < _times_kept(new, tasks)
+            for name, new in self._copies.items()
+        )
         found = [(s, snapshots.kept_from(plan, s, newest.copies, have)) for s in sources]
         given = [(source, kept) for source, kept in found if kept is not None]
         if len(given) < len(found):
@@ -206,47 +210,21 @@ class Snapshots(Generic[Since]):
     def _look(self, job: Job, sources: Sequence[Source], runner: Runner) -> None:
         """See whether a client that is gone has left a snapshot of this job, and add what gives
         variables its values."""
-        self.found, plan = None, job.plan
-        if self._bequests is None or not runner.left:
+        self.found, plan, bequests = None, job.plan, self._bequests
+        if bequests is None:
             return
-        left_by = {
-            container: self._bequests.read(job, own)
-            for container, own in _texts(plan, runner).items()
-        }
-        candidates = [(found, container) for container, own in left_by.items() for found in own]
-        candidates.sort(key=lambda each: (each[0].progress.steps, each[0].number), reverse=True)
-        for found, container in candidates:
-            left = _snapshot_of(found)
-            have = self._holders(left, container, plan, runner)
-            kept = [(s, snapshots.kept_from(plan, s, left.copies, have)) for s in sources]
+        for left in left_on(snapshots.tasks_of(plan), runner, partial(bequests.read, job)):
+            found = left.bequest
+            kept = [(s, snapshots.kept_from(plan, s, found.copies, left.having)) for s in sources]
             given = [(source, each) for source, each in kept if each is not None]
             fits = all(source.variable.spec == each.spec for source, each in given)
             if len(given) == len(kept) and fits:
-                back = snapshots.put_back_snapshot(plan, given, container, left.slot)
+                back = snapshots.put_back_snapshot(plan, given, left.container, found.slot)
                 runner.add(back.SerializeToString(), 0)
-                runner.clear_left([container])
+                runner.clear_left([left.container])
                 self.found = found
                 return
         runner.clear_left()
-
-    def _holders(self, newest: Snapshot, container: str, plan: Plan, runner: Runner) -> list[str]:
-        """The tasks that have the newest snapshot."""
-        tasks, graph = snapshots.tasks_of(plan), tf.Graph()
-        with graph.as_default():
-            handles = [_number(task, newest.slot, container) for task in tasks]
-            are_there = [_on(handle, tf.raw_ops.VarIsInitializedOp) for handle in handles]
-            numbers = [_on(h, tf.raw_ops.ReadVariableOp, dtype=tf.int64) for h in handles]
-
-        def ask(session: GraphSession) -> list[str]:
-            flags = GraphCall(session, are_there, [], [])()
-            there = [task for task, is_there in enumerate(flags) if is_there]
-            values = GraphCall(session, [numbers[task] for task in there], [], [])()
-            found = zip(there, values, strict=True)
-            return [tasks[task] for task, number in found if number == newest.number]
-
-        have: list[str] = runner.aside(graph, ask, "looking for the last snapshot")
-        self.is_thin = len(have) < len(tasks)
-        return have
 
 
 def _snapshot_of(found: Bequest) -> Snapshot:
@@ -260,6 +238,11 @@ def _by_variable(copies: list[Kept]) -> Mapping[str, tuple[Kept, ...]]:
     return {name: tuple(each) for name, each in found.items()}
 
 
+def _times_kept(copies: Iterable[Kept], tasks: Iterable[str]) -> int:
+    """How many of some tasks have a copy."""
+    return len({kept.task for kept in copies}.intersection(tasks))
+
+
 def _bytes_of_tasks(copies: list[Kept]) -> Mapping[str, int]:
     sizes: Counter[str] = Counter()
     for kept in copies:
@@ -268,48 +251,7 @@ def _bytes_of_tasks(copies: list[Kept]) -> Mapping[str, int]:
 
 
 def _is_kept_together(variable: Variable, plan: Plan) -> bool:
-    """Whether what workers have of a variable is something together; there is no mean of integers,
-    of which a new worker gets another one's."""
+    """Whether what workers have of a variable is something together, also if there is only one
+    worker now. There is no mean of integers, of which a new worker gets another one's."""
     is_drawn_from = variable.name in plan.job.drawing
-    return differs(variable, plan) and (is_drawn_from or variable_ops.is_merged(variable, plan))
-
-
-def _texts(plan: Plan, runner: Runner) -> dict[str, list[str]]:
-    """What is told beside snapshots that clients have left, by container."""
-    graph = tf.Graph()
-    with graph.as_default():
-        handles = [
-            (container, _scalar(task, snapshots.text_name(slot), container, tf.string))
-            for container in runner.left
-            for task in snapshots.tasks_of(plan)
-            for slot in range(snapshots.SLOTS)
-        ]
-        are_there = [_on(handle, tf.raw_ops.VarIsInitializedOp) for _, handle in handles]
-        values = [_on(h, tf.raw_ops.ReadVariableOp, dtype=tf.string) for _, h in handles]
-
-    def ask(session: GraphSession) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        flags = GraphCall(session, are_there, [], [])()
-        there = [number for number, is_there in enumerate(flags) if is_there]
-        texts = GraphCall(session, [values[number] for number in there], [], [])()
-        for number, text in zip(there, texts, strict=True):
-            found.setdefault(handles[number][0], []).append(text.decode())
-        return found
-
-    return runner.aside(graph, ask, "looking for what clients have left")
-
-
-def _number(task: str, slot: int, container: str) -> tf.Tensor:
-    return _scalar(task, snapshots.number_name(slot), container, tf.int64)
-
-
-def _scalar(task: str, name: str, container: str, dtype: tf.DType) -> tf.Tensor:
-    with tf.device(host_of(task)):
-        return tf.raw_ops.VarHandleOp(dtype=dtype, shape=[], container=container, shared_name=name)
-
-
-def _on(handle: tf.Tensor, function: Any, **attributes: Any) -> TensorRef:
-    """What an op makes of a handle, where that is."""
-    with tf.device(handle.device):
-        tensor = function(resource=handle, **attributes)
-    return TensorRef(tensor.op.name, tensor.value_index)
+    return differs(variable, plan) and (is_drawn_from or variable_ops.has_parts(variable, plan))

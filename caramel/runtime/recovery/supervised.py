@@ -24,7 +24,13 @@ import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.tasks import Task
-from caramel.core.errors import RecoveryError, SessionError, WorkerLostError, WorkerStartError
+from caramel.core.errors import (
+    CaramelError,
+    RecoveryError,
+    SessionError,
+    WorkerLostError,
+    WorkerStartError,
+)
 from caramel.core.train_steps import StepName, chosen
 from caramel.runtime.control.controllers import Controllers
 from caramel.runtime.control.metrics import Metrics
@@ -119,9 +125,7 @@ class Supervised:
     ) -> None:
         self._jobs_on, self._start, self._all = jobs_on, start, cluster
         self._course = course
-        plan = next(iter(jobs_on(cluster).values())).plan
-        needed = cluster.servers if plan.placement is None else cluster.tasks
-        self._members = Members(cluster, settings, needed)
+        self._members = Members(cluster, settings)
         self._restarts = Restarts(settings.restarts)
         self._snapshots = Snapshots(_Since(), bequests)
         self._pace = Pace(settings.snapshot_every)
@@ -309,7 +313,7 @@ class Supervised:
 
     def _open(self, earlier: Controllers | None) -> _Opened:
         cluster, parts = self._members.cluster, ExitStack()
-        jobs = self._jobs_on(cluster)
+        jobs = self._made(cluster)
         is_same = earlier is not None and jobs is self._opened.jobs
         try:
             running = self._start(
@@ -323,6 +327,21 @@ class Supervised:
             parts.close()
             raise
         return _Opened(jobs, running, parts)
+
+    def _made(self, cluster: Cluster) -> Jobs:
+        """The job for those that take part.
+
+        Raises:
+            RecoveryError: they cannot do it.
+        """
+        try:
+            return self._jobs_on(cluster)
+        except CaramelError as error:
+            missing = self._members.missing
+            raise RecoveryError(
+                f"it cannot go on without {', '.join(self._members.describe(missing))}: {error}",
+                missing,
+            ) from error
 
     # Snapshots
 
@@ -387,14 +406,19 @@ class Supervised:
             self._since.steps,
             self._since.kept.steps,
             self._members.cluster.size,
+            len(self._members.cluster.servers),
             reason,
         )
         self._records = (*self._records, record)
+        servers = ""
+        if self._all.servers:
+            servers = f" and {record.servers} of {len(self._all.servers)} parameter servers"
         _log.warning(
-            "training goes on with %d of %d workers after %.1f s: %d steps were done again from "
+            "training goes on with %d of %d workers%s after %.1f s: %d steps were done again from "
             "the snapshot after step %d",
             record.workers,
             self._all.size,
+            servers,
             record.took_s,
             record.repeated,
             record.snapshot,
