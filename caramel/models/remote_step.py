@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
@@ -19,9 +20,14 @@ import tensorflow as tf
 
 from caramel.capture.context import Context
 from caramel.capture.functions import LoweredStep
+from caramel.cluster.cluster import Cluster
 from caramel.core.errors import CheckpointError, FeedError, PlanError, SessionError
 from caramel.models.allreduce import ARModel
+from caramel.models.model import START_TIMEOUT_S
 from caramel.report.shown import ShownExplanation
+from caramel.runtime.course import SNAPSHOT
+from caramel.runtime.recovery.bequest import Bequests
+from caramel.runtime.recovery.left_behind import steps_left
 from caramel.runtime.resuming import check_directory, steps_told
 from caramel.runtime.running_job import RunningJob
 from caramel.runtime.session import Session
@@ -68,12 +74,13 @@ class RemoteStep:
         self._apart, self._trains = apart, trains
         self._lower, self._workers = lower, workers
         self._session_options, self._options = dict(session_options), dict(options)
-        # Only the first session goes on from a checkpoint.
+        # Only the first session goes on from what a program before has left.
         self._resume = self._session_options.pop("resume", None)
         if self._resume is not None:
             check_directory(self._resume)
         at_the_end = self._session_options.get("save_on_sigterm")
         self._tells = self._resume is not None or at_the_end is not None
+        self._told: int | None = None  # how many steps were done by programs before
         self._steps = 0  # done by sessions before
         self._signature: list[Any] | None = None
         self._fitting: list[Any] = []  # dtypes and shapes of what was given last
@@ -125,15 +132,28 @@ class RemoteStep:
 
     @property
     def steps_done(self) -> int:
-        """How many steps were done, also before the checkpoint from which the first session goes
-        on.
+        """How many steps were done, also before the checkpoint, or what workers still have of a
+        program that was killed, from which the first session goes on.
 
         Raises:
             CheckpointError: no checkpoint of that directory can be gone on from.
+            ClusterError, WorkerStartError: workers cannot be asked what they have.
         """
         if self._session is not None:
             return self._session.steps_done
-        return self._steps if self._resume is None else steps_told(self._resume)
+        if self._resume is None:
+            return self._steps
+        if self._told is None:
+            self._told = max(steps_told(self._resume), self._steps_left(self._resume))
+        return self._told
+
+    def _steps_left(self, directory: str | os.PathLike[str]) -> int:
+        """How many steps were done before what workers still have of a program that was killed."""
+        if self._session_options.get("recover") is None:
+            return 0
+        self._workers = Cluster.coerce(self._workers)
+        timeout_s = self._session_options.get("start_timeout_s", START_TIMEOUT_S)
+        return steps_left(self._workers, Bequests(directory), timeout_s)
 
     @property
     def is_usable(self) -> bool:
@@ -261,33 +281,50 @@ class RemoteStep:
         )
         self._model = ARModel(context, self._workers, **self._options)
         self._lowered, self._seen = lowered, {}
-        told = self.steps_done
-        session = self._session = self._model.session(**self._session_options)
-        if self._tells:
+        session = self._model.session(**self._session_options, resume=self._resume)
+        try:
+            self._go_on(session)
+        except BaseException:
+            session.close()
+            raise
+
+    def _go_on(self, session: Session) -> None:
+        """Let a new session go on where the last one ended, or a program before."""
+        assert self._lowered is not None
+        if self._resume is not None:
+            _check_told(session, self._told)
+        elif self._tells:
             session._go_on_after(self._steps)
-        if self._resume is not None:  # what workers may still have is newer than the program knows
-            session._resume_from(self._resume)
+        self._session, self._resume = session, None
+        variables, apart = self._lowered.variables, self._apart()
         if session.resumed is None:
-            self._send(lowered.variables)
+            self._send(variables)
         else:
-            self._take_over(session, told)
-        self._resume = None
+            self._send({name: variable for name, variable in variables.items() if name in apart})
+            self._is_ahead = True
+            self.pull()
 
-    def _take_over(self, session: Session, told: int) -> None:
-        """Give the variables here the values of the checkpoint from which the session goes on.
 
-        Raises:
-            CheckpointError: it is not the one of which the program was told.
-        """
-        if session.steps_done < told:
-            raise CheckpointError(
-                f"checkpoint '{session.resumed}' was written after {session.steps_done} steps, but "
-                f"a newer one, which is damaged, after {told}: remove the files of that"
-            )
-        variables, apart = self.lowered.variables.items(), self._apart()
-        self._send({name: variable for name, variable in variables if name in apart})
-        self._is_ahead = True
-        self.pull()
+def _check_told(session: Session, told: int | None) -> None:
+    """Raise unless a session goes on where the program was told that it would.
+
+    Args:
+        session: it goes on from what was left by a program before, if anything was.
+        told: after how many steps; None if the program has not asked.
+
+    Raises:
+        CheckpointError: it goes on elsewhere.
+    """
+    done = session.steps_done
+    # A checkpoint may not tell how many steps were done before it, but what it counts itself.
+    if told is None or done == told or (done > told and session.resumed != SNAPSHOT):
+        return
+    begin = "the beginning" if session.resumed is None else f"'{session.resumed}'"
+    raise CheckpointError(
+        f"the program was told that {told} steps were done before it, but training goes on after "
+        f"{done}, from {begin}: start the program again; if it is told the same then, the newest "
+        "checkpoint is damaged, and its files are to be removed"
+    )
 
 
 class StepOnWorkers:
@@ -307,10 +344,12 @@ class StepOnWorkers:
     @property
     def steps_done(self) -> int:
         """How many steps were done, also before the checkpoint from which they go on, where
-        `session_options` has ``resume``; known before the first step.
+        `session_options` has ``resume``, or with ``recover`` the snapshot that workers still have;
+        known before the first step.
 
         Raises:
             CheckpointError: none of the checkpoints there can be gone on from.
+            ClusterError, WorkerStartError: workers cannot be asked what they have.
         """
         return self._remote.steps_done
 
