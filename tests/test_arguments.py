@@ -322,3 +322,16 @@ def test_messages_say_what_is_expected():
         with pytest.raises(PlanError, match=message):
             function(**given)
     function("a", np.int64(3), wait_s=np.float32(1), names=("a",))
+
+
+def test_an_argument_that_does_not_exist_is_told_with_the_name_that_is_like_it():
+    @checked(PlanError)
+    def function(workers: int, *, pattern: str = "auto") -> None: ...
+
+    for given, message in (
+        ({"workers": 2, "patern": "ring"}, r"no argument 'patern' \(did you mean 'pattern'\?\)$"),
+        ({"worker": 2}, r"no argument 'worker' \(did you mean 'workers'\?\)$"),
+        ({"pattern": "ring"}, "function: missing a required argument: 'workers'$"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            function(**given)

@@ -23,7 +23,7 @@ from caramel.capture.given import (
     scalar_loss,
     scalar_weight,
 )
-from caramel.capture.graph_names import GraphNames, describe, name_of, suggestion
+from caramel.capture.graph_names import GraphNames, describe, name_of
 from caramel.capture.structures import PerWorker, tensors_of
 from caramel.capture.variables import variables_of
 from caramel.core import op_types
@@ -48,6 +48,7 @@ from caramel.core.util.arguments import checked
 from caramel.core.util.program import program_name
 from caramel.core.util.rows import html_table
 from caramel.core.util.sizes import counted, megabytes
+from caramel.core.util.suggestion import suggestion
 from caramel.core.variable_access import state_access
 
 tf1 = tf.compat.v1

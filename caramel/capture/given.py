@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.capture.graph_names import GraphNames, describe, name_of, suggestion
+from caramel.capture.graph_names import GraphNames, describe, name_of
 from caramel.core.errors import (
     AmbiguousGradientError,
     GraphError,
@@ -20,6 +20,7 @@ from caramel.core.errors import (
 from caramel.core.facts import RawGradient, Variable
 from caramel.core.names import TensorRef, parse_tensor
 from caramel.core.train_steps import StepName, told
+from caramel.core.util.suggestion import suggestion
 
 Gradients = Iterable[tuple[Any, Any]]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import tensorflow as tf
 
 from caramel.core.errors import NotTensorFlowError, UnknownNameError
 from caramel.core.names import parse_tensor
+from caramel.core.util.suggestion import suggestion
 
 
 class GraphNames:
@@ -70,11 +70,3 @@ def describe(value: Any) -> str:
     """The type of a value, and its beginning, for messages."""
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
-
-
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Names that are much like one that does not exist, for messages; empty if there are none."""
-    import difflib  # here, since only errors need it
-
-    close = difflib.get_close_matches(name, list(known), n=3)
-    return f" (did you mean {' or '.join(repr(c) for c in close)}?)" if close else ""

@@ -43,6 +43,10 @@ BASE_PORT = 12321
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
 _LOOPBACK = "127.0.0.1"
 _PROBE_S = 2.0  # how long one attempt to connect may take
+_WHY_MISSING: Mapping[str, str] = {
+    "refuses": "nobody listens there",
+    "silent": "no answer (is it another name, or a firewall?)",
+}
 
 
 class Cluster:
@@ -380,7 +384,8 @@ class Cluster:
         raise ClusterError(
             f"workers is {workers!r:.200} ({type(workers).__name__}); expected a number of workers "
             "inside this process, a list of addresses ['host:port', ...], a mapping "
-            "{'worker': ['host:port', ...]}, a tf.train.ClusterSpec or a caramel.Cluster"
+            "{'worker': ['host:port', ...]}, a tf.train.ClusterSpec or a caramel.Cluster "
+            "(a text such as 'local:4' or 'host:port,host:port' is read by caramel.Cluster.parse)"
         )
 
     @checked(ClusterError)
@@ -515,7 +520,7 @@ class Cluster:
         answers: list[tuple[probes.Answer, str]]
         if self._relay is None:
             found = probes.answers([task.address for task in self.tasks], timeout_s)
-            answers = [(answer, "") for answer in found]
+            answers = [(answer, _WHY_MISSING.get(answer, "")) for answer in found]
         else:
             numbers = [self.whole.tasks.index(task) for task in self.tasks]
             answers = self._relay.answers(numbers, timeout_s)
@@ -552,7 +557,8 @@ class Cluster:
                 if left_s <= 0:
                     raise WorkerStartError(
                         f"{len(missing)} of {self._counted} cannot be reached after "
-                        f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}"
+                        f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}. "
+                        "Start each by 'caramel worker', all with the same list of addresses"
                     )
                 if tuple(missing) != told:
                     told = tuple(missing)

@@ -66,6 +66,8 @@ def chosen(step: StepName | None, steps: Iterable[StepName]) -> StepName:
         # The step 0 of a list is not one that is called "0".
         if name == step and isinstance(name, str) == isinstance(step, str):
             return name
+    if known == [0]:
+        raise FeedError(f"the job has one step, which has no name: leave out step={step!r}")
     raise FeedError(f"the job has no step {step!r}; its steps are {told(known)}")
 
 

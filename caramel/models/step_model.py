@@ -104,7 +104,8 @@ class StepModel:
                 "ARModel(profile=...) a file that 'caramel profile' wrote, or explain after some "
                 f"{ReplanSettings().first_after} steps of training with planner='search' (a job "
                 f"whose steps take less than {ReplanSettings().least_step_s * 1e3:.0f} ms does not "
-                "measure itself, unless session(replanning=...) says so)"
+                "measure itself, unless its session has "
+                "replanning=caramel.ReplanSettings(least_step_s=0, payback=0))"
             )
         planner = self._options.planner.name
         explanation = explain(

@@ -11,10 +11,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from caramel.capture.graph_names import suggestion
 from caramel.core.errors import CheckpointError, FeedError
 from caramel.core.names import TensorRef
 from caramel.core.util.progress import working
+from caramel.core.util.suggestion import suggestion
 from caramel.runtime.checkpoint import (
     Restored,
     SavedTensor,

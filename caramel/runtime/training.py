@@ -14,6 +14,7 @@ from caramel.core.names import TensorRef
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.sizes import counted
 from caramel.runtime.control.controller import Controller
 from caramel.runtime.job import Job
 from caramel.runtime.running_job import RunningJob
@@ -21,7 +22,7 @@ from caramel.runtime.steps.entries import check_entries
 from caramel.runtime.steps.exchangeable import check_one_example
 from caramel.runtime.steps.feeds import Rows, SplitFeeds, split_feeds
 from caramel.runtime.steps.step_result import Fetch, StepResult
-from caramel.runtime.steps.user_feeds import feeds_of
+from caramel.runtime.steps.user_feeds import check_mapping, feeds_of
 from caramel.runtime.steps.user_fetches import UserFetches
 from caramel.runtime.traces.held_memory import held_memory
 from caramel.runtime.traces.step_timeline import traced_timeline
@@ -48,6 +49,7 @@ def training_step(
         run: lets a controller do it.
         repeats: whether there may be fewer examples than workers.
     """
+    check_mapping(feed_dict)  # before fetches, with which it may have been confused
     state, controllers = running.state, running.controllers
     wanted = controllers.own(step).job.context.job.loss if fetches is None else fetches
     fetched = UserFetches(running.job, str(wanted) if isinstance(wanted, TensorRef) else wanted)
@@ -79,7 +81,7 @@ def _split(job: Job, feed_dict: Mapping[Any, Any] | None, *, repeats: bool) -> S
     feeds = split_feeds(given, job.plan.workers, repeats=repeats)
     if feeds.repeats and not _counts_by_examples(job):
         raise FeedError(
-            f"a batch of {sum(feeds.examples or ())} examples cannot be split over "
+            f"a batch of {counted(sum(feeds.examples or ()), 'example')} cannot be split over "
             f"{job.plan.workers} workers: the loss is no mean over the examples that are fed, so "
             "none can be repeated on a worker without counting; feed at least one for each"
         )

@@ -570,7 +570,10 @@ def test_waiting_returns_once_all_answer(listener):
 def test_waiting_in_vain_names_the_missing_workers_and_the_time(listener):
     silent = nobody()
     cluster = Cluster.of([listener, silent])
-    expected = rf"1 of 2 workers cannot be reached after 0\.\d s: worker 1 .*task:1 at {silent}\)$"
+    expected = (
+        rf"1 of 2 workers cannot be reached after 0\.\d s: worker 1 .*task:1 at {silent}\): nobody "
+        "listens there. Start each by 'caramel worker', all with the same list"
+    )
     with pytest.raises(WorkerStartError, match=expected):
         cluster.wait_until_reachable(0.3)
 
@@ -580,7 +583,7 @@ def test_waiting_in_vain_names_a_missing_server(listener):
     cluster = Cluster.of([listener], parameter_servers=[missing])
     expected = (
         r"1 of 2 tasks \(1 worker, 1 parameter server\) cannot be reached after [\d.]+ s: "
-        rf"parameter server 0 \(/job:ps/task:0 at {missing}\)$"
+        rf"parameter server 0 \(/job:ps/task:0 at {missing}\): nobody listens there. "
     )
     with pytest.raises(WorkerStartError, match=expected):
         cluster.wait_until_reachable(0.3)

@@ -112,7 +112,7 @@ def test_the_only_step_needs_no_name():
     job = network("momentum")
     with caramel.ARModel(job.context(), 2).session(trials=None) as session:
         session.step(job.feed, step=0)
-        with pytest.raises(FeedError, match="no step 'd'; its steps are 0"):
+        with pytest.raises(FeedError, match="one step, which has no name: leave out step='d'"):
             session.step(job.feed, step="d")
 
 

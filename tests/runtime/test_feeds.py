@@ -64,6 +64,11 @@ def test_unsigned_integers_take_what_fits_them():
     [
         ([feed(X, (None, 4), np.zeros((6, 3)))], r"'x:0' of shape \(\?, 4\).* shape \(6, 3\)"),
         ([feed(X, (None,), 1.0)], r"'x:0' of shape \(\?\) with a value of shape \(\)"),
+        (  # 4 is no number of examples
+            [feed(X, (None, 4), np.zeros(4)), feed(Y, (None,), np.zeros(5))],
+            r"'x:0' of shape \(\?, 4\) with a value of shape \(4,\)",
+        ),
+        ([feed(X, (None,), np.zeros(1))], "1 example cannot be split over 3 workers"),
         ([feed(X, (None,), np.zeros(2))], "2 examples cannot be split over 3 workers"),
         ([feed(X, (4,), np.zeros(6))], "its batch is fixed, so feed 12 examples"),
         (

@@ -156,6 +156,11 @@ def test_a_feed_that_does_not_fit_is_refused_and_leaves_the_variables(session, f
         np.testing.assert_array_equal(value, before[name])
 
 
+def test_feeds_and_fetches_in_the_order_of_tensorflow_are_refused_with_that_of_step(job, session):
+    with pytest.raises(FeedError, match="it is a list .step takes first what is fed"):
+        session.step([job.loss], job.feed)
+
+
 def test_unknown_tensors_are_refused_with_a_suggestion(job, session):
     with pytest.raises(UnknownNameError, match="'accuracies:0'.*did you mean 'accuracy'"):
         session.step(job.feed, fetches="accuracies:0")

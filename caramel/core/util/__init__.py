@@ -18,5 +18,6 @@
 `rows`         names with their values as a table: in text, and in HTML for notebooks
 `sizes`        sizes, counts and times, as people write and read them
 `stopwatch`    how long do the parts of a build take?
+`suggestion`   did you mean ...? For messages about names that do not exist
 ============== =====================================================================================
 """

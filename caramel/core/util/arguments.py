@@ -20,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from caramel.core.errors import CaramelError
+from caramel.core.util.suggestion import suggestion
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -91,6 +92,7 @@ def checked(
 
     def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
         signature = inspect.signature(function)
+        called = function.__qualname__.removesuffix(".__init__")
 
         @functools.cache
         def kinds() -> Mapping[str, Any]:  # when all that annotations name is imported
@@ -98,7 +100,14 @@ def checked(
 
         @functools.wraps(function)
         def checking(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            given = signature.bind(*args, **kwargs).arguments
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as wrong:
+                known = signature.parameters
+                unknown = [f"'{name}'{suggestion(name, known)}" for name in kwargs.keys() - known]
+                # Python tells first what is missing, which may only be misspelt.
+                told = f"there is no argument {unknown[0]}" if unknown else str(wrong)
+                raise TypeError(f"{called}: {told}") from None
             hints = kinds()
             for name, value in given.items():
                 if name in hints and name not in apart and not _is_variadic(signature, name):

@@ -13,6 +13,7 @@ from caramel.capture import rows
 from caramel.core.errors import FeedError
 from caramel.core.graph import TensorSpec
 from caramel.core.names import TensorRef
+from caramel.core.util.sizes import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def split_feeds(feeds: Sequence[Feed | Rows], workers: int, *, repeats: bool = F
     for each in given:
         for feed, part in zip(each.feeds, each.parts, strict=True):
             _check_rank(feed, part)
+            if feed.spec.shape is not None and len(feed.spec.shape) != part.ndim:
+                check_whole(feed, part)  # else its length counts as a number of examples
     sizes = {each.feeds[0].tensor: each.examples for each in split}
     examples = _examples_per_worker(sizes, workers, repeats=repeats)
     bounds = [0, *itertools.accumulate(examples or ())]
@@ -237,8 +240,8 @@ def _examples_per_worker(
     total = next(iter(sizes.values()))
     if total < workers and not (repeats and total):
         raise FeedError(
-            f"a batch of {total} examples cannot be split over {workers} workers; feed at least "
-            "one example for each"
+            f"a batch of {counted(total, 'example')} cannot be split over {workers} workers; feed "
+            "at least one example for each"
         )
     return tuple(total // workers + (worker < total % workers) for worker in range(workers))
 
@@ -255,8 +258,9 @@ def _check_shape(feed: Feed, part: tuple[int, ...], fed: tuple[int, ...], worker
         return
     shape = "(" + ", ".join("?" if size is None else str(size) for size in wanted) + ")"
     message = f"cannot feed '{feed.tensor}' of shape {shape} with a value of shape {fed}"
-    if part != fed:
-        message += f", of which each of the {workers} workers gets {part}"
-        if wanted and wanted[0] is not None:
-            message += f"; its batch is fixed, so feed {wanted[0] * workers} examples"
+    if part != fed and wanted[0] is not None:
+        message += (
+            f", of which each of the {workers} workers gets {part}; its batch is fixed, so feed "
+            f"{wanted[0] * workers} examples"
+        )
     raise FeedError(message)

@@ -23,10 +23,7 @@ def feeds_of(job: Job, feed_dict: Mapping[Any, Any] | None) -> list[Feed | Rows]
     Raises:
         FeedError: a tensor cannot be fed, or is fed twice, or `feed_dict` is no mapping.
     """
-    if feed_dict is not None and not isinstance(feed_dict, Mapping):
-        raise FeedError(
-            f"feed_dict maps tensors or names to values; it is a {type(feed_dict).__name__}"
-        )
+    check_mapping(feed_dict)
     feeds = [
         _composite(job, given, value)
         if kind_of(given) is not None
@@ -39,6 +36,19 @@ def feeds_of(job: Job, feed_dict: Mapping[Any, Any] | None) -> list[Feed | Rows]
         twice = next(tensor for tensor in tensors if tensors.count(tensor) > 1)
         raise FeedError(f"feed_dict has two values for '{twice}'")
     return flat
+
+
+def check_mapping(feed_dict: Any) -> None:
+    """Raise unless what is fed is a mapping, or nothing.
+
+    Raises:
+        FeedError: it is something else.
+    """
+    if feed_dict is not None and not isinstance(feed_dict, Mapping):
+        raise FeedError(
+            f"feed_dict maps tensors or names to values; it is a {type(feed_dict).__name__} "
+            "(step takes first what is fed, then what is fetched; run the other way round)"
+        )
 
 
 def whole_feeds_of(job: Job, feed_dict: Mapping[Any, Any] | None) -> dict[TensorRef, np.ndarray]:
