@@ -17,6 +17,7 @@ large messages.
 `launch`       a job as its launcher describes it, and how numbers in descriptions are read
 `launchers`    what the launcher of a job says about it: who asks whom, `TF_CONFIG`, Slurm's
                variables, MPI
+`local_tasks`  the processes of `Cluster.local`: one for each task, on ports of this machine
 `onednn_check` does TensorFlow compute with oneDNN on this machine?
 `parsing`      workers as one text describes them, on a command line or in a file
 `piped`        a program that one speaks with through pipes, in lines

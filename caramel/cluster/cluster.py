@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import numbers
 import os
-import tempfile
 import time
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal
 
 from caramel.cluster import probes, processes
 from caramel.cluster.addresses import is_list
 from caramel.cluster.client_relay import ClientRelay
 from caramel.cluster.launchers import read_environment
+from caramel.cluster.local_tasks import LocalTasks, NotListeningError
 from caramel.cluster.parsing import parse_servers, parse_workers
 from caramel.cluster.tasks import (
     SERVER_JOB,
     ClusterSpecLike,
     Task,
+    addresses_by_job,
     counted_servers,
     jobs_of,
     numbered,
@@ -41,7 +40,6 @@ BASE_PORT = 12321
 """The port of the first task on each machine where Slurm says which machines there are."""
 
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
-_LOOPBACK = "127.0.0.1"
 _PROBE_S = 2.0  # how long one attempt to connect may take
 _WHY_MISSING: Mapping[str, str] = {
     "refuses": "nobody listens there",
@@ -71,7 +69,7 @@ class Cluster:
         tasks: Sequence[Task],
         *,
         task: int | None = None,
-        group: processes.ProcessGroup | None = None,
+        local: LocalTasks | None = None,
         whole: Cluster | None = None,
         relay: ClientRelay | None = None,
     ) -> None:
@@ -79,8 +77,7 @@ class Cluster:
         self.tasks = tuple(tasks)
         self.task = task
         self.whole = whole or self
-        self._group, self._relay = group, relay
-        self._certificates: tempfile.TemporaryDirectory[str] | None = None
+        self._local, self._relay = local, relay
 
     @property
     def where(self) -> tuple[str, ...]:
@@ -169,13 +166,14 @@ class Cluster:
                 wrote. No process is left.
         """
         tasks = numbered(worker_count(n), server_count(parameter_servers))
-        deadline = time.monotonic() + start_timeout_s
+        until_s = time.monotonic() + start_timeout_s
         # A port is free only at the moment of asking: somebody else may take it before the worker
         # does.
         for races_left in reversed(range(_PORT_RACES)):
-            cluster = cls._start(tasks, secure)
+            local = LocalTasks(tasks, secure=secure)
+            cluster = cls("local", local.tasks, local=local, relay=local.relay)
             try:
-                cluster._wait_until_listening(deadline, start_timeout_s, range(len(tasks)))
+                cluster._wait_until_listening(range(len(tasks)), until_s, start_timeout_s)
             except _PortTakenError as race:
                 cluster.close()
                 if not races_left:
@@ -186,43 +184,6 @@ class Cluster:
             else:
                 return cluster
         raise AssertionError("the last attempt either returns or raises")
-
-    @classmethod
-    def _start(cls, tasks: Sequence[Task], secure: bool) -> Cluster:
-        ports = processes.free_ports(len(tasks))
-        cluster = cls(
-            "local",
-            [
-                replace(task, address=f"{_LOOPBACK}:{port}")
-                for task, port in zip(tasks, ports, strict=True)
-            ],
-        )
-        jobs, certificates = cluster.as_dict(), None
-        if secure:
-            certificates = cluster._made_certificates()
-            cluster._relay = ClientRelay(
-                certificates, [task.address or "" for task in cluster.tasks]
-            )
-        try:
-            cluster._group = processes.ProcessGroup(
-                [
-                    processes.worker_command(jobs, task.job, task.index, certificates)
-                    for task in tasks
-                ]
-            )
-        except OSError as error:
-            raise WorkerStartError(f"no worker process can be started: {error}") from error
-        return cluster
-
-    def _made_certificates(self) -> Path:
-        """New certificates for this machine, which nobody can make any more of, until `close`."""
-        from caramel.protection.certificates import AUTHORITY_KEY, make_certificates
-
-        self._certificates = tempfile.TemporaryDirectory(prefix="caramel-certificates-")
-        root = Path(self._certificates.name)
-        (own,) = make_certificates(root, [_LOOPBACK])
-        (root / AUTHORITY_KEY).unlink()
-        return own
 
     @classmethod
     @checked(ClusterError, apart=("text",))
@@ -410,7 +371,7 @@ class Cluster:
             raise ClusterError(f"no worker is left without {self._describe_all(gone)}")
         number = None if own is None else rest.index(own)
         return Cluster(
-            self.kind, rest, task=number, group=self._group, whole=self.whole, relay=self._relay
+            self.kind, rest, task=number, local=self._local, whole=self.whole, relay=self._relay
         )
 
     @property
@@ -444,12 +405,7 @@ class Cluster:
         Raises:
             ClusterError: the tasks are embedded and have no addresses.
         """
-        jobs: dict[str, list[str]] = {}
-        for task in self.tasks:
-            if task.address is None:
-                raise ClusterError("embedded workers have no addresses until a session starts them")
-            jobs.setdefault(task.job, []).append(task.address)
-        return jobs
+        return addresses_by_job(self.tasks)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -482,11 +438,11 @@ class Cluster:
         which = self.tasks[number]
         where = f"at {which.address}" if which.address else "in this process"
         process = ""
-        if self._group is not None:
+        if self._local is not None:
             own = self.whole.tasks.index(which)
-            process = f", pid {self._group.pid(own)}"
+            process = f", pid {self._local.pid(own)}"
             # A process that has just broken a connection may still be ending.
-            code = self._group.exit_code(own, wait_s=wait_s)
+            code = self._local.exit_code(own, wait_s=wait_s)
             if code is not None:
                 process += f", {processes.describe_exit(code)}"
         return f"{self.name(number)} ({which.device} {where}{process})"
@@ -583,7 +539,7 @@ class Cluster:
             ClusterError: one is none of these.
             WorkerStartError: one cannot be started, has ended, or was not listening in time.
         """
-        if self._group is None:
+        if self._local is None:
             raise ClusterError(
                 "only processes that Cluster.local has started can be started again by it; start "
                 "others where you have started them"
@@ -592,12 +548,8 @@ class Cluster:
             if task not in self.whole.tasks:
                 raise ClusterError(f"{task!r:.200} is no task of {self.whole!r}")
         numbers = [self.whole.tasks.index(task) for task in tasks]
-        try:
-            for number in numbers:
-                self._group.restart(number)
-        except OSError as error:
-            raise WorkerStartError(f"no worker process can be started: {error}") from error
-        self.whole._wait_until_listening(time.monotonic() + timeout_s, timeout_s, numbers)
+        self._local.restart(numbers)
+        self.whole._wait_until_listening(numbers, time.monotonic() + timeout_s, timeout_s)
 
     def close(self) -> None:
         """End the processes that `Cluster.local` started; nothing else to do otherwise.
@@ -608,10 +560,8 @@ class Cluster:
             return
         if self._relay is not None:
             self._relay.close()
-        if self._group is not None:
-            self._group.close()
-        if self._certificates is not None:
-            self._certificates.cleanup()
+        if self._local is not None:
+            self._local.close()
 
     def __enter__(self) -> Cluster:
         return self
@@ -644,35 +594,18 @@ class Cluster:
         )
 
     def _exit_code(self, task: Task) -> int | None:
-        return None if self._group is None else self._group.exit_code(self.whole.tasks.index(task))
+        return None if self._local is None else self._local.exit_code(self.whole.tasks.index(task))
 
     def _wait_until_listening(
-        self, deadline: float, timeout_s: float, numbers: Iterable[int]
+        self, numbers: Sequence[int], until_s: float, timeout_s: float
     ) -> None:
-        assert self._group is not None
-        waiting = list(numbers)
-        count = len(waiting)
-        with working(f"starting {count} of {self._counted}") as move:
-            while waiting:
-                for number in waiting:
-                    if self._group.exit_code(number) is not None:
-                        self._raise_not_started(number, "ended before it listened")
-                waiting = [
-                    number
-                    for number in waiting
-                    if processes.LISTENING not in self._group.output(number)
-                ]
-                move(count - len(waiting), count)
-                if waiting and time.monotonic() > deadline:
-                    self._raise_not_started(waiting[0], f"did not listen within {timeout_s:g} s")
-                time.sleep(0.05)
-
-    def _raise_not_started(self, number: int, what: str) -> None:
-        assert self._group is not None
-        errors = self._group.errors_tail(number)
-        wrote = f"its last errors:\n{errors}" if errors else "it wrote no error"
-        kind = _PortTakenError if processes.CANNOT_LISTEN in errors else WorkerStartError
-        raise kind(f"{self.describe(number)} {what}; {wrote}")
+        assert self._local is not None
+        with working(f"starting {len(numbers)} of {self._counted}") as move:
+            try:
+                self._local.wait_until_listening(numbers, until_s, timeout_s, move)
+            except NotListeningError as error:
+                kind = _PortTakenError if error.is_port_taken else WorkerStartError
+                raise kind(f"{self.describe(error.number)} {error}") from None
 
 
 class _PortTakenError(WorkerStartError):

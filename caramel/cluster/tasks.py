@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -40,6 +40,20 @@ class Task:
     def device(self) -> str:
         """The task's device name, ``/job:worker/task:3``; it names no device type."""
         return str(Device(job=self.job, task=self.index))
+
+
+def addresses_by_job(tasks: Iterable[Task]) -> dict[str, list[str]]:
+    """Job names and addresses, as `tf.train.ClusterSpec` takes them.
+
+    Raises:
+        ClusterError: the tasks are embedded and have no addresses.
+    """
+    jobs: dict[str, list[str]] = {}
+    for task in tasks:
+        if task.address is None:
+            raise ClusterError("embedded workers have no addresses until a session starts them")
+        jobs.setdefault(task.job, []).append(task.address)
+    return jobs
 
 
 def worker_count(n: Any) -> int:

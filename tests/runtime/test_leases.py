@@ -78,7 +78,7 @@ def test_what_a_killed_client_left_is_removed_and_what_others_have_is_not():
             living.communicate("end\n")
         assert where_is(used) == []
         assert living.returncode == 0
-        told = cluster._group.errors_tail(1)
+        told = cluster._local.errors_tail(1)
         for who, did in (
             (killed.pid, "opened by process {} of \\S+"),
             (killed.pid, "left open by process {} of \\S+, which is gone"),
