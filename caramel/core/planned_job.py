@@ -34,7 +34,8 @@ class AggregatedGradient:
         values: the tensor of the single-device graph.
         indices: its row numbers if it is sparse, else None.
         index_dtype: their dtype.
-        spec: dtype and shape of the parameter.
+        spec: dtype and shape of what is aggregated, whole: those of the parameter, or of one row
+            that is repeated for all of its rows.
         consumers: ops of the single-device graph that read the aggregated value instead.
         merge_duplicates: add up rows of equal index before sending (sparse only).
         factors: what it can be computed from on other workers, too; None if it cannot.
@@ -57,12 +58,12 @@ class AggregatedGradient:
 
     @property
     def elements(self) -> int:
-        """Number of elements of the parameter."""
+        """Number of elements of what is aggregated, whole."""
         return math.prod(d for d in self.spec.shape or () if d is not None)
 
     @property
     def bytes(self) -> int:
-        """Size of the parameter in bytes; 0 if its elements have no fixed size."""
+        """Its size in bytes; 0 if its elements have no fixed size."""
         return self.elements * (dtype_bytes(self.spec.dtype) or 0)
 
 
