@@ -208,6 +208,10 @@ class OpGraph:
             InvariantError: an op waits for one that does not exist; or the graph has a cycle that
                 is no loop, and the error names the ops on one.
         """
+        return self._order
+
+    @cached_property
+    def _order(self) -> tuple[str, ...]:  # several analyzers ask for it
         position = {name: index for index, name in enumerate(self.ops)}
         consumers = self.consumers
         waits = dict.fromkeys(self.ops, 0)

@@ -375,7 +375,8 @@ class Runner:
         of_tasks = zip(self.cluster.tasks, self._targets, strict=False)  # embedded ones stay
         gone = {target for task, target in of_tasks if task in self.lost}
         alive = [target for target in self._targets if target not in gone]
-        forget = partial(drop, self.containers.owned, alive)
+        is_here = self.cluster.kind == "embedded"
+        forget = partial(drop, self.containers.owned, alive, connected=is_here)
         last = partial(_end, self._recording, self._sessions, forget, self._leases)
         if not self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave):
             forget()
