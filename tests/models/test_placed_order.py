@@ -79,8 +79,9 @@ def test_a_network_of_the_papers_with_times_of_a_gpu():
         for _ in range(2):
             expected = alone.run([job.loss, job.train_op], feed)[0]
             assert session.step(feed) == expected
+        trained = session.variables()
         for name, value in alone.run(variables).items():
-            np.testing.assert_array_equal(session.variables()[name], value, err_msg=name)
+            np.testing.assert_array_equal(trained[name], value, err_msg=name)
 
 
 @pytest.mark.onednn

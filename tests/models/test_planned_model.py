@@ -15,6 +15,7 @@ from caramel.core.patterns import CHUNK_ALIGNMENT_BYTES, chunk_sizes, schedule
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
 from caramel.core.util.fingerprint import Machine, graph_hash
+from caramel.planning.options import Options
 from caramel.planning.pattern_choice import usual_pattern
 from caramel.simulation.network_model import assumed_network
 from tests.support.networks import (
@@ -162,7 +163,9 @@ def test_a_profile_gives_the_facts(tmp_path):
         caramel.ARModel(context, 3, profile=profile)
 
 
-def test_the_calibration_of_a_profile_counts():
+def test_the_calibration_of_a_profile_counts(monkeypatch):
+    # What would help is not looked at here, and searched for longest.
+    monkeypatch.setattr("caramel.planning.what_if.explain.QUICK", Options(budget_tasks=1_000))
     context = network("momentum", model=wide).context()
     profile = Profile(
         tensorflow=tf.__version__,

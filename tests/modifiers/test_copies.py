@@ -101,5 +101,6 @@ def test_each_gradient_of_a_group_is_its_own_whatever_the_order_of_the_members(d
             pairs = zip(session.step(feed, fetches), expected.step(feed, fetches), strict=True)
             for gradient, other in pairs:
                 np.testing.assert_array_equal(gradient, other)
+        values = session.variables()
         for name, value in expected.variables().items():
-            np.testing.assert_array_equal(session.variables()[name], value, err_msg=name)
+            np.testing.assert_array_equal(values[name], value, err_msg=name)

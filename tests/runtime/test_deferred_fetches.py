@@ -65,8 +65,9 @@ def test_a_fetch_is_that_of_plain_training(fetched, choice, tmp_path):
         for step in range(6):
             fetches = [job.loss, fetched] if step % 3 else [job.loss]
             assert session.step(job.feed, fetches) == expected.step(job.feed, fetches)
+        values = session.variables()
         for name, value in expected.variables().items():
-            np.testing.assert_array_equal(session.variables()[name], value)
+            np.testing.assert_array_equal(values[name], value)
 
 
 def averaged():
