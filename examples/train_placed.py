@@ -1,6 +1,6 @@
 """Train a model that fits on no worker: its variables and ops are spread over two of them.
 
-    python examples/train_placed.py --memory 6MiB
+    python examples/train_placed.py --memory 6.3MB
 
 The network and the data are those of `digits.py`; the workers are processes of this machine.
 Each may have less memory than the variables and tensors of a step need. Then the same batches train
@@ -27,7 +27,7 @@ BATCH_SIZE = 96
 
 
 def main(
-    memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "6MiB",
+    memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "6.3MB",
     workers: Annotated[
         str,
         typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),
@@ -50,7 +50,7 @@ def main(
         network = build_network(total_steps, seed)
     context = caramel.Context(graph, train_op=network.train_op, loss=network.loss)
     whole = caramel.PlacedModel(context, 1, batch_size=BATCH_SIZE).memory_bytes[0]
-    print(f"on one worker a step would need {mib(whole)}; each may have {memory}")
+    print(f"on one worker a step would need {megabytes(whole)}; each may have {memory}")
 
     print(f"placing by '{partitioner}'", flush=True)
     with caramel.Cluster.parse(workers) as cluster:
@@ -84,14 +84,15 @@ def held(model: caramel.PlacedModel) -> list[str]:
         own = [v for v in model.context.job.variables if placement.number_of[v.handle] == number]
         size = sum(variable.spec.bytes or 0 for variable in own)
         lines.append(
-            f"worker {number}: {len(own)} variables of {mib(size)}, at most {mib(need)} in a step"
+            f"worker {number}: {len(own)} variables of {megabytes(size)}, at most "
+            f"{megabytes(need)} in a step"
         )
     return lines
 
 
-def mib(size: float) -> str:
+def megabytes(size: float) -> str:
     """Bytes, for people."""
-    return f"{size / 2**20:.2f} MiB"
+    return f"{size / 1e6:.2f} MB"
 
 
 def run(

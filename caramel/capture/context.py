@@ -47,7 +47,7 @@ from caramel.core.train_steps import StepName, given_steps
 from caramel.core.util.arguments import checked
 from caramel.core.util.program import program_name
 from caramel.core.util.rows import html_table
-from caramel.core.util.sizes import counted, megabytes
+from caramel.core.util.sizes import bytes_text, counted
 from caramel.core.util.suggestion import suggestion
 from caramel.core.variable_access import state_access
 
@@ -193,10 +193,10 @@ class Context:
         steps = ", ".join(
             f"train op '{job.train_op}', loss '{job.loss}'" for job in self._jobs.values()
         )
-        return f"<Context: {ops}, {variables} of {megabytes(size)}, {steps}>"
+        return f"<Context: {ops}, {variables} of {bytes_text(size)}, {steps}>"
 
     def _repr_html_(self) -> str:
-        size = megabytes(sum(variable.spec.bytes or 0 for variable in self.variables))
+        size = bytes_text(sum(variable.spec.bytes or 0 for variable in self.variables))
         rows = [("job", self.name), ("ops", f"{len(self.op_graph):,}")]
         rows.append(("variables", f"{len(self.variables):,}, {size}"))
         for name, job in self._jobs.items():

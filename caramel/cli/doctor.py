@@ -19,8 +19,8 @@ from caramel.cluster import onednn_check, tcp_check
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.util.disk_cache import VARIABLE, cache_directory
 from caramel.core.util.fingerprint import this_machine
+from caramel.core.util.sizes import bytes_text
 from caramel.core.version import TENSORFLOW
-from caramel.report.units import bytes_text
 
 _VECTORS = ("avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 _ASK_S = 10.0  # how long a command of the system may take

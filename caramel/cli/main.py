@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
-# Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.cli.certificates import certificates as make_certificates
 from caramel.cli.clusters import WORKERS, count_of, workers_of
 from caramel.cli.worker import worker as run_worker
@@ -17,6 +15,9 @@ from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, FileError, PlanError, ProfileError
 from caramel.core.util.atomic_files import write_whole
 from caramel.core.util.progress import show_on, working
+
+# Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
+from caramel.core.util.sizes import parse_bytes
 from caramel.core.version import __version__
 from caramel.native.malloc import keep_memory
 from caramel.planning.options import Planner
@@ -30,8 +31,6 @@ app = typer.Typer(
     help="Train single-device TensorFlow graphs on many workers.",
 )
 
-_SIZE = re.compile(r"(?P<number>[0-9]{1,18})\s*(?P<unit>[KMkm]?[Bb])?")
-_UNITS = {"": 1, "B": 1, "KB": 2**10, "MB": 2**20}
 # More than these are mistakes, and some would take all memory.
 _MOST_STEPS, _MOST_PLANNED = 1_000_000, 4096
 
@@ -151,9 +150,7 @@ def profile(
             "function returns a caramel.Context, or a pair of it and what one worker is fed."
         ),
     ] = None,
-    sizes: Annotated[
-        str, typer.Option(help='Sizes that are aggregated: "64,4MB", in bytes, KB or MB.')
-    ] = "64,4MB",
+    sizes: Annotated[str, typer.Option(help='Sizes that are aggregated: "64,4MiB".')] = "64,4MiB",
     repeats: Annotated[
         int, typer.Option(min=1, max=_MOST_STEPS, help="Aggregations of each pattern and size.")
     ] = 20,
@@ -183,8 +180,8 @@ def profile(
         )
     if workers is None and certificates is not None:
         raise ProfileError("--certificates are for workers that run: name them by --workers")
-    wanted_sizes = [_parse_size(size, "--sizes") for size in sizes.split(",")]
-    threshold_bytes = None if threshold is None else _parse_size(threshold, "--threshold")
+    wanted_sizes = [int(parse_bytes(size, "--sizes")) for size in sizes.split(",")]
+    threshold_bytes = None if threshold is None else int(parse_bytes(threshold, "--threshold"))
     # Before anything is measured, which may take minutes.
     _check_directory(out)
     _show_progress()
@@ -494,10 +491,3 @@ def _check_directory(path: Path) -> None:
         raise FileError(f"cannot write {path}: there is no directory '{path.parent}'")
     if path.is_dir():
         raise FileError(f"cannot write {path}: it is a directory")
-
-
-def _parse_size(text: str, option: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ProfileError(f"{option}: '{text}' is no size; expected one such as 64, 64KB or 4MB")
-    return int(match["number"]) * _UNITS[(match["unit"] or "").upper()]

@@ -32,11 +32,11 @@ from caramel.core.op_types import PLACEHOLDERS
 from caramel.core.placement import Placement
 from caramel.core.plan import Plan
 from caramel.core.timeline import Timeline
+from caramel.core.util.sizes import bytes_text
 from caramel.models.allreduce import ARModel
 from caramel.models.placed import PlacedModel
 from caramel.profiling.ops import WARM_UP_STEPS, pipeline_starters
 from caramel.report.layout import RESOURCES
-from caramel.report.units import bytes_text
 from caramel.runtime.session import Session
 from caramel.simulation.simulate import simulate
 

@@ -37,7 +37,7 @@ from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.core.util.arguments import check_changes, checked
 from caramel.core.util.json_records import from_json_value, read_json, to_json_value
 from caramel.core.util.rows import Row, html_table
-from caramel.core.util.sizes import counted, megabytes
+from caramel.core.util.sizes import bytes_text, counted
 
 FORMAT = 2
 
@@ -304,7 +304,7 @@ class Plan:
         if self.placement is not None:
             return f"<Plan: one replica over {counted(len(self.placement.devices), 'device')}>"
         size = sum(gradient.bytes for gradient in self.job.gradients)
-        what = f"{counted(len(self.decision.groups), 'group')} of gradients, {megabytes(size)}"
+        what = f"{counted(len(self.decision.groups), 'group')} of gradients, {bytes_text(size)}"
         deferred = f", {len(self.deferred)} deferred" if self.deferred else ""
         return f"<Plan: {who}, {what}{deferred}>"
 
@@ -318,7 +318,7 @@ class Plan:
             yield "workers", f"{self.workers:,}"
             if self.job.servers:
                 yield "parameter servers", f"{len(self.job.servers):,}"
-            size = megabytes(sum(gradient.bytes for gradient in self.job.gradients))
+            size = bytes_text(sum(gradient.bytes for gradient in self.job.gradients))
             gradients = counted(len(self.job.gradients), "gradient")
             yield "aggregated", f"{gradients} in {counted(len(own.groups), 'group')}, {size}"
             patterns = Counter(group.pattern for group in own.groups).items()

@@ -21,6 +21,7 @@ from caramel.core.profile import Profile
 from caramel.core.time_facts import NetworkModel, TimingTable, TransferTimes
 from caramel.core.timeline import Span, Timeline
 from caramel.core.util.fingerprint import graph_hash, this_machine
+from caramel.core.util.sizes import bytes_text
 from caramel.models.facts import KnownStep
 from caramel.planning.ordering.transfer_spans import TransferSpan, transfer_times_s
 from caramel.runtime.traces.op_times import op_seconds, open_bytes, timing_table
@@ -28,7 +29,7 @@ from caramel.runtime.traces.step_timeline import timeline_of
 from caramel.simulation.network_model import assumed_network
 
 _PROCESSOR = re.compile(r".*/(device:)?CPU:\d+", re.IGNORECASE)
-_LARGE_BYTES = 64 * 1024  # tensors that show the rate of a link
+_LARGE_BYTES = 2**16  # tensors that show the rate of a link
 _SMALL_BYTES = 8 * 1024  # and its latency
 _MUCH_FASTER = 2.0
 _USUAL_LATENCY_S = 1e-3  # where no small tensor was sent
@@ -87,7 +88,7 @@ def observed_network(
 ) -> NetworkModel:
     """A model of the network from what was sent in traced steps.
 
-    The rate is what workers receive at best while anything larger than 64 KiB is on their links,
+    The rate is what workers receive at best while anything larger than 65.5 kB is on their links,
     the latency that of the fastest small tensor.
 
     Args:
@@ -107,7 +108,8 @@ def observed_network(
         for worker, rate in _rates(timeline, len(devices)):
             best[worker] = max(rate, best.get(worker, 0.0))
     if not best:
-        raise ProfileError("no transfer of more than 64 KiB was seen in the traced steps")
+        least = bytes_text(_LARGE_BYTES)
+        raise ProfileError(f"no transfer of more than {least} was seen in the traced steps")
     small = [
         span.end_s - span.begin_s
         for each in timelines

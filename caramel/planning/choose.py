@@ -18,6 +18,7 @@ from caramel.core.facts import Fusions, GradientFrontier, LoopFrames, StateAcces
 from caramel.core.graph import OpGraph
 from caramel.core.plan import Plan
 from caramel.core.time_facts import ActivationOrder, NetworkModel, TimingTable, TransferWindows
+from caramel.core.util.sizes import bytes_text
 from caramel.core.workload import Product
 from caramel.planning.candidate import Candidate, Outlook
 from caramel.planning.control_edges import serialize
@@ -237,8 +238,8 @@ def _planned(
 def _factored(product: Product, size_bytes: int) -> str:
     """Why a gradient is sent by its factors."""
     return (
-        f"; {product.bytes / 1e6:.2f} MB of factors are sent to each other worker, which computes "
-        f"the {size_bytes / 1e6:.2f} MB of the gradient again, in {product.seconds * 1e3:.1f} ms"
+        f"; {bytes_text(product.bytes)} of factors are sent to each other worker, which computes "
+        f"the {bytes_text(size_bytes)} of the gradient again, in {product.seconds * 1e3:.1f} ms"
     )
 
 

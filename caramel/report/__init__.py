@@ -35,7 +35,7 @@ In come explanations, timelines and predictions; out come text, HTML, SVG and JS
 `table_placed`     an explanation of a step that is spread over several devices, likewise
 `timeline_picture` the timeline picture of a page: what every worker does, predicted above measured,
                    as SVG
-`units`            times, sizes and ratios as short text for people: three digits and a unit
+`units`            times and ratios as short text for people: three digits and a unit
 `words`            what an explanation calls what it is about: groups between workers, or transfers
                    from servers; and what its figures mean
 ================== =================================================================================

@@ -13,10 +13,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from caramel.core.util.digits import three_digits
 from caramel.planning.what_if.scaling import Scaled, Setting
 from caramel.planning.what_if.served import WORTH_SERVERS, Served, fastest
 from caramel.report.drawing import check_drawable, save_figure
-from caramel.report.units import percent_text, ratio_text, three_digits
+from caramel.report.units import percent_text, ratio_text
 
 Points = Mapping[Setting, Scaled]
 Compared = tuple[Setting, Scaled, Sequence[Served]]

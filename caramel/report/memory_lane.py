@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from caramel.core.explanation import Explanation
 from caramel.core.memory import MemoryCurve
 from caramel.core.placed_step import PlacedDevice
+from caramel.core.util.sizes import bytes_text
 from caramel.report.markup import Markup, element
-from caramel.report.units import bytes_text
 
 HEIGHT = 56
 _WIDTH, _DEPTH = 10_000, 1_000  # units of the drawing, which is stretched to its place

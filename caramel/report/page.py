@@ -11,6 +11,8 @@ from importlib.resources import files
 
 from caramel.core.explanation import Explanation
 from caramel.core.orders import Orders
+from caramel.core.util.digits import three_digits
+from caramel.core.util.sizes import bytes_text
 from caramel.core.version import __version__
 from caramel.report.markup import Markup, element, raw
 from caramel.report.page_groups import controls, groups_table, misses_table
@@ -20,12 +22,10 @@ from caramel.report.table import MISSES_SHOWN, limited_text, off_text, parameter
 from caramel.report.table_placed import crossing_text
 from caramel.report.timeline_picture import timeline_picture
 from caramel.report.units import (
-    bytes_text,
     percent_text,
     ratio_text,
     seconds_text,
     seconds_texts,
-    three_digits,
 )
 from caramel.report.words import (
     alpha_text,

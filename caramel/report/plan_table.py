@@ -9,8 +9,7 @@ from caramel.analyzers.windows import group_window
 from caramel.core.decision import Group
 from caramel.core.plan import Plan
 from caramel.core.time_facts import TransferWindows
-
-_KIB = 1024
+from caramel.core.util.sizes import bytes_texts
 
 
 def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> None:
@@ -21,19 +20,20 @@ def show_plan(plan: Plan, windows: TransferWindows | None, console: Console) -> 
     """
     table = Table(title=_title(plan))
     table.add_column("group")
-    for column in ("parameters", "KiB", "depth", *(("ready ms", "needed ms") if windows else ())):
+    for column in ("parameters", "size", "depth", *(("ready ms", "needed ms") if windows else ())):
         table.add_column(column, justify="right")
     for column in ("pattern", "when", "waits for", "why"):
         table.add_column(column)
     waits: dict[str, list[str]] = {}
     for gate in plan.decision.gates:
         waits.setdefault(gate.group, []).append(gate.after)
-    for group in plan.decision.groups:
+    sizes = bytes_texts([plan.bytes(group) for group in plan.decision.groups])
+    for group, size in zip(plan.decision.groups, sizes, strict=True):
         sparse = plan.gradient(group.members[0]).indices is not None
         table.add_row(
             group.name,
             "part" if plan.part(group.members[0]) else str(len(group.members)),
-            "rows" if sparse else f"{plan.bytes(group) / _KIB:,.1f}",
+            "rows" if sparse else size,
             str(group.depth),
             *(_window(plan, group, windows) if windows else ()),
             group.pattern,

@@ -13,6 +13,7 @@ from rich.table import Table
 from caramel.core.errors import PlanError
 from caramel.core.explanation import Explanation
 from caramel.core.orders import Orders
+from caramel.core.util.sizes import bytes_text, bytes_texts
 from caramel.planning.serving.explain import ExplainedOrder
 from caramel.report.shown import framed, printed, save_page
 from caramel.report.units import percent_text
@@ -45,15 +46,16 @@ class ShownOrder(ExplainedOrder):
         """
         console = console or Console()
         table = Table(title=f"What workers receive: {self.source}")
-        for column in ("place", "priority", "MB", "arrives ms", "needed ms"):
+        for column in ("place", "priority", "size", "arrives ms", "needed ms"):
             table.add_column(column, justify="right")
         for column in ("variable", "server", "waits for", "why"):
             table.add_column(column)
-        for each in self.transfers[:_MOST_ROWS]:
+        shown = self.transfers[:_MOST_ROWS]
+        for each, size in zip(shown, bytes_texts([e.bytes for e in shown]), strict=True):
             table.add_row(
                 str(each.place),
                 "ahead" if each.priority is None else str(each.priority),
-                f"{each.bytes / 1e6:.2f}",
+                size,
                 _milliseconds(each.arrives_s),
                 _milliseconds(each.needed_s),
                 each.variable,
@@ -73,14 +75,15 @@ class ShownOrder(ExplainedOrder):
 
     def _show_gradients(self, console: Console) -> None:
         table = Table(title="What workers send: gradients that make steps shorter in this order")
-        for column in ("place", "MB", "ready ms", "arrives ms"):
+        for column in ("place", "size", "ready ms", "arrives ms"):
             table.add_column(column, justify="right")
         for column in ("variable", "server", "waits for", "why"):
             table.add_column(column)
-        for each in self.gradients[:_MOST_ROWS]:
+        shown = self.gradients[:_MOST_ROWS]
+        for each, size in zip(shown, bytes_texts([e.bytes for e in shown]), strict=True):
             table.add_row(
                 str(each.place),
-                f"{each.bytes / 1e6:.2f}",
+                size,
                 _milliseconds(each.ready_s),
                 _milliseconds(each.arrives_s),
                 each.variable,
@@ -93,7 +96,7 @@ class ShownOrder(ExplainedOrder):
             console.print(f"and {len(self.gradients) - _MOST_ROWS} more")
 
     def _lines(self) -> list[str]:
-        lines = [f"{server}: {size / 1e6:.1f} MB" for server, size in self.server_bytes]
+        lines = [f"{server}: {bytes_text(size)}" for server, size in self.server_bytes]
         if None not in (self.step_s, self.upper_s, self.lower_s, self.efficiency):
             lines.append(
                 f"a worker has received and computed all after {_milliseconds(self.step_s)} ms; at "

@@ -10,19 +10,17 @@ from rich.table import Table
 
 from caramel.core.decision import ALL_GATHER
 from caramel.core.explanation import Explanation, GroupExplanation
-from caramel.core.util.sizes import counted
+from caramel.core.util.digits import three_digits
+from caramel.core.util.sizes import bytes_text, bytes_texts, counted
 from caramel.report.columns import text_table
 from caramel.report.table_placed import placed_summary, show_devices
 from caramel.report.units import (
     TO,
-    bytes_text,
-    bytes_texts,
     milliseconds,
     percent_text,
     ratio_text,
     seconds_text,
     seconds_texts,
-    three_digits,
 )
 from caramel.report.words import about_text, alpha_text, rho_text, utilisation_text
 

@@ -10,10 +10,9 @@ from rich.markup import escape
 
 from caramel.core.explanation import Explanation
 from caramel.core.placed_step import DeviceUse, PlacedDevice, PlacedStep, Stretch
+from caramel.core.util.sizes import bytes_text, bytes_texts
 from caramel.report.columns import text_table
 from caramel.report.units import (
-    bytes_text,
-    bytes_texts,
     milliseconds,
     ratio_text,
     seconds_text,

@@ -9,10 +9,12 @@ from dataclasses import dataclass, replace
 from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.core.names import group_of
 from caramel.core.timeline import Resource, Span
+from caramel.core.util.digits import MINUS
+from caramel.core.util.sizes import bytes_text
 from caramel.report.markup import Markup, element, joined
 from caramel.report.memory_lane import HEIGHT as MEMORY_HEIGHT
 from caramel.report.memory_lane import memory_shapes
-from caramel.report.units import MINUS, bytes_text, milliseconds, seconds_text
+from caramel.report.units import milliseconds, seconds_text
 from caramel.report.words import who_text, words_of
 
 WORKERS_SHOWN = 4

@@ -144,7 +144,7 @@ class Session(SessionLife):
         It has the least time of each op on the device that computes it now. Where devices differ,
         that is not its time on another one: `speeds` of a new model make all ops of a device faster
         or slower alike. Sizes of tensors are those of one worker's examples. The rate of the
-        network is that of tensors of more than 64 KiB; where only smaller ones cross between the
+        network is that of tensors of more than 65.5 kB; where only smaller ones cross between the
         devices of a replica, the profile has no network. Steps are traced as by `trace`.
 
         Args:

@@ -18,6 +18,7 @@ from caramel.core.plan import Plan
 from caramel.core.profile import Profile
 from caramel.core.time_facts import TimingTable, TransferWindows, Window
 from caramel.core.util.fingerprint import Machine, graph_hash
+from caramel.core.util.sizes import bytes_texts
 from caramel.report.plan_table import show_plan
 from caramel.simulation.network_model import assumed_network
 from tests.support import forking
@@ -110,7 +111,7 @@ def test_a_row_says_all_about_its_group():
         "": "",
         "group": first.name,
         "parameters": "1",
-        "KiB": f"{plan.bytes(first) / 1024:,.1f}",
+        "size": bytes_texts([plan.bytes(group) for group in groups])[0],
         "depth": "2",
         "ready ms": "500.00",
         "needed ms": "250.00",

@@ -122,5 +122,5 @@ def test_all_wait_for_a_link_that_is_much_slower_than_others():
 
 
 def test_small_transfers_tell_of_no_rate():
-    with pytest.raises(ProfileError, match="no transfer of more than 64 KiB"):
+    with pytest.raises(ProfileError, match=r"no transfer of more than 65\.5 kB"):
         observed_network([sent((0, 1, "1.0KB", 0, 300))], DEVICES, [0.0, 0.0])

@@ -267,7 +267,7 @@ def test_small_transfers_tell_nothing_and_the_job_goes_on(caplog):
         model.session(replanning=AT_ONCE) as session,
     ):
         train_steps(session, job, 6)
-    assert any("no transfer of more than 64 KiB" in message for message in caplog.messages)
+    assert any("no transfer of more than 65.5 kB" in message for message in caplog.messages)
     assert list(model.variants) == ["own"]
 
 

@@ -75,4 +75,4 @@ def test_a_placed_plan_is_traced_by_device(tmp_path, capsys):
     assert "1 replica on 2 devices" in shown
     for number in range(2):
         (line,) = [line for line in shown.splitlines() if f" {number} /job:worker" in line]
-        assert "MiB" in line
+        assert "MB" in line

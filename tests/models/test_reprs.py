@@ -15,12 +15,12 @@ from tests.support.networks import network
 def test_a_context_a_model_and_its_plan():
     context = network("momentum").context()
     assert re.fullmatch(
-        r"<Context: \d+ ops, \d+ variables of 0\.\d\d MB, train op '.+', loss '.+:0'>",
+        r"<Context: \d+ ops, \d+ variables of [\d.]+ k?B, train op '.+', loss '.+:0'>",
         repr(context),
     )
     model = caramel.ARModel(context, workers=2)
     assert re.fullmatch(
-        r"<Plan: 2 workers, \d+ groups? of gradients, 0\.\d\d MB>", repr(model.plan)
+        r"<Plan: 2 workers, \d+ groups? of gradients, [\d.]+ k?B>", repr(model.plan)
     )
     assert repr(model) == f"<ARModel: Cluster.embedded(2), {model.plan!r}>"
     served = caramel.PSModel(context, workers=1, parameter_servers=2)

@@ -162,7 +162,7 @@ def test_a_profile_of_network_and_ops(directory, monkeypatch, capsys):
         workers = ",".join(task.address for task in cluster.tasks)
         result = run(
             directory,
-            *("--out", "profile.json", "--workers", workers, "--sizes", "64,16KB"),
+            *("--out", "profile.json", "--workers", workers, "--sizes", "64,16KiB"),
             *("--repeats", 4, "--module", "my_job:make_context", "--steps", 4),
         )
     assert result.returncode == 0, result.stderr
@@ -208,7 +208,7 @@ def test_a_worker_that_is_not_there_is_named(directory):
         ([], "nothing to measure: name --workers .*--module"),
         (["--workers", "here"], "'here' describes no workers"),
         (["--workers", "{bad"], "--workers: it is not valid JSON"),
-        (["--workers", "a:1,b:1", "--sizes", "64,big"], "--sizes: 'big' is no size"),
+        (["--workers", "a:1,b:1", "--sizes", "64,big"], "--sizes must be .* not 'big'"),
         (["--module", "my_job"], "'my_job' does not name a function; expected module:function"),
         (["--module", "nowhere:f"], "cannot import 'nowhere': ModuleNotFoundError"),
         (["--module", "my_job:f"], "module 'my_job' has no function 'f'"),

@@ -74,7 +74,7 @@ def test_a_row_of_the_table_has_everything_about_a_group():
         '<tr id="g1" data-place="in-step"><th scope="row" data-v="1">'
         '<span class="name">early</span>'
         "<details><summary>2 parameters</summary><ul><li>conv/kernel</li><li>conv/bias</li></ul>"
-        '</details></th><td class="number" data-v="2097152" data-label="Size">2.00 MiB</td>'
+        '</details></th><td class="number" data-v="2097152" data-label="Size">2.10 MB</td>'
         '<td class="place" data-label="Place"><span class="key in-step"></span>in-step</td>'
         '<td data-label="Pattern">shuffle</td>'
         '<td class="number" data-v="2" data-label="Depth">2</td>'

@@ -7,10 +7,10 @@ import re
 import pytest
 
 import caramel
+from caramel.core.util.sizes import bytes_texts
 from caramel.planning.options import Options
 from caramel.report.page import html_page
 from caramel.report.shown import framed
-from caramel.report.units import bytes_texts
 from tests.support import browser
 from tests.support.explanations import resnet, trained
 from tests.support.networks import network, slow_facts, tf

@@ -9,16 +9,15 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from caramel.core.util.digits import three_digits
+from caramel.core.util.sizes import bytes_text, bytes_texts
 from caramel.report.table import show_explanation
 from caramel.report.units import (
-    bytes_text,
-    bytes_texts,
     milliseconds,
     percent_text,
     ratio_text,
     seconds_text,
     seconds_texts,
-    three_digits,
 )
 from tests.support.explanations import SMALL, resnet, trained
 
@@ -32,7 +31,7 @@ def shown(explanation, width=140):
 
 def test_before_training_the_plan_is_shown():
     assert shown(SMALL) == [
-        "tiny on 2 workers: 3 parameters, 3.00 MiB, in 2 groups; planner: search",
+        "tiny on 2 workers: 3 parameters, 3.15 MB, in 2 groups; planner: search",
         "Predicted step 0.500 s; without planning 0.600 s (1.20 \u00d7)",
         "Computation 0.400 s, wire limit 0.250 s",
         "rho 0.625: the wire limit \u00f7 computation; below 1 a plan can hide all transfers",
@@ -42,10 +41,10 @@ def test_before_training_the_plan_is_shown():
         "Limited by computation. Computation takes 0.400 s of 0.500 s.",
         "",
         "Groups in order of transfer; times in ms from the begin of their step",
-        "group      size  ready  needed  pattern  depth  place       predicted  waits for  why",
-        "late   1.00 MiB  200.0   100.0  ring         1  deferred    0.0\u2013100.0             "
+        "group     size  ready  needed  pattern  depth  place       predicted  waits for  why",
+        "late   1.05 MB  200.0   100.0  ring         1  deferred    0.0\u2013100.0             "
         "fills",
-        "early  2.00 MiB  350.0    10.0  shuffle      2  in-step   350.0\u2013500.0  late       "
+        "early  2.10 MB  350.0    10.0  shuffle      2  in-step   350.0\u2013500.0  late       "
         "ready last, needed first",
         "",
         "What makes the step longer",
@@ -66,9 +65,9 @@ def test_after_training_the_largest_misses_come_first():
     ]
     assert lines[-4:] == [
         "Predicted worst; times in ms",
-        "group   late  predicted end  measured end      size",
-        "early  +20.0          500.0         520.0  2.00 MiB",
-        "late    \u22124.0          100.0          96.0  1.00 MiB",
+        "group   late  predicted end  measured end     size",
+        "early  +20.0          500.0         520.0  2.10 MB",
+        "late    \u22124.0          100.0          96.0  1.05 MB",
     ]
 
 
@@ -83,7 +82,7 @@ def test_a_narrow_terminal_shows_each_reason_once_below_the_table():
     assert all(len(line) <= 100 for line in lines)
     row = next(line for line in lines if line.startswith("group_11 "))
     assert row == (
-        "group_11 1.000 MiB 306.7  171.7 halving_doubling     1 in-step  620.5\u2013629.2"
+        "group_11 1.049 MB 306.7  171.7 halving_doubling     1 in-step  620.5\u2013629.2"
     )
     assert (
         "group_0, group_1, group_2, group_3 and 2 more: ready first and read last: fills the wire "
@@ -109,7 +108,7 @@ def test_the_batch_and_the_day_are_told_and_columns_without_entries_are_not():
     assert lines[0].endswith(
         "planner: search; 48 examples of each worker in a step; 2026-11-28 17:05"
     )
-    assert "group      size  ready  needed  pattern  depth  place       predicted" in lines
+    assert "group     size  ready  needed  pattern  depth  place       predicted" in lines
     assert "change                  step  faster" in lines
 
 
@@ -122,7 +121,7 @@ def test_a_sparse_group_whose_size_is_unknown_has_rows():
 def test_one_worker_without_groups_has_no_tables():
     alone = replace(SMALL, workers=1, groups=(), limits=(), what_if=(), limited_by="wire")
     lines = shown(alone)
-    assert lines[0] == "tiny on 1 worker: 3 parameters, 3.00 MiB, in 0 groups; planner: search"
+    assert lines[0] == "tiny on 1 worker: 3 parameters, 3.15 MB, in 0 groups; planner: search"
     assert lines[-1].startswith("Limited by the wire. ")
     assert len(lines) == 7
 
@@ -149,12 +148,12 @@ def test_times_have_three_digits_and_a_unit(seconds, text):
     ("size_bytes", "text"),
     [
         (0, "0 B"),
-        (1023, "1023 B"),
-        (1024, "1.00 KiB"),
-        (999 * 1024, "999 KiB"),
-        (1000 * 1024, "0.977 MiB"),
-        (102_000_000, "97.3 MiB"),
-        (5 * 2**40, "5,120 GiB"),
+        (999, "999 B"),
+        (1000, "1.00 kB"),
+        (999_400, "999 kB"),
+        (999_600, "1.00 MB"),
+        (102_000_000, "102 MB"),
+        (5 * 10**15, "5,000 TB"),
     ],
 )
 def test_sizes_have_three_digits_and_a_unit(size_bytes, text):
@@ -187,5 +186,5 @@ def test_times_of_a_column_have_one_unit(seconds, texts):
 
 
 def test_sizes_of_a_column_have_one_unit():
-    assert bytes_texts([9 * 2**20, 2**18, 12]) == ["9.000 MiB", "0.250 MiB", "<0.001 MiB"]
-    assert bytes_texts([12, 1023]) == ["12 B", "1023 B"]
+    assert bytes_texts([9_000_000, 250_000, 12]) == ["9.000 MB", "0.250 MB", "<0.001 MB"]
+    assert bytes_texts([12, 999]) == ["12 B", "999 B"]

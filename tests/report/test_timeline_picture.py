@@ -110,7 +110,7 @@ def test_a_block_says_what_it_is_and_when():
     picture = timeline_picture(SMALL)
     assert (
         '<rect x="70%" width="28%" y="48" height="15" class="in-step" data-g="1">'
-        "<title>early: 350.0 to 490.0 ms (0.140 s), 1.00 MiB</title></rect>"
+        "<title>early: 350.0 to 490.0 ms (0.140 s), 1.05 MB</title></rect>"
     ) in picture
     assert (
         'aria-label="Worker 1, predicted: computes 0.400 s, sends 0.240 s, receives 0 s"'

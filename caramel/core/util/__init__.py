@@ -5,6 +5,7 @@
                annotation says, and within limits
 `atomic_files` files that are written as a whole or not at all, and are on the disk when that is
                said
+`digits`       numbers as short text for people: three digits
 `disk_cache`   measured timings, and plans that proved the fastest, on disk for jobs that start
                again
 `fingerprint`  which graph is it, and which machine? Answers that are the same in every process

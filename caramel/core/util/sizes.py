@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from numbers import Real
 
 from caramel.core.errors import PlanError
+from caramel.core.util.digits import column, three_digits
 
 _UNITS = {
     "": 1,
@@ -20,8 +22,10 @@ _UNITS = {
     "GIB": 2**30,
     "TIB": 2**40,
 }
+_STEP = 1000  # as of rates of networks, and of sizes in the field: not 1,024
+_SHOWN = ("B", "kB", "MB", "GB", "TB")
 _WHOLE = re.compile(r"\s*[0-9]{1,18}\s*", re.ASCII)
-_SIZE = re.compile(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9.]{1,18})\s*([a-zA-Z]*)\s*")
 
 
 def parse_bytes(given: object, what: str) -> float:
@@ -55,10 +59,30 @@ def parse_whole(text: str) -> int | None:
     return int(text) if _WHOLE.fullmatch(text) else None
 
 
-def megabytes(size_bytes: float) -> str:
-    """A size in few characters: "97.4 MB", "0.02 MB"."""
-    size = size_bytes / 1e6
-    return f"{size:,.2f} MB" if size < 1 else f"{size:,.1f} MB"
+def bytes_text(size_bytes: float) -> str:
+    """A size: "97.4 MB", "2.00 kB", "12 B"."""
+    power = _power(size_bytes)
+    if power == 0:
+        return f"{size_bytes:.0f} B"
+    return f"{three_digits(size_bytes / _STEP**power)} {_SHOWN[power]}"
+
+
+def bytes_texts(sizes: Sequence[float]) -> list[str]:
+    """Sizes of one column: "9.00 MB", "0.25 MB"."""
+    power = _power(max(sizes, default=0))
+    if power == 0:
+        return [f"{size:.0f} B" for size in sizes]
+    return column([size / _STEP**power for size in sizes], _SHOWN[power])
+
+
+def _power(size_bytes: float) -> int:
+    """Of which power of 1,000 a size is told: what rounds to 1,000 of a unit in the next one."""
+    if size_bytes < _STEP:
+        return 0
+    power = 1
+    while power + 1 < len(_SHOWN) and size_bytes >= 999.5 * _STEP**power:
+        power += 1
+    return power
 
 
 def counted(count: int, what: str) -> str:

@@ -20,6 +20,7 @@ from caramel.core.placed_step import (
     Stretch,
 )
 from caramel.core.timeline import Span, Timeline
+from caramel.core.util.sizes import bytes_text
 from caramel.planning.placement.bounds import path_bound_s, work_bound_s
 from caramel.planning.placement.chain import critical_chain
 from caramel.planning.placement.memory import peaks, spans
@@ -170,7 +171,7 @@ class _Explainer:
             yield WhatIf(change, schedule.makespan_s, self._step_s / schedule.makespan_s)
         if len(problem.devices) > 1:
             note = "" if alone.fits else "which has less memory"
-            all_there = f"all on device {alone.device} ({alone.bytes / 2**20:,.1f} MiB)"
+            all_there = f"all on device {alone.device} ({bytes_text(alone.bytes)})"
             yield WhatIf(all_there, alone.step_s, self._step_s / alone.step_s, note)
 
 

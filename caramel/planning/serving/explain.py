@@ -13,6 +13,7 @@ from caramel.core.patterns import SERVER
 from caramel.core.plan import Plan
 from caramel.core.row_split import RowSplits
 from caramel.core.timeline import Timeline
+from caramel.core.util.sizes import bytes_text
 from caramel.planning.ordering.executor import execute
 from caramel.planning.ordering.makespan import resource_loads_s
 from caramel.planning.ordering.metrics import (
@@ -257,8 +258,8 @@ def _notes(plan: Plan, splits: RowSplits) -> Iterator[str]:
     share = sum(sizes[v.name] for v in plan.job.variables if v.trainable) / len(plan.job.servers)
     for name, reason in splits.reasons.items():
         yield (
-            f"'{name}' stays whole, although it has {sizes[name] / 1e6:.1f} MB and a server's "
-            f"share is {share / 1e6:.1f} MB: {reason}"
+            f"'{name}' stays whole, although it has {bytes_text(sizes[name])} and a server's "
+            f"share is {bytes_text(share)}: {reason}"
         )
     for remote in dict.fromkeys(each.variable for each in plan.consequences.serving.remote):
         yield f"of '{remote}' workers receive only the rows that their batches need"

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from caramel.core.errors import GraphError
 from caramel.core.names import in_variant
+from caramel.core.util.sizes import bytes_text
 from caramel.native.malloc import total_bytes
 
 _MOST_BYTES = 2**31 - 1  # of a protocol message
@@ -59,9 +60,9 @@ class DistributedGraph:
         size = graph_def.ByteSize()
         if size > _MOST_BYTES:
             raise GraphError(
-                f"the distributed graph takes {size / 2**30:.1f} GiB, and TensorFlow can send 2 "
-                "GiB; every worker has a copy of the constants of the graph: feed large ones, or "
-                "make them variables"
+                f"the distributed graph takes {bytes_text(size)}, and TensorFlow can send "
+                f"{bytes_text(_MOST_BYTES)}; every worker has a copy of the constants of the "
+                "graph: feed large ones, or make them variables"
             )
         self.parts.append(GraphPart(graph_def.SerializeToString(), variant, len(graph_def.node)))
 

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from caramel.core import names
 from caramel.core.op_types import ITERATOR_READS
+from caramel.core.util.sizes import bytes_text
 from caramel.core.variable_access import handle_of
 from caramel.modifiers.variable_ops import source_prefix
 from caramel.runtime.course import Course
@@ -135,9 +136,9 @@ class Teller:
         if size > MOST_BYTES:
             self._asks = False
             _log.warning(
-                "input pipelines hold %.0f MiB: after a loss they are opened again, and what was "
+                "input pipelines hold %s: after a loss they are opened again, and what was "
                 "taken is skipped, which gives the same elements if they shuffle with a seed",
-                size / 2**20,
+                bytes_text(size),
             )
             return {}
         return found

@@ -17,7 +17,7 @@ class Recovery:
     Attributes:
         snapshot_every: after how many steps each worker copies its variables in its own memory. By
             default as often as costs 1 % of the time, by what snapshots and steps take. It is done
-            earlier where what was fed since takes more than 256 MiB.
+            earlier where what was fed since takes more than 268 MB.
         wait_s: how long to wait for a worker or server that was lost to answer again, in seconds.
             Those that `Cluster.local` started are started again.
         least_workers: with how many workers to go on where others do not come back. Of parameter

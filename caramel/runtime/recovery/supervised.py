@@ -32,6 +32,7 @@ from caramel.core.errors import (
     WorkerStartError,
 )
 from caramel.core.train_steps import StepName, chosen
+from caramel.core.util.sizes import bytes_text
 from caramel.runtime.control.controllers import Controllers
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.course import Course
@@ -142,8 +143,8 @@ class Supervised:
         parts.callback(self._close)
         self._opened = self._open(earlier=None)
         course.found = None if self._snapshots.found is None else self._snapshots.found.progress
-        most = self._snapshots.most_bytes / 2**20
-        _log.info("snapshots take up to %.1f MiB of memory on each worker and server", most)
+        most = bytes_text(self._snapshots.most_bytes)
+        _log.info("snapshots take up to %s of memory on each worker and server", most)
 
     @property
     def running(self) -> RunningJob:

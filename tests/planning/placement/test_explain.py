@@ -58,7 +58,7 @@ def test_a_chain_over_two_devices():
     changes = {each.change: (each.step_s, each.note) for each in found.what_if}
     assert changes["twice the bandwidth"] == (9.0, "")
     assert changes["devices twice as fast"] == (6.0, "")
-    assert changes["all on device 0 (0.0 MiB)"] == (6.0, "which has less memory")
+    assert changes["all on device 0 (16 B)"] == (6.0, "which has less memory")
 
 
 def test_what_waits_for_a_device_and_for_a_link_is_told():
