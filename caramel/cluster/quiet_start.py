@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
 WITHOUT_KERAS = ("TF_USE_LEGACY_KERAS", "1")
@@ -56,7 +56,8 @@ def quiet_start() -> Iterator[Callable[[], None]]:
         sys.stderr.flush()
         os.dup2(errors, 2)
         os.close(errors)
-        os.waitpid(child, 0)
+        with suppress(ChildProcessError):  # where SIGCHLD is ignored, nobody can be waited for
+            os.waitpid(child, 0)
 
     with ExitStack() as stack:
         stack.callback(restore)

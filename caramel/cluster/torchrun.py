@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from typing import Any
 
 from caramel.cluster.launch import Launch, number, rank_of, ranked, short
 from caramel.core.errors import ClusterError
@@ -121,9 +122,9 @@ def _told(host: str, port: int, size: int, rank: int, own: int, deadline: float)
                 with connection.makefile("rb") as reading:
                     line = reading.readline(_MOST_BYTES)
             if line:
-                return [str(address) for address in json.loads(line)]
+                return _all_of(json.loads(line), size)
             reason = "it ended"
-        except ValueError:
+        except (ValueError, RecursionError):
             reason = "what is there is no rank of Caramel"
         except OSError as error:
             reason = str(error)
@@ -131,6 +132,18 @@ def _told(host: str, port: int, size: int, rank: int, own: int, deadline: float)
     raise ClusterError(
         f"rank {rank} learnt no addresses from rank 0 at {host}:{port} (MASTER_PORT + 1): {reason}"
     )
+
+
+def _all_of(told: Any, size: int) -> list[str]:
+    """The addresses of so many ranks.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    are_texts = isinstance(told, list) and all(isinstance(address, str) for address in told)
+    if not are_texts or len(told) != size:
+        raise ValueError(f"these are no {size} addresses")
+    return list(told)
 
 
 def _address(host: str, port: int) -> str:

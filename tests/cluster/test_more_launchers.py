@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -64,6 +66,21 @@ def test_ranks_that_do_not_come_are_named(port):
         torchrun.launch_of(variables(0, 3, port), meeting_s=0.2)
     with pytest.raises(ClusterError, match=rf"rank 1 learnt no addresses .*:{port}"):
         torchrun.launch_of(variables(1, 3, port), meeting_s=0.2)
+
+
+@pytest.mark.parametrize("answer", [b"1", b'["a:1"]', b"[1, 2, 3]", b"hello"])
+def test_what_is_no_rank_of_caramel_where_ranks_meet_is_told(port, answer):
+    def answer_all(listening):
+        with suppress(OSError):  # it is closed in the end
+            while True:
+                connection, _ = listening.accept()
+                with connection:
+                    connection.sendall(answer + b"\n")
+
+    with socket.create_server(("127.0.0.1", port)) as listening:
+        threading.Thread(target=answer_all, args=(listening,), daemon=True).start()
+        with pytest.raises(ClusterError, match="rank 1 learnt no addresses"):
+            torchrun.launch_of(variables(1, 3, port), meeting_s=0.5)
 
 
 @pytest.mark.parametrize(

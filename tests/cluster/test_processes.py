@@ -349,6 +349,18 @@ def test_start_up_noise_is_dropped_but_not_what_a_crash_says():
     assert result.stderr == "F0000 00:00:1795236646.386248    2653 cpu.cc:1] no AVX\n"
 
 
+def test_a_program_that_ignores_its_children_starts_in_quiet_too():
+    code = """
+        import os, signal
+        from caramel.cluster.quiet_start import quiet_start
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with quiet_start():
+            os.write(2, b"I0000 00:00:1795236646.386248    2653 port.cc:153] oneDNN is on\\n")
+    """
+    result = subprocess.run(python(code), capture_output=True, text=True, timeout=100)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_the_command_starts_without_tensorflow():
     code = """
         import sys, caramel.cli.main
