@@ -237,9 +237,11 @@ def protection(
 @app.command()
 def faults(
     quick: Quick = False,
+    suite: Annotated[
+        str, typer.Option(help=f"Which jobs and faults: {', '.join(fault_runs.SUITES)}.")
+    ] = fault_runs.WORKERS_ALONE,
     fault: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Only this one, of {', '.join(fault_runs.FAULTS)}."),
+        list[str] | None, typer.Option(help="Only this one; an unknown one tells which there are.")
     ] = None,
     goes_on: Annotated[
         bool, typer.Option("--go-on", help="Only runs that the result file does not have yet.")
@@ -247,7 +249,7 @@ def faults(
     results: Results = RESULTS,
 ) -> None:
     """Does training end as if nothing had happened, whatever fault comes at whatever moment?"""
-    _run_one("faults", fault_runs, quick, results, only=fault or (), goes_on=goes_on)
+    _run_one("faults", fault_runs, quick, results, only=fault or (), goes_on=goes_on, suite=suite)
 
 
 @app.command()

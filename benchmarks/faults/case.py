@@ -14,7 +14,9 @@ class Case:
     Attributes:
         kind: of the job.
         count: how many workers.
-        workers: their addresses; None for processes that the client starts.
+        servers: how many parameter servers.
+        tasks: the addresses of workers, and behind them of servers; None for processes that the
+            client starts.
         steps: how many steps.
         save_every: after how many steps a checkpoint is written.
         wait_s: how long lost workers are waited for, in seconds.
@@ -25,7 +27,8 @@ class Case:
 
     kind: Kind
     count: int
-    workers: list[str] | None
+    servers: int
+    tasks: list[str] | None
     steps: int
     save_every: int
     wait_s: float

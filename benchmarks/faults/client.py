@@ -27,14 +27,13 @@ def train(case: Case) -> None:
     """Train; the case says what, on which workers, and where to write."""
     kind, directory, checkpoints = case.kind, Path(case.directory), Path(case.checkpoints)
     job = build(kind)
-    settings = caramel.Recovery(wait_s=case.wait_s, least_workers=2)
+    settings = caramel.Recovery(wait_s=case.wait_s, least_workers=case.count - 1)
     resumed = checkpoints if case.resumes else None
     at_last = checkpoints / "last.ckpt" if case.resumes else None
     not_saved = 0
     soon = caramel.ReplanSettings(least_step_s=1e-6, payback=0.0)
-    own = case.workers
     with (
-        caramel.Cluster.local(case.count) if own is None else caramel.Cluster.of(own) as cluster,
+        _cluster(case) as cluster,
         model_of(kind, job, cluster).session(
             recover=settings,
             replanning=soon,
@@ -61,8 +60,7 @@ def train(case: Case) -> None:
                     not_saved += 1
         values = session.variables()
         recoveries = session.metrics().recoveries
-        workers = recoveries[-1].workers if recoveries else case.count
-        replicas = [session.variables(worker) for worker in range(workers)]
+        replicas = [session.variables(worker) for worker in range(session.plan.workers)]
     alike = all(np.array_equal(r[n], v) for r in replicas for n, v in values.items())
     named: dict[str, Any] = dict(values)
     np.savez(directory / "values.npz", **named)
@@ -72,6 +70,13 @@ def train(case: Case) -> None:
         "recoveries": [[r.took_s, r.workers, r.repeated, r.reason[:200]] for r in recoveries],
     }
     (directory / "end.json").write_text(json.dumps(told_at_last))
+
+
+def _cluster(case: Case) -> caramel.Cluster:
+    if case.tasks is None:
+        return caramel.Cluster.local(case.count, parameter_servers=case.servers or None)
+    workers, servers = case.tasks[: case.count], case.tasks[case.count :]
+    return caramel.Cluster.of(workers, parameter_servers=servers or None)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ deferred likewise; all updates are done in the next step
 factors  likewise; gradients are computed from their factors where they have some
 trials   likewise; the job measures itself, plans, and tries plans while it trains
 pipeline examples come from `tf.data` in the graph, shuffled
+servers  as plain, with variables on parameter servers
+placed   as plain, with one replica that is spread over all workers
 ======== ===========================================================================================
 """
 
@@ -23,8 +25,11 @@ from caramel.core.decision import FACTORS
 
 tf1 = tf.compat.v1
 
-Kind = Literal["plain", "deferred", "factors", "trials", "pipeline"]
+Kind = Literal["plain", "deferred", "factors", "trials", "pipeline", "servers", "placed"]
 KINDS: tuple[Kind, ...] = ("plain", "deferred", "factors", "trials", "pipeline")
+
+SERVED, SERVERS = 2, 2
+"""How many workers and parameter servers there are where variables are on servers."""
 
 FEATURES, WIDTH, CLASSES, BATCH = 16, 48, 5, 12
 NUMBERS = 4096  # examples of a pipeline
@@ -91,9 +96,15 @@ def _weights(name: str, random: np.random.Generator, rows: int, columns: int) ->
     return tf1.get_variable(name, initializer=begin, use_resource=True)
 
 
-def model_of(kind: Kind, job: Job, cluster: caramel.Cluster) -> caramel.ARModel:
+def model_of(
+    kind: Kind, job: Job, cluster: caramel.Cluster
+) -> caramel.ARModel | caramel.PSModel | caramel.PlacedModel:
     """The job over workers, by a plan of its kind."""
     context = caramel.Context(job.graph, train_op=job.train_op, loss=job.loss)
+    if kind == "servers":
+        return caramel.PSModel(context, cluster)
+    if kind == "placed":
+        return caramel.PlacedModel(context, cluster, partitioner="hash")
     if kind == "trials":
         return caramel.ARModel(context, cluster, replan="auto")
     model = caramel.ARModel(context, cluster, pattern="shuffle")

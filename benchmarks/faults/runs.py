@@ -1,7 +1,7 @@
 """Does training end as if nothing had happened, whatever fault comes at whatever moment?
 
-Each run trains a job of `benchmarks.faults.jobs` on three workers, and at a random step one fault
-is made. In the end the variables are compared with what plain TensorFlow makes of the same examples
+Each run trains a job of `benchmarks.faults.jobs` on some tasks, and at a random step one fault is
+made. In the end the variables are compared with what plain TensorFlow makes of the same examples
 on one device, the examples with those of an undisturbed run, and nothing may be left behind.
 """
 
@@ -29,10 +29,11 @@ from rich.progress import track
 
 from benchmarks.environment import TENSORFLOW
 from benchmarks.faults.case import Case
-from benchmarks.faults.jobs import KINDS, Kind, ids_of, on_one_device
+from benchmarks.faults.jobs import KINDS, SERVED, SERVERS, Kind, ids_of, on_one_device
 from benchmarks.results import Row, load_of_others, write
 from benchmarks.testbed import Testbed
 from benchmarks.workers import addresses
+from caramel.cluster.processes import free_ports
 
 WORKERS = 3
 LARGEST_ERROR = 1e-12
@@ -42,6 +43,55 @@ _ENDING_S = 5.0
 LOCAL = ("kill a worker", "stop a worker", "kill the client", "SIGTERM", "disk full")
 REMOTE = ("cut a link", "slow a link", "lose a worker", "kill a worker elsewhere")
 FAULTS = (*LOCAL, *REMOTE)
+_STAYS_AWAY = ("lose a worker", "lose a server")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is made in some runs.
+
+    Attributes:
+        name: what is done.
+        kinds: of jobs, of which each run has one.
+    """
+
+    name: str
+    kinds: tuple[Kind, ...]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Some runs.
+
+    Attributes:
+        faults: they take turns.
+        has_hosts: whether workers that are elsewhere have hosts of their own.
+    """
+
+    faults: tuple[Fault, ...]
+    has_hosts: bool = True
+
+
+_WITHOUT_PIPELINE = tuple(kind for kind in KINDS if kind != "pipeline")
+WORKERS_ALONE = "workers"
+SUITES = {
+    WORKERS_ALONE: Suite(
+        tuple(Fault(f, _WITHOUT_PIPELINE if f == "lose a worker" else KINDS) for f in FAULTS)
+    ),
+    "apart": Suite(
+        (
+            *(
+                Fault(f"{what} a {task}", ("servers",))
+                for what in ("kill", "lose")
+                for task in ("worker", "server")
+            ),
+            Fault("kill a worker", ("placed",)),
+            Fault("lose a worker", ("placed",)),
+        ),
+        has_hosts=False,
+    ),
+}
+"""Each has a result file of its own: what each worker has, and what is apart on several tasks."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +107,8 @@ class Settings:
 
 FULL = Settings(200, 300)
 QUICK = Settings(5, 60)
+OF_SUITE = {"apart": Settings(30, 300, timeout_s=600.0)}
+"""Where it is not `FULL`."""
 
 
 @dataclass
@@ -85,24 +137,34 @@ def run(
     console: Console,
     only: Sequence[str] = (),
     goes_on: bool = False,
+    suite: str = WORKERS_ALONE,
 ) -> Path:
     """Run all, print a table and write a result file; returns the file.
 
     Args:
         only: faults; by default all.
+        suite: which runs.
         goes_on: whether runs that the file has are not done again.
 
     Raises:
-        ValueError: a fault that there is not.
+        ValueError: a fault or a suite that there is not.
     """
-    if unknown := [fault for fault in only if fault not in FAULTS]:
-        raise ValueError(f"there is no fault '{unknown[0]}'; there are {', '.join(FAULTS)}")
-    load, chosen = load_of_others(), only or FAULTS
-    command = f"python -m benchmarks faults{' --quick' if settings == QUICK else ''}"
+    if suite not in SUITES:
+        raise ValueError(f"there is no suite '{suite}'; there are {', '.join(SUITES)}")
+    own, command = SUITES[suite], "python -m benchmarks faults"
+    names = list(dict.fromkeys(fault.name for fault in own.faults))
+    if unknown := [fault for fault in only if fault not in names]:
+        raise ValueError(f"there is no fault '{unknown[0]}'; there are {', '.join(names)}")
+    load = load_of_others()
+    chosen = [fault for fault in own.faults if not only or fault.name in only]
+    if suite != WORKERS_ALONE:
+        name, command = f"{name}-{suite}", f"{command} --suite {suite}"
+    settings = OF_SUITE.get(suite, settings) if settings == FULL else settings
+    command += " --quick" if settings == QUICK else ""
     outcomes = _done(directory / f"{name}.json", settings) if goes_on else []
     seeds = sorted(set(range(settings.runs)) - {each.seed for each in outcomes})
     for seed in track(seeds, "runs", console=console, transient=True):
-        outcome = one_run(settings, seed, chosen[seed % len(chosen)])
+        outcome = one_run(settings, seed, chosen[seed % len(chosen)], own)
         outcomes.append(outcome)
         if outcome.wrong:
             console.print(f"run {seed}, {outcome.fault}, {outcome.kind}: {outcome.wrong}")
@@ -126,11 +188,12 @@ def _done(path: Path, settings: Settings) -> list[Outcome]:
     return [Outcome(**each) for row in rows for each in row.facts["outcomes"]]
 
 
-def _row(fault: str, outcomes: Sequence[Outcome]) -> Row:
-    own = [each for each in outcomes if each.fault == fault]
+def _row(fault: Fault, outcomes: Sequence[Outcome]) -> Row:
+    own = [each for each in outcomes if each.fault == fault.name and each.kind in fault.kinds]
     errors = [each.error for each in own if each.error is not None]
+    kind = {"kind": fault.kinds[0]} if len(fault.kinds) == 1 else {}
     return Row(
-        {"fault": fault},
+        {"fault": fault.name, **kind},
         tuple(each.next_step_s for each in own if each.next_step_s is not None),
         {
             "runs": len(own),
@@ -149,7 +212,8 @@ def markdown(rows: Sequence[Row]) -> list[str]:
         times, facts = row.samples_s, row.facts
         error = "" if facts["largest_error"] is None else f"{facts['largest_error']:.0e}"
         seconds = (f"{np.median(times):.1f}", f"{max(times):.1f}") if times else ("", "")
-        cells = (row.what["fault"], facts["runs"], facts["right"], *seconds, error)
+        fault = ", ".join(map(str, row.what.values()))
+        cells = (fault, facts["runs"], facts["right"], *seconds, error)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return lines
 
@@ -157,10 +221,10 @@ def markdown(rows: Sequence[Row]) -> list[str]:
 # One run -----------------------------------------------------------------------------------------
 
 
-def one_run(settings: Settings, seed: int, fault: str) -> Outcome:
+def one_run(settings: Settings, seed: int, made: Fault, suite: Suite) -> Outcome:
     """A training in which one fault is made; everything about it follows from the seed."""
     random = np.random.default_rng([11, seed])
-    kinds = [kind for kind in KINDS if fault != "lose a worker" or kind != "pipeline"]
+    fault, kinds = made.name, made.kinds
     outcome = Outcome(seed, fault, kinds[random.integers(len(kinds))])
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="faults-")))
@@ -168,8 +232,13 @@ def one_run(settings: Settings, seed: int, fault: str) -> Outcome:
         checkpoints.mkdir()
         if fault == "disk full":
             stack.enter_context(_small_disk(checkpoints))
-        bed = stack.enter_context(Testbed(WORKERS, "1gbit")) if fault in REMOTE else None
-        training = _Training(settings, outcome, directory, bed, random)
+        bed, tasks = None, None
+        if fault in REMOTE and suite.has_hosts:
+            bed = stack.enter_context(Testbed(WORKERS, "1gbit"))
+            tasks = addresses(bed)
+        elif fault in _STAYS_AWAY:
+            tasks = [f"127.0.0.1:{port}" for port in free_ports(sum(_tasks_of(outcome.kind)))]
+        training = _Training(settings, outcome, directory, random, tasks, bed)
         stack.callback(training.end_all)
         training.start()
         training.wait_for_step(int(random.integers(settings.steps // 15, settings.steps * 4 // 5)))
@@ -183,16 +252,23 @@ def one_run(settings: Settings, seed: int, fault: str) -> Outcome:
     return outcome
 
 
+def _tasks_of(kind: Kind) -> tuple[int, int]:
+    """How many workers and parameter servers train a job."""
+    return (SERVED, SERVERS) if kind == "servers" else (WORKERS, 0)
+
+
 class _Training:
-    """The client and the workers of a run."""
+    """The client and the workers of a run; these are on the hosts of a bed, or elsewhere as their
+    addresses say, or the client's."""
 
     def __init__(
         self,
         settings: Settings,
         outcome: Outcome,
         directory: Path,
-        bed: Testbed | None,
         random: np.random.Generator,
+        tasks: list[str] | None = None,
+        bed: Testbed | None = None,
     ) -> None:
         self.settings, self._outcome, self.directory = settings, outcome, directory
         self._bed, self._random = bed, random
@@ -202,11 +278,13 @@ class _Training:
         self._workers: dict[int, subprocess.Popen[Any]] = {}
         self._client: subprocess.Popen[Any]
         resumes = outcome.fault in ("kill the client", "SIGTERM", "disk full")
-        waits = outcome.fault != "lose a worker"
+        waits = outcome.fault not in _STAYS_AWAY
+        self._count, servers = _tasks_of(outcome.kind)
         self._case = Case(
             kind=outcome.kind,
-            count=WORKERS,
-            workers=None if bed is None else addresses(bed),
+            count=self._count,
+            servers=servers,
+            tasks=tasks,
             steps=settings.steps,
             save_every=max(1, settings.steps * settings.save_every // FULL.steps),
             wait_s=settings.wait_s if waits else 1.0,
@@ -219,19 +297,25 @@ class _Training:
 
     def start(self) -> None:
         """Start the workers, if they are elsewhere, and the client."""
-        if self._bed is not None:
-            for number in range(WORKERS):
-                self._start_worker(number)
+        for number in range(len(self._case.tasks or ())):
+            self._start_worker(number)
         command = [sys.executable, "-m", "benchmarks.faults.client", json.dumps(asdict(self._case))]
         if self._outcome.fault == "kill the client":
             command = [sys.executable, "-m", "caramel", "run", "--restarts", "3", "--", *command]
         self._client = self._popen(0, command)
 
     def _start_worker(self, number: int) -> None:
-        assert self._case.workers is not None
-        listed = ",".join(self._case.workers)
-        command = [sys.executable, "-m", "caramel", "worker", "--cluster", listed]
-        self._workers[number] = self._popen(number, [*command, "--task", str(number)])
+        assert self._case.tasks is not None
+        workers, servers = self._case.tasks[: self._count], self._case.tasks[self._count :]
+        command = [sys.executable, "-m", "caramel", "worker", "--cluster", ",".join(workers)]
+        command += ["--ps", ",".join(servers)] if servers else []
+        self._workers[number] = self._popen(number, [*command, *self._words_of(number).split()])
+
+    def _words_of(self, task: int) -> str:
+        """What the command of a task has, and that of no other one."""
+        if task < self._count:
+            return f"--job worker --task {task}"
+        return f"--job ps --task {task - self._count}"
 
     def _popen(self, host: int, command: Sequence[str]) -> subprocess.Popen[Any]:
         options: dict[str, Any] = {"stdout": self._log, "stderr": self._log}
@@ -247,6 +331,9 @@ class _Training:
         match fault:
             case "kill a worker":
                 self._signal_worker(signal.SIGKILL)
+            case "kill a server" | "lose a server":
+                server = int(self._random.integers(self._case.servers))
+                self._signal(self._count + server, signal.SIGKILL)
             case "stop a worker":
                 self._signal_worker(signal.SIGSTOP)
             case "kill the client":
@@ -272,9 +359,8 @@ class _Training:
                 time.sleep(float(self._random.uniform(1, 10)))
                 self._bed.set_rate(host, self._bed.rate)
             case "lose a worker" | "kill a worker elsewhere":
-                number = int(self._random.integers(WORKERS))
-                for pid in self._pids(f"--task {number}"):
-                    os.kill(pid, signal.SIGKILL)
+                number = int(self._random.integers(self._count))
+                self._signal(number, signal.SIGKILL)
                 if fault == "kill a worker elsewhere":
                     time.sleep(float(self._random.uniform(0, 3)))
                     self._start_worker(number)
@@ -282,8 +368,10 @@ class _Training:
                 raise AssertionError(fault)
 
     def _signal_worker(self, number: signal.Signals) -> None:
-        worker = int(self._random.integers(WORKERS))
-        for pid in self._pids(f"--task {worker}"):
+        self._signal(int(self._random.integers(self._count)), number)
+
+    def _signal(self, task: int, number: signal.Signals) -> None:
+        for pid in self._pids(self._words_of(task)):
             os.kill(pid, number)
 
     # What is waited for
@@ -404,7 +492,7 @@ def _undisturbed(steps: int) -> list[np.ndarray]:
         directory = Path(folder)
         (directory / "checkpoints").mkdir()
         settings = Settings(1, steps)
-        training = _Training(settings, outcome, directory, None, np.random.default_rng(0))
+        training = _Training(settings, outcome, directory, np.random.default_rng(0))
         training.start()
         training.wait_for_end()
         told = training.told()
