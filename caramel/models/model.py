@@ -241,10 +241,11 @@ class Model:
             replanning=replanning or ReplanSettings(),
             stalls=stalls,
         )
+        cluster = self.cluster if variables is None else self._those_of(variables)
         return Session(
-            self._jobs,
+            self._jobs_on(cluster),
             settings,
-            self.cluster,
+            cluster,
             start_timeout_s=start_timeout_s,
             step_timeout_s=step_timeout_s,
             lost_after_s=lost_after_s,
@@ -280,6 +281,11 @@ class Model:
             # Each replica has a part of the data, and a place in it: all of them go on.
             return self._options.with_all_replicas(self.plan.job.devices, cluster)
         return self._options.on(cluster)
+
+    def _those_of(self, other: Session) -> Cluster:
+        """The cluster, but for tasks without which another session goes on after a loss."""
+        missing = [task for task in other._missing if task in self.cluster.tasks]
+        return self.cluster.without(missing) if missing else self.cluster
 
     def _check_recoverable(self) -> None:
         """Raise unless a session can go on after the loss of a worker.

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from caramel.cluster.cluster import Cluster
+from caramel.cluster.tasks import Task
 from caramel.core.errors import FeedError, SessionError
 from caramel.core.plan import Plan
 from caramel.core.train_steps import StepName
@@ -191,6 +192,11 @@ class SessionLife:
     def has_servers(self) -> bool:
         """Whether the variables are on parameter servers."""
         return bool(self._running.job.plan.job.servers)
+
+    @property
+    def _missing(self) -> tuple[Task, ...]:
+        """Tasks without which it goes on, since they were lost."""
+        return self._work.missing
 
     @property
     def _state(self) -> str:

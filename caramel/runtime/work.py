@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from caramel.cluster.tasks import Task
 from caramel.core.train_steps import StepName
 from caramel.runtime.control.metrics import Metrics
 from caramel.runtime.course import Course
@@ -26,6 +27,10 @@ class Work(Protocol):
     @property
     def has_failed(self) -> bool:
         """Whether nothing can be done any more."""
+
+    @property
+    def missing(self) -> tuple[Task, ...]:
+        """Tasks without which it goes on, since they were lost."""
 
     def steps(self, call: StepCall, function: Callable[[RunningJob], Result]) -> Result:
         """Training steps, which a function does.
@@ -64,6 +69,11 @@ class Unattended:
     def has_failed(self) -> bool:
         """Whether nothing can be done any more."""
         return self.running.runner.has_failed
+
+    @property
+    def missing(self) -> tuple[Task, ...]:
+        """Tasks without which it goes on: none."""
+        return ()
 
     def steps(self, call: StepCall, function: Callable[[RunningJob], Result]) -> Result:
         """Training steps."""

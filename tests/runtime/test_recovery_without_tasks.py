@@ -13,7 +13,10 @@ from caramel.cluster.processes import LISTENING, free_ports
 from caramel.core.errors import RecoveryError
 from caramel.runtime.recovery import members
 from tests.runtime.test_recovery import averaged, batch, on_one_device
+from tests.runtime.test_resuming import expected
 from tests.support.networks import Network, deep, parameter, relative_error, tf, tf1
+from tests.support.pipelines import job as pipelines_job
+from tests.support.pipelines import numbers
 from tests.support.placed import is_spread, placed
 from tests.support.processes import WORKER, started
 
@@ -118,6 +121,38 @@ def test_what_infers_goes_on_without_a_server(served):
         values = session.variables()
     for name, value in before.items():
         np.testing.assert_array_equal(values[name], value)
+
+
+def test_agents_do_without_what_those_do_without_whose_variables_they_read(served):
+    job = averaged()
+    model = caramel.PSModel(job.context(), served.cluster)
+    agents = caramel.PSModel(job.context(), served.cluster, mode="inference")
+    with model.session(trials=None, recover=SETTINGS) as session:
+        session.step(job.feed)
+        served.kill(0, 3)
+        session.step(job.feed)
+        loss = session.evaluate(job.feed)
+        with agents.session(trials=None, variables=session) as agent:
+            assert (agent._running.job.plan.workers, servers_of(agent)) == (1, 1)
+            assert agent.step(job.feed) == pytest.approx(loss, rel=1e-12)
+
+
+def test_a_pipeline_goes_on_though_the_only_replica_is_placed_anew(devices):
+    """Its examples are shuffled without a seed, on the device that stays away."""
+    made = pipelines_job(lambda: numbers(40).shuffle(40).batch(2))
+    context = caramel.Context(made.graph, train_op=made.train_op, loss=made.loss)
+    model = caramel.PlacedModel(context, devices.cluster, partitioner="hash")
+    killed, seen = model.plan.placement.number_of[made.iterator.initializer.name], []
+    with model.session(trials=None, recover=SETTINGS) as session:
+        session.run(made.iterator.initializer)
+        w = session.variables()["w"]
+        for step in range(20):
+            if step == 8:
+                devices.kill(killed)
+            seen.append(np.ravel(session.step(fetches=made.ids)))
+        value = session.variables()["w"]
+    assert sorted(np.concatenate(seen)) == list(range(40))
+    np.testing.assert_allclose(value, expected(w, seen), rtol=1e-12)
 
 
 @pytest.mark.parametrize("killed", [0, 2])

@@ -158,6 +158,11 @@ class Supervised:
         return self._given_up is not None or (self.running.runner.has_failed and not has_lost)
 
     @property
+    def missing(self) -> tuple[Task, ...]:
+        """Tasks without which it goes on, since they were lost."""
+        return self._members.missing
+
+    @property
     def _since(self) -> _Since:
         return self._snapshots.since
 
