@@ -142,14 +142,19 @@ class _FunctionEffects:
 
 def _uses(function: Function, argument: str) -> list[tuple[FunctionNode, int]]:
     """Nodes that take an argument of their function, also through passing nodes."""
-    names = {argument}
-    uses = []
-    for node in function.nodes:
-        for position, source in enumerate(node.inputs):
-            if source not in names:
-                continue
-            if node.kind in op_types.PASS_THROUGH:
-                names.add(node.name)
-            else:
-                uses.append((node, position))
-    return uses
+    names, passing = {argument}, {argument}
+    # Nodes of a function may come in any order.
+    while passing:
+        names |= passing
+        passing = {
+            node.name
+            for node in function.nodes
+            if node.kind in op_types.PASS_THROUGH and not names.isdisjoint(node.inputs)
+        } - names
+    return [
+        (node, position)
+        for node in function.nodes
+        if node.kind not in op_types.PASS_THROUGH
+        for position, source in enumerate(node.inputs)
+        if source in names
+    ]
