@@ -10,7 +10,7 @@ import pytest
 
 import caramel
 from caramel.cluster.processes import LISTENING, free_ports
-from caramel.core.errors import RecoveryError
+from caramel.core.errors import PlanError, RecoveryError
 from caramel.runtime.recovery import members
 from tests.runtime.test_recovery import averaged, batch, on_one_device
 from tests.runtime.test_resuming import expected
@@ -176,6 +176,35 @@ def test_what_was_on_a_device_that_stays_away_is_placed_anew(devices, killed):
     assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
     assert [*dict.fromkeys(there)] == [3, 2]
     assert there[-1] == 3
+
+
+def test_who_comes_back_and_cannot_take_part_does_not_end_training(devices, monkeypatch):
+    """No placement may be found for those that are there then; all together take part again."""
+    job, steps, there, told = averaged(), 16, [], []
+    model = placed(job, devices.cluster, seed=1)
+    chosen_on = model._chosen_on
+
+    def refusing(cluster):
+        if {task.index for task in cluster.tasks} == {0, 1}:
+            told.append(cluster)
+            raise PlanError("no placement fits")
+        return chosen_on(cluster)
+
+    monkeypatch.setattr(model, "_chosen_on", refusing)
+    monkeypatch.setattr(members, "RETURN_EVERY_S", 0.0)
+    with model.session(trials=None, recover=SETTINGS) as session:
+        initial = session.variables()
+        for step in range(steps):
+            if step in (1, 3):  # a snapshot is taken in between
+                devices.kill(1 if step == 1 else 2)
+            if step in (5, 12):
+                devices.start(1 if step == 5 else 2)
+            session.step(batch(job, step))
+            there.append(len(session._running.job.plan.placement.devices))
+        values = session.variables()
+    assert relative_error(values, on_one_device(job, initial, steps)) < 1e-12
+    assert [*dict.fromkeys(there)] == [3, 2, 1]
+    assert (there[-1], len(told)) == (3, 1)
 
 
 def three_parts():

@@ -138,6 +138,7 @@ class Supervised:
         self._loss: WorkerLostError | None = None  # from which it has not recovered yet
         self._lost: tuple[Task, ...] = ()  # what has to be brought back for that
         self._records: tuple[RecoveryRecord, ...] = ()
+        self._unfit: set[tuple[Task, ...]] = set()  # those that cannot do the job together
         self._given_up: str | None = None  # why nothing can be done any more
         self._closings: list[threading.Thread] = []
         parts.callback(self._close)
@@ -366,8 +367,11 @@ class Supervised:
 
     def _take_in(self) -> None:
         """Let workers take part again that have come back; a snapshot was just taken."""
-        before = self._members.missing
+        before, those_of_now = self._members.missing, self._members.cluster
         if not before or not self._members.returned():
+            return
+        if not self._can_do(self._members.cluster):
+            self._members.cluster = those_of_now
             return
         begin_s, at_s = time.monotonic(), time.time()
         self._opened.parts.close()
@@ -377,6 +381,18 @@ class Supervised:
             raise WorkerLostError(str(error)) from error
         returned = [task for task in before if task not in self._members.missing]
         self._tell((), returned, at_s, time.monotonic() - begin_s, "workers have come back")
+
+    def _can_do(self, cluster: Cluster) -> bool:
+        """Whether the job can be done by more than do it now; if not, it goes on with these."""
+        if cluster.tasks in self._unfit:
+            return False
+        try:
+            self._made(cluster)
+        except RecoveryError as error:
+            _log.warning("who has come back cannot take part: %s", error)
+            self._unfit.add(cluster.tasks)
+            return False
+        return True
 
     def _reading(self, call: StepCall) -> StepCall:
         """A step, with the ops by which it takes elements of pipelines."""
