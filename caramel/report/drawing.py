@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from caramel.core.errors import CaramelError, FileError
-from caramel.core.names import group_of, server_at
+from caramel.core.names import group_of
 from caramel.core.timeline import Resource, Timeline
 from caramel.report.layout import Bar, Row, Steps, in_sequence, rows
 from caramel.report.units import seconds_text
+from caramel.report.words import host_text
 
 COLOURS: Mapping[Resource, str] = {
     "compute": "#4e79a7",
@@ -107,7 +108,7 @@ def _svg(
         if row.worker != worker:
             worker = row.worker
             y += _HEAD_PX
-            parts.append(f'<text x="0" y="{y - 5}" font-weight="bold">{_who(worker)}</text>')
+            parts.append(f'<text x="0" y="{y - 5}" font-weight="bold">{host_text(worker)}</text>')
         parts.append(f'<text x="6" y="{y + 11}">{row.resource}</text>')
         parts += _svg_row(row, y, px_per_s, deferred)
         y += _PITCH_PX
@@ -271,17 +272,12 @@ def _draw_rows(ax: Any, own: Sequence[Row], deferred: Collection[str]) -> None:
                 (place + lane * height, height),
                 facecolors=[_colour(bar, deferred) for bar in bars],
             )
-    labels = [f"{_who(row.worker)}  {row.resource}" for row in own]
+    labels = [f"{host_text(row.worker)}  {row.resource}" for row in own]
     ax.set_yticks([place + 0.42 for place in range(len(own))], labels, fontsize=7)
     # Upside down: worker 0 is at the top.
     ax.set_ylim(max(1, len(own)), -0.15)
     ax.margins(x=0.01)
     ax.grid(axis="x", alpha=0.3)
-
-
-def _who(place: int) -> str:
-    server = server_at(place)
-    return f"worker {place}" if server is None else f"server {server}"
 
 
 def _draw_legend(figure: Any, found: Collection[Sequence[Row]], deferred: Collection[str]) -> None:

@@ -1,6 +1,6 @@
 """Timelines as JSON in the Trace Event Format, for ui.perfetto.dev and chrome://tracing.
 
-Each worker of each timeline is a process, each of its resources a thread, or several.
+Each worker and server of each timeline is a process, each of its resources a thread, or several.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from caramel.core.timeline import Timeline
 from caramel.report.layout import RESOURCES, Steps, in_sequence, lanes
+from caramel.report.words import host_text
 
 Event = dict[str, Any]
 
@@ -29,7 +30,7 @@ def trace_events(timelines: Mapping[str, Steps]) -> Event:
         whole = Timeline(tuple(span for step in steps for span in step.spans))
         for worker in whole.workers:
             process = next(processes)
-            events += _named("process", process, 0, f"{title}, worker {worker}", process)
+            events += _named("process", process, 0, f"{title}, {host_text(worker)}", process)
             if len(steps) > 1:
                 events += _marks(steps, process, next(threads))
             events += _threads(whole.of_worker(worker), process, threads)

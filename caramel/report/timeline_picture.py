@@ -148,7 +148,8 @@ def lanes_of(explanation: Explanation) -> list[Lane]:
         chosen = [lane for lane in lanes if (lane.resource in _LINK) == of_link]
         thinned, narrowest_s = chosen, axis_s * _FINEST
         while thinned := [_thinned(lane, narrowest_s) for lane in chosen]:
-            if sum(len(row) for lane in thinned for row in lane.rows) <= most:
+            blocks = sum(len(row) for lane in thinned for row in lane.rows)
+            if blocks <= most or narrowest_s > axis_s:  # each row is one block
                 break
             narrowest_s *= _COARSER
         lanes = [lane for lane in lanes if (lane.resource in _LINK) != of_link] + thinned

@@ -81,9 +81,13 @@ def place_text(explanation: Explanation, number: int, group: GroupExplanation) -
 
 def who_text(explanation: Explanation, place: int) -> str:
     """A worker, a device or a server, by its place."""
+    return host_text(place, words_of(explanation).host).capitalize()
+
+
+def host_text(place: int, host: str = "worker") -> str:
+    """The same in the middle of a sentence, without an explanation: "worker 0", "server 1"."""
     server = server_at(place)
-    host = words_of(explanation).host.capitalize()
-    return f"{host} {place}" if server is None else f"Server {server}"
+    return f"{host} {place}" if server is None else f"server {server}"
 
 
 def hosts_text(explanation: Explanation) -> str:

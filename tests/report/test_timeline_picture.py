@@ -10,6 +10,8 @@ from caramel.core.timeline import Span, Timeline
 from caramel.report.timeline_picture import Block, lanes_of, ticks, timeline_picture
 from tests.support.explanations import SMALL, many_groups, resnet, trained
 
+TWO = (("first", 0.0), ("last", 0.9))
+
 
 def drawn(*spans, **changes):
     """Worker 0's lanes, by resource, of a step of 1 s."""
@@ -86,6 +88,13 @@ def test_a_large_timeline_is_drawn_coarser_so_that_the_picture_stays_small():
     assert len(large.predicted.spans) > 20_000
     blocks = [b for lane in lanes_of(large) for row in lane.rows for b in row]
     assert 8_000 < len(blocks) <= 16_000
+
+
+def test_more_workers_than_blocks_that_a_picture_should_have_have_a_block_each():
+    own = (Span("compute", name, at, at + 0.1, w) for w in range(4_001) for name, at in TWO)
+    found = lanes_of(replace(SMALL, step_s=1.0, predicted=Timeline(tuple(own))))
+    assert len(found) == 4_001
+    assert {len(row) for lane in found for row in lane.rows} == {1}
 
 
 def test_predicted_is_drawn_above_measured():

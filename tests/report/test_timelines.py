@@ -121,6 +121,13 @@ def test_every_worker_is_a_process_and_every_lane_a_thread():
     }
 
 
+def test_a_server_is_a_process_by_its_own_name():
+    own = Timeline(tuple(Span("send", "x", 0.0, 1.0, place) for place in (-2, -1, 0)))
+    events = trace_events({"measured": own})["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["name"] == "process_name"}
+    assert names == {f"measured, {who}" for who in ("worker 0", "server 0", "server 1")}
+
+
 def test_several_steps_are_marked_and_titles_stand_beside_each_other():
     found = trace_events({"predicted": one(0.0, 1e-3), "measured": [one(5.0, 5.001)] * 2})
     assert json.loads(json.dumps(found))["traceEvents"] == [
