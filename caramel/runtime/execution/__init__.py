@@ -9,6 +9,7 @@ silence.
 `distributed_graph` the distributed graph: one part for each plan, as a session sends it
 `leases`            clients enter their containers in a table on each worker, so that nothing stays
                     for ever
+`leaving`           lets servers forget a session whose calls may still be under way there
 `liveness`          which workers answer? Each is asked by a call that its server answers by itself
 `outcome`           what becomes of a call that another thread makes, for a caller who may be
                     interrupted

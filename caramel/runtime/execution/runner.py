@@ -25,6 +25,7 @@ from caramel.runtime.execution.clocks import clock_graph, compared_clocks
 from caramel.runtime.execution.containers import Containers, drop
 from caramel.runtime.execution.distributed_graph import DistributedGraph
 from caramel.runtime.execution.leases import Leases
+from caramel.runtime.execution.leaving import Server, forget
 from caramel.runtime.execution.liveness import LOST_AFTER_S
 from caramel.runtime.execution.transfer_recorder import Recording
 
@@ -372,23 +373,30 @@ class Runner:
         """End the session; what it held on the workers is gone."""
         if self._leases is not None:
             self._leases.stop()
-        of_tasks = zip(self.cluster.tasks, self._targets, strict=False)  # embedded ones stay
-        gone = {target for task, target in of_tasks if task in self.lost}
-        alive = [target for target in self._targets if target not in gone]
         is_here = self.cluster.kind == "embedded"
-        forget = partial(drop, self.containers.owned, alive, connected=is_here)
-        last = partial(_end, self._recording, self._sessions, forget, self._leases)
-        if not self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave):
-            forget()
+        dropped = partial(drop, self.containers.owned, self._targets, connected=is_here)
+        last = partial(_end, self._recording, self._sessions, dropped, self._leases)
+        self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave)
 
     def _leave(self) -> None:
-        """End what is here of a session that has lost workers."""
+        """End what is here of a session that has lost workers, and what others have of it."""
+        # First, since a lost worker may keep sessions from being closed for long.
+        forget(self._graph.parts[: self._sent], self.containers, self._servers_left())
         tells = self.cluster.tasks[0] not in self.lost
         for session in tuple(self._sessions):
             with suppress(tf.errors.OpError):
                 session.close(tells=tells)
         if self._recording is not None:
             self._recording.end()
+
+    def _servers_left(self) -> list[Server]:
+        """All servers but those that were lost."""
+        tasks, targets = self.cluster.tasks, self._targets
+        if self.cluster.kind == "embedded":  # of which there may be more workers
+            servers = len(self.cluster.servers)
+            targets = targets[: self.cluster.size] + targets[len(targets) - servers :]
+        found = zip(tasks, targets, strict=True)
+        return [Server(task.device, target) for task, target in found if task not in self.lost]
 
     def _config(self, config: Any) -> Any:
         return _config(config, self.cluster)
