@@ -1,5 +1,5 @@
 # make train   trains a network on real data, on several workers of this machine
-# make demo    shows in two minutes what a plan brings, on two hosts of this machine (needs root)
+# make demo    shows in a minute what a plan brings, on two hosts of this machine (needs root)
 # make train-ps         trains it with parameter servers
 # make train-keras      trains a Keras model
 # make train-placed     trains a network that needs more memory than a worker has
@@ -35,7 +35,7 @@ train: $(READY)
 	@$(VENV)/bin/python examples/train_resnet.py --compare --workers local:$(WORKERS)
 
 demo: $(READY)
-	@$(VENV)/bin/python -m benchmarks demo
+	@$(VENV)/bin/python -m benchmarks.demo
 
 train-ps: $(READY)
 	@echo "Training on $(WORKERS) worker processes and a parameter server of this machine:"

@@ -13,7 +13,6 @@ import typer
 from rich.console import Console
 from rich.markdown import Markdown
 
-from benchmarks import demo as demo_of_plan
 from benchmarks import document as document_of_tables
 from benchmarks import held as held_benchmark
 from benchmarks import keras as keras_benchmark
@@ -94,15 +93,6 @@ def held(
 ) -> None:
     """What each device of a placed model holds in a step, predicted and measured."""
     _run_one("held", held_benchmark, quick, results, only=network or ())
-
-
-@app.command()
-def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = demo_of_plan.SECONDS,
-) -> None:
-    """Show in two minutes what a plan brings, on two hosts of this machine."""
-    with _errors_in_a_line():
-        raise typer.Exit(demo_of_plan.run(seconds))
 
 
 @app.command()

@@ -23,7 +23,7 @@ with quiet_start():
     from benchmarks import networks
 
 PLAIN, PLANNED = "without a plan", "with Caramel's plan"
-WARM_UP = 3
+WARM_UP = 2
 TRACED = 2
 _WIDTH = 16  # characters of the longest bar
 
@@ -58,12 +58,10 @@ def run(case: Mapping[str, Any], console: Console) -> None:
                 sessions[PLAIN].step(feed)
             profile = sessions[PLAIN].profile(TRACED, feed)
             planned = caramel.ARModel(context, case["workers"], profile=profile)
+            # From the same initial values, which the network's seed gives.
             sessions[PLANNED] = stack.enter_context(planned.session(trials=None, stalls=None))
-            sessions[PLANNED].assign(sessions[PLAIN].variables())  # both go on from here
-            for _ in range(WARM_UP):
-                feed = next(data)
-                for session in sessions.values():
-                    session.step(feed)
+            for _ in range(WARM_UP + TRACED):  # so that both have done the same
+                sessions[PLANNED].step(feed)
         samples_s: dict[str, list[float]] = {way: [] for way in sessions}
         losses: dict[str, float] = {}
         end_s = time.monotonic() + case["seconds"]
