@@ -5,14 +5,18 @@ Names of columns that end in "|" are of numbers.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import compress
 from typing import TypeVar
 
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 Cell = TypeVar("Cell", bound=str)
+
+WIDE = 130  # columns of a terminal on which reasons have room in a table
+_NAMES_SHOWN = 4
 
 
 def filled(
@@ -49,3 +53,19 @@ def text_table(
     for row in rows:
         table.add_row(*map(escape, row))
     return table
+
+
+def print_reasons(reasons: Iterable[tuple[str, str]], console: Console) -> None:
+    """Print below a table, for which the terminal is too narrow, why its rows are as they are.
+
+    Args:
+        reasons: the name of each row, and its reason. Each reason is printed once.
+    """
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons:
+        names.setdefault(reason, []).append(name)
+    for reason, own in names.items():
+        more = f" and {len(own) - _NAMES_SHOWN} more" if len(own) > _NAMES_SHOWN else ""
+        if reason:
+            line = f"{', '.join(own[:_NAMES_SHOWN])}{more}: {reason}"
+            console.print(escape(line), highlight=False)

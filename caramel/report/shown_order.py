@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.markup import escape as escape_markup
 
 from caramel.core.errors import PlanError
 from caramel.core.explanation import Explanation
 from caramel.core.orders import Orders
 from caramel.core.util.sizes import bytes_text, bytes_texts
 from caramel.planning.serving.explain import ExplainedOrder
+from caramel.report.columns import WIDE, print_reasons, text_table
 from caramel.report.shown import framed, printed, save_page
 from caramel.report.units import percent_text
 
 _MOST_ROWS = 60
+_NAMES = ("variable", "server", "waits for", "why")  # the last columns of both tables
 
 
 @dataclass(frozen=True)
@@ -45,27 +49,21 @@ class ShownOrder(ExplainedOrder):
             console: where; by default the standard output, as wide as the terminal.
         """
         console = console or Console()
-        table = Table(title=f"What workers receive: {self.source}")
-        for column in ("place", "priority", "size", "arrives ms", "needed ms"):
-            table.add_column(column, justify="right")
-        for column in ("variable", "server", "waits for", "why"):
-            table.add_column(column)
         shown = self.transfers[:_MOST_ROWS]
-        for each, size in zip(shown, bytes_texts([e.bytes for e in shown]), strict=True):
-            table.add_row(
+        rows = [
+            (
                 str(each.place),
                 "ahead" if each.priority is None else str(each.priority),
                 size,
                 _milliseconds(each.arrives_s),
                 _milliseconds(each.needed_s),
-                each.variable,
-                each.server,
-                ", ".join(each.after),
-                each.reason,
+                *_names(each),
             )
-        console.print(table)
-        if len(self.transfers) > _MOST_ROWS:
-            console.print(f"and {len(self.transfers) - _MOST_ROWS} more")
+            for each, size in zip(shown, bytes_texts([e.bytes for e in shown]), strict=True)
+        ]
+        columns = ("place|", "priority|", "size|", "arrives ms|", "needed ms|", *_NAMES)
+        _show(f"What workers receive: {self.source}", columns, rows, console)
+        _print_left_out(self.transfers, console)
         if any(each.after for each in self.gradients):
             self._show_gradients(console)
         elif self.gradients:
@@ -74,29 +72,23 @@ class ShownOrder(ExplainedOrder):
             console.print(line)
 
     def _show_gradients(self, console: Console) -> None:
-        table = Table(title="What workers send: gradients that make steps shorter in this order")
-        for column in ("place", "size", "ready ms", "arrives ms"):
-            table.add_column(column, justify="right")
-        for column in ("variable", "server", "waits for", "why"):
-            table.add_column(column)
+        title = "What workers send: gradients that make steps shorter in this order"
         shown = self.gradients[:_MOST_ROWS]
-        for each, size in zip(shown, bytes_texts([e.bytes for e in shown]), strict=True):
-            table.add_row(
+        rows = [
+            (
                 str(each.place),
                 size,
                 _milliseconds(each.ready_s),
                 _milliseconds(each.arrives_s),
-                each.variable,
-                each.server,
-                ", ".join(each.after),
-                each.reason,
+                *_names(each),
             )
-        console.print(table)
-        if len(self.gradients) > _MOST_ROWS:
-            console.print(f"and {len(self.gradients) - _MOST_ROWS} more")
+            for each, size in zip(shown, bytes_texts([e.bytes for e in shown]), strict=True)
+        ]
+        _show(title, ("place|", "size|", "ready ms|", "arrives ms|", *_NAMES), rows, console)
+        _print_left_out(self.gradients, console)
 
     def _lines(self) -> list[str]:
-        lines = [f"{server}: {bytes_text(size)}" for server, size in self.server_bytes]
+        lines = [f"{server} holds {bytes_text(size)}" for server, size in self.server_bytes]
         if None not in (self.step_s, self.upper_s, self.lower_s, self.efficiency):
             lines.append(
                 f"a worker has received and computed all after {_milliseconds(self.step_s)} ms; at "
@@ -147,6 +139,29 @@ def measured_text(orders: Orders) -> str:
         f"{orders.alpha:.2f}, rho {orders.rho:.2f}; straggler share "
         f"{percent_text(orders.stragglers)}"
     )
+
+
+def _names(each: Any) -> tuple[str, str, str, str]:
+    """The cells of `_NAMES`."""
+    return each.variable, each.server, ", ".join(each.after), each.reason
+
+
+def _show(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console
+) -> None:
+    """Print a table whose last column says why, below the table where the terminal is narrow."""
+    wide = console.width >= WIDE
+    console.print(escape_markup(title), style="bold", highlight=False)
+    kept = len(columns) if wide else -1
+    console.print(text_table(columns[:kept], [row[:kept] for row in rows]))
+    if not wide:
+        variable = columns.index("variable")
+        print_reasons(((row[variable], row[-1]) for row in rows), console)
+
+
+def _print_left_out(of: Sequence[Any], console: Console) -> None:
+    if len(of) > _MOST_ROWS:
+        console.print(f"and {len(of) - _MOST_ROWS} more")
 
 
 def _milliseconds(seconds: float | None) -> str:

@@ -12,7 +12,7 @@ from caramel.core.decision import ALL_GATHER
 from caramel.core.explanation import Explanation, GroupExplanation
 from caramel.core.util.digits import three_digits
 from caramel.core.util.sizes import bytes_text, bytes_texts, counted
-from caramel.report.columns import text_table
+from caramel.report.columns import WIDE, print_reasons, text_table
 from caramel.report.table_placed import placed_summary, show_devices
 from caramel.report.units import (
     TO,
@@ -25,8 +25,6 @@ from caramel.report.units import (
 from caramel.report.words import about_text, alpha_text, rho_text, utilisation_text
 
 MISSES_SHOWN = 10
-_NAMES_SHOWN = 4
-_WIDE = 130  # columns of a terminal
 
 
 def show_explanation(explanation: Explanation, console: Console) -> None:
@@ -137,7 +135,7 @@ def off_text(explanation: Explanation) -> str:
 
 def _show_groups(explanation: Explanation, console: Console) -> None:
     """The table of groups; on narrow terminals the reasons follow it, each once."""
-    wide = console.width >= _WIDE
+    wide = console.width >= WIDE
     step_s = explanation.step_s
     _title("Groups in order of transfer; times in ms from the begin of their step", console)
     columns = ["group", "size|", "ready|", "needed|", "pattern", "depth|", "place", "predicted|"]
@@ -151,10 +149,9 @@ def _show_groups(explanation: Explanation, console: Console) -> None:
     console.print(text_table(columns, rows, gap=2 if wide else 1, whole=("place",)))
     if wide:
         return
-    for line in _reasons(explanation.groups):
-        console.print(escape(line), highlight=False)
+    print_reasons(((group.name, group.reason) for group in explanation.groups), console)
     if any(group.waits_for for group in explanation.groups):
-        console.print(f"With {_WIDE} columns, the table also shows what each group waits for.")
+        console.print(f"With {WIDE} columns, the table also shows what each group waits for.")
 
 
 def _cells(group: GroupExplanation, size: str, step_s: float) -> list[str]:
@@ -169,16 +166,6 @@ def _cells(group: GroupExplanation, size: str, step_s: float) -> list[str]:
         during(group.predicted_begin_s, group.predicted_end_s, step_s),
         during(group.measured_begin_s, group.measured_end_s, step_s),
     ]
-
-
-def _reasons(groups: Sequence[GroupExplanation]) -> Iterator[str]:
-    names: dict[str, list[str]] = {}
-    for group in groups:
-        names.setdefault(group.reason, []).append(group.name)
-    for reason, own in names.items():
-        more = f" and {len(own) - _NAMES_SHOWN} more" if len(own) > _NAMES_SHOWN else ""
-        if reason:
-            yield f"{', '.join(own[:_NAMES_SHOWN])}{more}: {reason}"
 
 
 def size_texts(groups: Sequence[GroupExplanation]) -> list[str]:

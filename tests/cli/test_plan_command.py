@@ -102,13 +102,10 @@ def test_a_row_says_all_about_its_group():
     gates = (Gate("group_0", "group_3"),)
     plan = plan.deciding(groups=tuple(groups), gates=gates)
     show_plan(plan, TransferWindows(windows, 0.75, 0.75), Console(file=out, width=200))
-    rows = [
-        [cell.strip() for cell in re.split("[┃│]", line)] for line in out.getvalue().split("\n")
-    ]
+    rows = [re.split(" {2,}", line.strip()) for line in out.getvalue().split("\n")]
     (header,) = [row for row in rows if "group" in row]
-    (row,) = [row for row in rows if first.name in row[1:2]]
+    (row,) = [row for row in rows if row[0] == first.name]
     assert dict(zip(header, row, strict=True)) == {
-        "": "",
         "group": first.name,
         "parameters": "1",
         "size": bytes_texts([plan.bytes(group) for group in groups])[0],
@@ -120,7 +117,18 @@ def test_a_row_says_all_about_its_group():
         "waits for": "group_3",
         "why": "it fills the forward pass",
     }
-    assert "4 deferred; 0 control edges, 1 gates" in out.getvalue()
+    assert "4 deferred; 0 control edges, 1 gate" in out.getvalue()
+
+
+def test_on_a_narrow_terminal_reasons_stand_below_the_table():
+    plan = caramel.ARModel(network("adam").context(), 2, planner="plain").plan
+    reason = "it is as long as a sentence with all the times that are told in it, or longer"
+    groups = [dataclasses.replace(group, reason=reason) for group in plan.decision.groups]
+    out = io.StringIO()
+    show_plan(plan.deciding(groups=tuple(groups)), None, Console(file=out, width=80))
+    below = " ".join(out.getvalue().split("\n")[-3:]).split()
+    assert " ".join(below).endswith(f"{groups[3].name}: {reason}")
+    assert out.getvalue().count("as long as a sentence") == 1
 
 
 @pytest.mark.parametrize("option", ["--out", "--page"])
