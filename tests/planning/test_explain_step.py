@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from caramel.core.explanation import Explanation
 from caramel.core.names import in_group, pulled_from, server_place
+from caramel.core.plan import Plan
 from caramel.core.timeline import Span, Timeline
 from caramel.planning.serving.explain import explain_order
 from caramel.planning.serving.explain_step import explain_step
@@ -68,6 +71,19 @@ def test_each_transfer_has_its_window_place_and_priority():
     assert (ahead.deferred, ahead.priority, ahead.ready_s) == (False, None, 11.0)
     assert (ahead.predicted_begin_s, ahead.predicted_end_s) == (11.0, 15.0)
     assert ahead.reason.startswith("sent when it is updated")
+
+
+def test_what_no_step_writes_stays_on_the_workers():
+    job = plan_of().job
+    frozen = dataclasses.replace(job, gradients=job.gradients[1:])
+    groups = plan_of().decision.groups[1:]
+    plan = Plan(frozen, dataclasses.replace(plan_of().decision, groups=groups))
+    plan = ordered(plan, ORDER, 0, ahead=frozenset({"first"}))
+    order = explain_order(plan, "by TIC", WORKER)
+    first, last = explain_step(plan, WORKER, order).groups
+    assert (first.predicted_begin_s, first.predicted_end_s, first.ready_s) == (0.0, 0.0, 0.0)
+    assert first.reason == "stays on the workers, since the step does not write it"
+    assert (last.predicted_begin_s, last.predicted_end_s) == (0.0, 4.0)
 
 
 def test_measured_transfers_have_the_names_of_what_they_carry():

@@ -173,14 +173,20 @@ class _Explainer:
         """What workers receive, in the planned order."""
         times = _measured_pulls(self._plan, measured)
         updated = {each.variable: each.end_s for each in self._course.sent if each.is_gradient}
-        arrives = {each.variable: each for each in self._course.sent if not each.is_gradient}
+        arrives = {
+            each.variable: (each.begin_s, each.end_s)
+            for each in self._course.sent
+            if not each.is_gradient
+        }
         begins = {span.name: span.begin_s for span in self._course.computed}
         needed: dict[str, float] = {}
         for op in self._worker.graph.ops:
             for name in op.dependencies:
                 needed[name] = min(begins[op.name], needed.get(name, self.step_s))
         for each, pull in zip(self._transfers, self._plan.decision.pulls, strict=True):
-            sent = arrives[pull.variable]
+            # What goes ahead and is not written has come in an earlier step, and stays.
+            sent_s = arrives.get(pull.variable)
+            predicted_begin_s, predicted_end_s = sent_s or (0.0, 0.0)
             begin_s, end_s = times.get(pull.variable, (None, None))
             yield GroupExplanation(
                 name=pull.variable,
@@ -191,12 +197,12 @@ class _Explainer:
                 deferred=not pull.ahead,
                 ready_s=updated.get(pull.variable, 0.0),
                 needed_s=needed.get(transfer_of(pull.variable), self.step_s),
-                predicted_begin_s=sent.begin_s,
-                predicted_end_s=sent.end_s,
+                predicted_begin_s=predicted_begin_s,
+                predicted_end_s=predicted_end_s,
                 measured_begin_s=begin_s,
                 measured_end_s=end_s,
                 waits_for=pull.after,
-                reason=_reason(pull),
+                reason=_reason(pull, is_sent=sent_s is not None),
                 server=each.server,
                 priority=each.priority,
             )
@@ -207,10 +213,12 @@ def gradient_name(variable: str) -> str:
     return f"gradient of {variable}"
 
 
-def _reason(pull: Pull) -> str:
+def _reason(pull: Pull, *, is_sent: bool) -> str:
     if not pull.ahead:
         return pull.reason
-    first = "sent when it is updated, beside gradients that go the other way"
+    first = "stays on the workers, since the step does not write it"
+    if is_sent:
+        first = "sent when it is updated, beside gradients that go the other way"
     return f"{first}; {pull.reason}" if pull.reason else first
 
 
