@@ -16,11 +16,9 @@ from typing import Annotated
 import typer
 
 from benchmarks.environment import TENSORFLOW
-from benchmarks.testbed import Testbed
 from benchmarks.testbed.system import BedError, missing
-from benchmarks.workers import workers
+from benchmarks.workers import two_hosts
 
-RATE = "1gbit"
 # With more examples a step, computation takes longer than transfers on a slow core: then a plan can
 # hide the transfers, which a network with such large layers needs no plan for.
 NETWORK, BATCH = "alexnet_v2", 4
@@ -46,7 +44,7 @@ def run(seconds: float = SECONDS) -> int:
         f"train AlexNet on handwritten digits, {BATCH} a step. It takes a minute.",
         flush=True,
     )
-    with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:
+    with two_hosts() as (bed, at):
         case = {"network": NETWORK, "batch": BATCH, "workers": at, "seconds": seconds}
         argv = [sys.executable, "-m", "benchmarks.demo_client", json.dumps(case)]
         return bed.popen(0, argv, env=TENSORFLOW).wait()

@@ -21,8 +21,7 @@ from rich.table import Table
 
 from benchmarks.pieces import piece, warn
 from benchmarks.results import Row, write
-from benchmarks.testbed import Testbed
-from benchmarks.workers import on_first_host, workers
+from benchmarks.workers import measured_on_two_hosts
 
 STEP, RUN, CALLABLE = "Session.step", "bare run", "bare callable"
 LIMIT_S = 1e-3
@@ -50,9 +49,9 @@ QUICK = Settings(layers=10, rounds=2, steps=5)
 def run(settings: Settings, name: str, directory: Path, console: Console) -> Path:
     """Measure, print a table, write a result file and a figure; returns the file."""
     own = piece([NETWORK], (), directory / f"{name}.json", console)
-    with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:
-        case = {**asdict(settings), "workers": at}
-        measured = on_first_host(bed, "benchmarks.overhead_client", case, timeout_s=TIMEOUT_S)
+    measured = measured_on_two_hosts(
+        "benchmarks.overhead_client", asdict(settings), timeout_s=TIMEOUT_S, rate=RATE
+    )
     bare_s = float(np.median(measured["samples_s"][RUN]))
     rows = [
         Row(

@@ -17,6 +17,8 @@ from benchmarks.peers.data import Case
 from benchmarks.testbed import Testbed
 
 PORT = 4321
+RATE = "1gbit"
+"""Of the links of two hosts, where a suite says nothing else."""
 
 
 def addresses(bed: Testbed, port: int = PORT) -> list[str]:
@@ -106,6 +108,29 @@ def on_first_host(
             raise RuntimeError(f"{module} failed with exit code {process.returncode}:\n{output}")
         content: dict[str, Any] = json.loads(result.read_text())
         return content
+
+
+@contextmanager
+def two_hosts(rate: str = RATE) -> Iterator[tuple[Testbed, list[str]]]:
+    """A bed of two hosts of one core each, and the addresses of a worker on each."""
+    with Testbed(hosts=2, rate=rate, pin_cores=True) as bed, workers(bed) as at:
+        yield bed, at
+
+
+def measured_on_two_hosts(
+    module: str, case: Mapping[str, Any], *, timeout_s: float, rate: str = RATE
+) -> dict[str, Any]:
+    """What ``python -m MODULE CASE RESULT`` wrote, on the first of two hosts.
+
+    Args:
+        case: gets the addresses of the workers, as ``workers``.
+        rate: of the link of each.
+
+    Raises:
+        RuntimeError: as `on_first_host`.
+    """
+    with two_hosts(rate) as (bed, at):
+        return on_first_host(bed, module, {**case, "workers": at}, timeout_s=timeout_s)
 
 
 # Links let the first 256 KB of a burst through at once: small tensors say nothing of their rate.

@@ -20,12 +20,10 @@ from rich.console import Console
 from benchmarks.faults.growth import pids_of, private_kib
 from benchmarks.pieces import run_in_pieces
 from benchmarks.results import Row
-from benchmarks.testbed import Testbed
-from benchmarks.workers import on_first_host, workers
+from benchmarks.workers import measured_on_two_hosts
 
 WITH, WITHOUT = "with snapshots", "without"
 MEMORY = "memory"
-RATE = "1gbit"
 TIMEOUT_S = 1800
 
 
@@ -84,10 +82,10 @@ def run(
 
 def _steps(case: Case, settings: Settings) -> list[Row]:
     """A row for each of both sessions."""
-    with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:
-        counts = {each: getattr(settings, each) for each in ("blocks", "first", "steps")}
-        asked = {**asdict(case), **counts, "workers": at}
-        found = on_first_host(bed, "benchmarks.faults.snapshots_client", asked, timeout_s=TIMEOUT_S)
+    counts = {each: getattr(settings, each) for each in ("blocks", "first", "steps")}
+    asked = {**asdict(case), **counts}
+    client = "benchmarks.faults.snapshots_client"
+    found = measured_on_two_hosts(client, asked, timeout_s=TIMEOUT_S)
     facts = {"steps": settings.steps, "snapshots": found["snapshots"]}
     return [
         Row({"network": case.network, "session": way}, tuple(found["samples_s"][way]), facts)

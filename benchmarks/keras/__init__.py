@@ -29,11 +29,9 @@ from rich.console import Console
 from benchmarks import tables
 from benchmarks.pieces import run_in_pieces
 from benchmarks.results import Row, ratio_of_medians
-from benchmarks.testbed import Testbed
-from benchmarks.workers import on_first_host, workers
+from benchmarks.workers import measured_on_two_hosts
 
 FIT, STEP, V1 = "Trainer.fit", "its session's step", "graph of v1"
-RATE = "1gbit"
 TIMEOUT_S = 1800
 
 
@@ -86,9 +84,7 @@ def over_v1(rows: Sequence[Row]) -> float:
 def _measured(case: Case, settings: Settings) -> list[Row]:
     """A row for each way."""
     told = {**asdict(settings), **asdict(case)}
-    with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:
-        told["workers"] = at
-        measured = on_first_host(bed, "benchmarks.keras.client", told, timeout_s=TIMEOUT_S)
+    measured = measured_on_two_hosts("benchmarks.keras.client", told, timeout_s=TIMEOUT_S)
     return [
         Row(
             {"network": case.network, "system": system, "batch": case.batch},

@@ -26,10 +26,8 @@ from benchmarks.placed.limited import Limited
 from benchmarks.placed.limited import measured as trained_in_limits
 from benchmarks.placed.show import tables
 from benchmarks.results import Row
-from benchmarks.testbed import Testbed
-from benchmarks.workers import on_first_host, workers
+from benchmarks.workers import RATE, measured_on_two_hosts
 
-RATE = "1gbit"
 TIMEOUT_S = 600
 
 
@@ -102,9 +100,7 @@ def run(
 def _measured(case: Case, settings: Settings) -> list[Row]:
     """A row for each way."""
     told: dict[str, Any] = {**asdict(case), "rounds": settings.rounds, "traced": settings.traced}
-    with Testbed(hosts=2, rate=RATE, pin_cores=True) as bed, workers(bed) as at:
-        told["workers"] = at
-        found = on_first_host(bed, "benchmarks.placed.client", told, timeout_s=TIMEOUT_S)
+    found = measured_on_two_hosts("benchmarks.placed.client", told, timeout_s=TIMEOUT_S)
     what = {"part": "step", "network": case.network, "batch": case.batch, "image": case.image}
     return [
         Row({**what, "way": way}, tuple(own.pop("samples_s")), own, own.pop("invalid"))

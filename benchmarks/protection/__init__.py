@@ -25,13 +25,11 @@ from rich.console import Console
 from benchmarks.pieces import run_in_pieces
 from benchmarks.protection.throughput import carried
 from benchmarks.results import Row, ratio_of_medians
-from benchmarks.testbed import Testbed
-from benchmarks.workers import PORT, on_first_host, workers
+from benchmarks.workers import PORT, on_first_host, two_hosts, workers
 from caramel.protection.certificates import make_certificates
 
 PLAIN, SECURE = "as it is", "protected"
 RELAY = "relay"
-RATE = "1gbit"
 TIMEOUT_S = 900
 
 
@@ -102,9 +100,8 @@ def run(
 def _steps(case: Case, rounds: int) -> list[Row]:
     """A row for each kind of workers."""
     with (
-        Testbed(hosts=2, rate=RATE, pin_cores=True) as bed,
+        two_hosts() as (bed, plain),
         _certificates([host.address for host in bed.hosts]) as made,
-        workers(bed) as plain,
         workers(bed, port=PORT + 1, certificates=made[0].parent) as secure,
     ):
         asked = {

@@ -563,6 +563,60 @@ def copied(worker: int, variable: str, what: Copy) -> str:
     return added(worker, "copied", what, variable)
 
 
+# What outlives a session ------------------------------------------------------------------------
+#
+# Another session builds the same shared names, also one with other workers: they tell no worker's
+# number.
+
+LEASES = f"{_CARAMEL}-leases"
+"""The table of the leases on a worker, and its container."""
+LEASES_ENTERED = f"{_CARAMEL}/leases/entered"
+LEASES_REMOVED = f"{_CARAMEL}/leases/removed"
+LEASES_SAID = f"{_CARAMEL}/leases/said"
+"""Placeholders of what is written into the tables and logs of workers."""
+
+Snapshot = Literal["take", "drop", "put_back"]
+"""What is done with the snapshot of a task: it is taken, let go of, or variables get its values."""
+
+
+def snapshot(task: int, what: Snapshot, slot: int) -> str:
+    """An op that does something with the snapshot in a slot, by the number of the task."""
+    return added(0, "snapshot", str(slot), what, str(task))
+
+
+def snapshot_number_fed(task: int) -> TensorRef:
+    """Placeholder of the number of the snapshot that a task takes."""
+    return TensorRef(added(0, "snapshot", "number", str(task)))
+
+
+def snapshot_text_fed(task: int) -> TensorRef:
+    """Placeholder of what is told beside the snapshot that a task takes."""
+    return TensorRef(added(0, "snapshot", "text", str(task)))
+
+
+def in_snapshot(worker: int, *parts: str) -> str:
+    """A node of snapshots that has to do with a worker's replica."""
+    return added(worker, "snapshot", *parts)
+
+
+def snapshot_number(slot: int) -> str:
+    """The shared name of the number of a slot."""
+    return f"number/{slot}"
+
+
+def snapshot_text(slot: int) -> str:
+    """The shared name of what is told beside the snapshot in a slot."""
+    return f"text/{slot}"
+
+
+def snapshot_value(slot: int, place: int, variable: str) -> str:
+    """The shared name of a copy of a variable, by its place among those of one task."""
+    return f"value/{slot}/{place}/{variable}"
+
+
+# Told from names -------------------------------------------------------------------------------
+
+
 def group_of(op: str) -> str | None:
     """The group whose aggregation a node belongs to, told from its name."""
     parts = op.split("/")

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import tensorflow as tf
 
+from caramel.core import names
 from caramel.core.devices import task_of
 from caramel.core.graph import TensorSpec
-from caramel.core.names import TensorRef, added
+from caramel.core.names import TensorRef
 from caramel.core.plan import Plan
 from caramel.modifiers.graph_writer import SCALAR, GraphWriter, static_shape
 from caramel.modifiers.step_tokens import host_of
@@ -35,8 +36,6 @@ SLOTS = 2
 _HANDLE = TensorSpec("resource", ())
 _NUMBER = TensorSpec("int64", ())
 _TEXT = TensorSpec("string", ())
-
-What = Literal["take", "drop", "put_back"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,35 +53,6 @@ class Kept:
     task: str
     place: int
     spec: TensorSpec
-
-
-def op_of(task: int, what: What, slot: int) -> str:
-    """Takes a snapshot of a task into a slot, lets go of it, or gives variables there its values.
-
-    Args:
-        task: its number among `tasks_of`.
-    """
-    return added(0, "snapshot", str(slot), what, str(task))
-
-
-def number_fed(task: int) -> TensorRef:
-    """Placeholder of the number of the snapshot that a task takes."""
-    return TensorRef(added(0, "snapshot", "number", str(task)))
-
-
-def text_fed(task: int) -> TensorRef:
-    """Placeholder of what is told beside the snapshot that a task takes."""
-    return TensorRef(added(0, "snapshot", "text", str(task)))
-
-
-def number_name(slot: int) -> str:
-    """The shared name of the number of a slot."""
-    return f"number/{slot}"
-
-
-def text_name(slot: int) -> str:
-    """The shared name of what is told beside the snapshot in a slot."""
-    return f"text/{slot}"
 
 
 def tasks_of(plan: Plan) -> list[str]:
@@ -170,7 +140,7 @@ def put_back_snapshot(
     for number, task in enumerate(tasks_of(plan)):
         own = [(source, kept) for source, kept in given if source.task == task]
         done = [nodes.put_back(source, kept, slot) for source, kept in own]
-        nodes.group(op_of(number, "put_back", slot), task, done)
+        nodes.group(names.snapshot(number, "put_back", slot), task, done)
     return graph_def
 
 
@@ -211,7 +181,11 @@ class _Nodes:
 
     def write_fed(self, number: int, task: str) -> None:
         """The placeholders of a snapshot's number and text."""
-        for fed, spec in ((number_fed(number), _NUMBER), (text_fed(number), _TEXT)):
+        given = (
+            (names.snapshot_number_fed(number), _NUMBER),
+            (names.snapshot_text_fed(number), _TEXT),
+        )
+        for fed, spec in given:
             self._writer.add(
                 fed.op, "Placeholder", device=host_of(task), dtype=spec.dtype, shape=SCALAR
             )
@@ -233,18 +207,19 @@ class _Nodes:
             takes.append(self._assign(name, copy, value, kept.spec, host))
             drops.append(self._destroy(_name(source, *part, "drop"), copy, host))
         for kept in others:
-            name = added(0, "snapshot", *part, "earlier", str(kept.place), kept.variable)
+            name = names.in_snapshot(0, *part, "earlier", str(kept.place), kept.variable)
             drops.append(self._destroy(f"{name}/drop", self._copy(name, kept, slot), host))
-        name = added(0, "snapshot", *part, "told")
-        told = self._handle(name, text_name(slot), _TEXT, host)
-        takes.append(self._assign(f"{name}/take", told, text_fed(number), _TEXT, host))
+        name = names.in_snapshot(0, *part, "told")
+        told = self._handle(name, names.snapshot_text(slot), _TEXT, host)
+        text = names.snapshot_text_fed(number)
+        takes.append(self._assign(f"{name}/take", told, text, _TEXT, host))
         drops.append(self._destroy(f"{name}/drop", told, host))
-        name = added(0, "snapshot", *part, "noted")
-        noted = self._handle(name, number_name(slot), _NUMBER, host)
-        take, fed = op_of(number, "take", slot), number_fed(number)
+        name = names.in_snapshot(0, *part, "noted")
+        noted = self._handle(name, names.snapshot_number(slot), _NUMBER, host)
+        take, fed = names.snapshot(number, "take", slot), names.snapshot_number_fed(number)
         self._assign(take, noted, fed, _NUMBER, host, takes)
         drops.append(self._destroy(f"{name}/drop", noted, host))
-        self.group(op_of(number, "drop", slot), task, drops)
+        self.group(names.snapshot(number, "drop", slot), task, drops)
 
     def put_back(self, source: Source, kept: Kept, slot: int) -> str:
         """What gives a replica of a variable the value of a copy."""
@@ -268,7 +243,7 @@ class _Nodes:
         return handle
 
     def _copy(self, name: str, kept: Kept, slot: int) -> TensorRef:
-        shared = f"value/{slot}/{kept.place}/{kept.variable}"
+        shared = names.snapshot_value(slot, kept.place, kept.variable)
         return self._handle(name, shared, kept.spec, host_of(kept.task))
 
     def _handle(self, name: str, shared: str, spec: TensorSpec, device: str) -> TensorRef:
@@ -318,4 +293,4 @@ class _Nodes:
 
 
 def _name(source: Source, *parts: str) -> str:
-    return added(source.worker, "snapshot", *parts, source.variable.name)
+    return names.in_snapshot(source.worker, *parts, source.variable.name)

@@ -23,7 +23,13 @@ import tensorflow as tf
 
 from caramel.cluster.processes import OF_SESSIONS
 from caramel.core.errors import SessionError
-from caramel.core.names import TensorRef
+from caramel.core.names import (
+    LEASES,
+    LEASES_ENTERED,
+    LEASES_REMOVED,
+    LEASES_SAID,
+    TensorRef,
+)
 from caramel.native.session import GraphCall, GraphSession
 from caramel.runtime.execution.clients import Client
 from caramel.runtime.execution.containers import drop
@@ -33,9 +39,7 @@ tf1 = tf.compat.v1
 LEASE_S = 900
 RENEW_S = 60.0
 
-_TABLE = "caramel-leases"  # the name of the table, and of its container
 _LIMIT_S = 10.0  # for one call: it does nothing but look into small tables
-_ENTERED, _REMOVED, _SAID = "caramel/entered", "caramel/removed", "caramel/said"
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ class Leases:
         self._entry = _written(containers, self._own)
         self._session = session
         tables, self._sayings = _graph(self._session, addresses)
-        fed = [TensorRef(name) for name in (_ENTERED, _REMOVED)]
+        fed = [TensorRef(name) for name in (LEASES_ENTERED, LEASES_REMOVED)]
         self._call = GraphCall(self._session, tables, [], fed)
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -191,7 +195,7 @@ class Leases:
         now = time.strftime("%Y-%m-%d %H:%M:%S %z")
         text = f"{OF_SESSIONS}{what} by process {client.pid} of {client.host}{more} ({now})."
         sayings = [self._sayings[address] for address in addresses]
-        GraphCall(self._session, [], sayings, [TensorRef(_SAID)])([text], limit_s=_LIMIT_S)
+        GraphCall(self._session, [], sayings, [TensorRef(LEASES_SAID)])([text], limit_s=_LIMIT_S)
 
     def _exchange(
         self, *, entered: Sequence[str] = (), removed: Iterable[str] = ()
@@ -232,16 +236,16 @@ def _graph(
     address the ops that write what is fed into the worker's log."""
     tables, sayings = [], {}
     with tf.Graph().as_default() as graph:
-        entered = tf1.placeholder(tf.string, [None], name=_ENTERED)
-        removed = tf1.placeholder(tf.string, [None], name=_REMOVED)
-        said = tf1.placeholder(tf.string, [], name=_SAID)
+        entered = tf1.placeholder(tf.string, [None], name=LEASES_ENTERED)
+        removed = tf1.placeholder(tf.string, [None], name=LEASES_REMOVED)
+        said = tf1.placeholder(tf.string, [], name=LEASES_SAID)
         for task, address in tasks.items():
             with tf.device(f"{task}/device:CPU:0"):
                 table = tf.raw_ops.MutableHashTableV2(
                     key_dtype=tf.string,
                     value_dtype=tf.double,
-                    container=_TABLE,
-                    shared_name=_TABLE,
+                    container=LEASES,
+                    shared_name=LEASES,
                 )
                 now_s = tf.timestamp()
                 ends_s = tf.fill(tf.shape(entered), now_s + LEASE_S)

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from caramel.cluster.cluster import Cluster
+from caramel.core import names
 from caramel.core.names import TensorRef
 from caramel.modifiers import snapshots
 from caramel.modifiers.step_tokens import host_of
@@ -116,7 +117,7 @@ def holders(
     """
     graph = tf.Graph()
     with graph.as_default():
-        shared = snapshots.number_name(slot)
+        shared = names.snapshot_number(slot)
         handles = [_scalar(task, shared, container, tf.int64) for task in tasks]
         are_there = [_on(handle, tf.raw_ops.VarIsInitializedOp) for handle in handles]
         numbers = [_on(h, tf.raw_ops.ReadVariableOp, dtype=tf.int64) for h in handles]
@@ -137,7 +138,7 @@ def _texts(tasks: Sequence[str], runner: Runner) -> dict[str, list[str]]:
     graph = tf.Graph()
     with graph.as_default():
         handles = [
-            (container, _scalar(task, snapshots.text_name(slot), container, tf.string))
+            (container, _scalar(task, names.snapshot_text(slot), container, tf.string))
             for container in runner.left
             for task in tasks
             for slot in range(snapshots.SLOTS)

@@ -18,6 +18,7 @@ from uuid import uuid4
 import numpy as np
 
 from caramel.cluster.cluster import Cluster
+from caramel.core import names
 from caramel.core.errors import WorkerLostError
 from caramel.core.facts import Variable
 from caramel.core.plan import Plan
@@ -163,7 +164,7 @@ class Snapshots(Generic[Since]):
         if newest is None:
             return
         tasks = range(len(snapshots.tasks_of(plan)))
-        back = [snapshots.op_of(task, "put_back", newest.slot) for task in tasks]
+        back = [names.snapshot(task, "put_back", newest.slot) for task in tasks]
         runner.run([], back, {}, "putting back a snapshot")
         state.may_change()
         if plan.job.devices != newest.devices or self._is_mixed:
@@ -188,8 +189,8 @@ class Snapshots(Generic[Since]):
         slot = 0 if newest is None else (newest.slot + 1) % snapshots.SLOTS
         self._begun += 1
         tasks = range(len(snapshots.tasks_of(plan)))
-        fed = {snapshots.number_fed(task): np.array(self._begun) for task in tasks}
-        takes = [snapshots.op_of(task, "take", slot) for task in tasks]
+        fed = {names.snapshot_number_fed(task): np.array(self._begun) for task in tasks}
+        takes = [names.snapshot(task, "take", slot) for task in tasks]
         merged = [v for v in plan.job.variables if _is_kept_together(v, plan)]
         tensors = [running.state.value(v) for v in merged]
         values = runner.run(tensors, [], {}, "taking a snapshot") if tensors else []
@@ -198,13 +199,13 @@ class Snapshots(Generic[Since]):
         if self._bequests is not None and progress is not None:
             told = self._begun, slot, self._copies, together, progress
             text = self._bequests.written(running.job, *told)
-        fed |= {snapshots.text_fed(task): np.array(text.encode()) for task in tasks}
+        fed |= {names.snapshot_text_fed(task): np.array(text.encode()) for task in tasks}
         runner.run([], takes, fed, "taking a snapshot")
         taken = Snapshot(self._begun, slot, plan.job.devices, self._copies, together)
         self._newest_and_since = taken, since
         self.is_thin = False
         if newest is not None:
-            drops = [snapshots.op_of(task, "drop", newest.slot) for task in tasks]
+            drops = [names.snapshot(task, "drop", newest.slot) for task in tasks]
             runner.run([], drops, {}, "letting go of a snapshot")
 
     def _look(self, job: Job, sources: Sequence[Source], runner: Runner) -> None:
