@@ -38,15 +38,15 @@ demo: $(READY)
 	@$(VENV)/bin/python -m benchmarks.demo
 
 train-ps: $(READY)
-	@echo "Training on $(WORKERS) worker processes and a parameter server of this machine:"
+	@echo "Training on $(WORKERS) worker processes and a parameter server of this machine (TensorFlow takes some seconds to start):"
 	@$(VENV)/bin/python examples/train_parameter_server.py --workers local:$(WORKERS)
 
 train-keras: $(READY)
-	@echo "Training a Keras model on $(WORKERS) worker processes of this machine:"
+	@echo "Training a Keras model on $(WORKERS) worker processes of this machine (TensorFlow takes some seconds to start):"
 	@$(VENV)/bin/python examples/train_keras.py --workers local:$(WORKERS)
 
 train-placed: $(READY)
-	@echo "Spreading a network over $(WORKERS) worker processes of this machine:"
+	@echo "Spreading a network over $(WORKERS) worker processes of this machine (TensorFlow takes some seconds to start):"
 	@$(VENV)/bin/python examples/train_placed.py --workers local:$(WORKERS)
 
 # With oneDNN, TensorFlow looks through all its kernels for every graph, a quarter of the time of a
@@ -69,6 +69,7 @@ lint: $(READY)
 	$(VENV)/bin/mypy
 
 docs: $(READY_FOR_DOCS)
+	@echo "Making the documentation (about a minute)"
 	@TF_CPP_MIN_LOG_LEVEL=3 $(VENV)/bin/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "Open docs/_build/html/index.html"
 
@@ -79,7 +80,8 @@ $(READY): setup.cfg pyproject.toml
 	@touch $@
 
 $(READY_FOR_DOCS): $(READY)
-	@$(PIP) install $(EDITABLE) ".[dev,docs]"
+	@echo "Installing what makes the documentation (once)"
+	@$(PIP) install --quiet $(EDITABLE) ".[dev,docs]"
 	@touch $@
 
 # This version exactly: others bring gigabytes of CUDA.

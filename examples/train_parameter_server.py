@@ -71,8 +71,8 @@ def main(
                 session.step(feeds)  # the first one of a plan is prepared
                 orders = model.orders(session.trace(traced, feeds))
                 print(
-                    f"{told}: parameters arrived in {orders.unique} different orders in "
-                    f"{traced * cluster.size} cases",
+                    f"{told}: of {traced * cluster.size} arrivals of all parameters, different "
+                    f"orders: {orders.unique}",
                     flush=True,
                 )
             accuracy = session.run(

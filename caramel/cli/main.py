@@ -14,7 +14,7 @@ from caramel.cli.worker import worker as run_worker
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, FileError, PlanError, ProfileError
 from caramel.core.util.atomic_files import write_whole
-from caramel.core.util.progress import show_on, working
+from caramel.core.util.progress import show_on
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.core.util.sizes import parse_bytes
@@ -482,7 +482,7 @@ def _show_progress() -> None:
 
 def _load_tensorflow() -> None:
     """Import it once, without its messages."""
-    with working("loading TensorFlow"), quiet_start():
+    with quiet_start():
         import tensorflow  # noqa: F401
 
 

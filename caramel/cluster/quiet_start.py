@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
+from caramel.core.util.progress import working
+
 WITHOUT_KERAS = ("TF_USE_LEGACY_KERAS", "1")
 """For processes in which nobody uses Keras: TensorFlow then leaves it out, and with it all that it
 imports where they are installed (scikit-learn, Matplotlib): half of a start's processor time."""
@@ -30,13 +32,19 @@ _NOISE = re.compile(
 def quiet_start() -> Iterator[Callable[[], None]]:
     """Import TensorFlow inside it, and its start-up messages do not appear on standard error.
 
-    Does nothing where the user has set TF_CPP_MIN_LOG_LEVEL to 0, to see everything. Yields a
-    function that ends it early.
+    That takes some seconds, which `caramel.show_progress` explains. Hides nothing where the user
+    has set TF_CPP_MIN_LOG_LEVEL to 0, to see everything. Yields a function that ends it early.
     """
+    with ExitStack() as stack:
+        stack.enter_context(working("loading TensorFlow"))
+        if os.environ.get(_LOG_LEVEL) != "0":
+            stack.callback(_hide_noise())
+        yield stack.close
+
+
+def _hide_noise() -> Callable[[], None]:
+    """Begin to leave out messages; what is returned ends it."""
     given = os.environ.get(_LOG_LEVEL)
-    if given == "0":
-        yield lambda: None
-        return
     os.environ[_LOG_LEVEL] = given or "3"
     read_end, write_end = os.pipe()
     sys.stderr.flush()
@@ -59,9 +67,7 @@ def quiet_start() -> Iterator[Callable[[], None]]:
         with suppress(ChildProcessError):  # where SIGCHLD is ignored, nobody can be waited for
             os.waitpid(child, 0)
 
-    with ExitStack() as stack:
-        stack.callback(restore)
-        yield stack.close
+    return restore
 
 
 def _forward_errors(read_end: int) -> NoReturn:
