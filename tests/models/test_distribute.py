@@ -266,3 +266,17 @@ def test_a_loop_goes_on_from_the_newest_checkpoint(tmp_path):
         caramel.distribute(Job().step, 2, session_options={"variables": None})
     with pytest.raises(CheckpointError, match="resume is .* which is no directory"):
         caramel.distribute(Job().step, 2, session_options={"resume": tmp_path / "new/m-6"})
+
+
+def test_a_loop_that_was_told_of_a_damaged_checkpoint_does_not_leave_steps_out(tmp_path):
+    data, options = batches((7, 7)), {"session_options": {"resume": tmp_path}}
+    with caramel.distribute(Job().step, 2, **options) as step:
+        for x, y in data:
+            step(x, y)
+            step.session.save(tmp_path / "m", global_step=step.steps_done)
+    next(tmp_path.glob("m-2.data-*")).write_bytes(b"damaged")
+    step = caramel.distribute(Job().step, 2, **options)
+    assert step.steps_done == 2
+    with pytest.raises(CheckpointError, match="2 steps were done .* after 1, from '.*/m-1': start"):
+        step(*data[0])
+    step.close()
