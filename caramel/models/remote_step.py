@@ -247,12 +247,14 @@ class RemoteStep:
 
     def close(self) -> None:
         """End the session; what steps have changed is pulled before, if it can be."""
-        if self.is_usable:
-            self.pull()
-        session, self._session = self._session, None
-        if session is not None:
-            self._steps = session.steps_done
-            session.close()
+        try:
+            if self.is_usable:
+                self.pull()
+        finally:  # a worker may be lost just then
+            session, self._session = self._session, None
+            if session is not None:
+                self._steps = session.steps_done
+                session.close()
 
     def _is_seen(self, name: str, variable: tf.Variable) -> bool:
         return name in self._seen and self._seen[name].is_that_of(variable)

@@ -10,7 +10,13 @@ import pytest
 import tensorflow as tf
 
 import caramel
-from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
+from caramel.core.errors import (
+    GraphError,
+    LossScaleError,
+    NotTensorFlowError,
+    SessionError,
+    UnsupportedOpError,
+)
 from caramel.models.keras import Trainer
 from tests.support.keras_jobs import (
     CLASSES,
@@ -283,6 +289,35 @@ def test_training_goes_on_here_and_there():
         trainer.fit(X, Y, **options)
     assert_close(values(model), values(alone))
     assert model.train_function is None or "Trainer" not in repr(model.train_function)
+
+
+def test_a_loss_that_is_an_attribute_of_the_model_stays_on_it():
+    model = classifier("sgd")
+    of_class = model.compute_loss
+
+    def halved(*arguments, **options):
+        return of_class(*arguments, **options) / 2
+
+    model.compute_loss = halved
+    with Trainer(model, 1, session_options={"trials": None}) as trainer:
+        trainer.fit(X, Y, batch_size=31, verbose=0)
+    assert model.compute_loss is halved
+
+
+def test_all_sessions_end_though_one_cannot_be_pulled_from(monkeypatch):
+    model = classifier()
+    trainer = Trainer(model, 1, session_options={"trials": None})
+    trainer.evaluate(X, Y, batch_size=31, verbose=0)
+    trainer.fit(X, Y, batch_size=31, verbose=0)
+    training, testing = trainer.session, trainer._testing.remote
+    monkeypatch.setattr(testing, "pull", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.close()
+    assert not testing.is_usable
+    with pytest.raises(SessionError, match="no session"):
+        _ = trainer.session
+    with pytest.raises(SessionError, match="closed"):
+        training.variables()
 
 
 # What is wrong ------------------------------------------------------------------------------------

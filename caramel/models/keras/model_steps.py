@@ -117,7 +117,7 @@ class BatchStep:
     def _lowered(self, signature: Sequence[Any]) -> LoweredStep:
         model, losses = self._model, list[Any]()
         make_variables(model, self._name, signature[0])
-        compute = model.compute_loss
+        compute, own = model.compute_loss, vars(model).get("compute_loss")
 
         def compute_loss(*arguments: Any, **options: Any) -> Any:
             losses.append(compute(*arguments, **options))
@@ -138,6 +138,8 @@ class BatchStep:
             )
         finally:
             del model.compute_loss
+            if own is not None:  # the user's, of this model and not of its class
+                model.compute_loss = own
 
 
 class PredictStep:

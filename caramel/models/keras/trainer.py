@@ -7,7 +7,7 @@ validation and history as ever. Only what is done with each batch is done by the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from caramel.cluster.cluster import Cluster
@@ -127,6 +127,7 @@ class Trainer(StepOnWorkers):
 
     def close(self) -> None:
         """Bring here what the workers have, and end the sessions. Closing again does nothing."""
-        self._testing.remote.close()
-        self._predicting.remote.close()
-        super().close()
+        with ExitStack() as closing:  # each, also if another one raises
+            closing.callback(super().close)
+            closing.callback(self._predicting.remote.close)
+            closing.callback(self._testing.remote.close)
