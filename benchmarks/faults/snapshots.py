@@ -4,20 +4,24 @@ Time: two hosts of one core each with a link of 1 Gbit/s train a network in two 
 steps of each in turn; one takes snapshots as often as it does by default. What counts is the time
 of all blocks together: a snapshot makes a few steps longer.
 
-Memory: what worker processes of this machine have written for themselves, before the first snapshot
-and after some.
+Memory: what worker processes of this machine have allocated and not freed, without oneDNN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 
-from benchmarks.faults.growth import pids_of, private_kib
 from benchmarks.pieces import run_in_pieces
 from benchmarks.results import Row
 from benchmarks.workers import measured_on_two_hosts
@@ -25,6 +29,7 @@ from benchmarks.workers import measured_on_two_hosts
 WITH, WITHOUT = "with snapshots", "without"
 MEMORY = "memory"
 TIMEOUT_S = 1800
+MEMORY_STEPS = 23  # the last snapshot is not the last step
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def _steps(case: Case, settings: Settings) -> list[Row]:
 
 
 def _memory(settings: Settings) -> Row:
-    """By how much workers have grown with snapshots."""
+    """What workers have in use after each step, with snapshots and without."""
     import numpy as np
 
     from caramel.cluster.quiet_start import quiet_start
@@ -115,21 +120,59 @@ def _memory(settings: Settings) -> Row:
         train_op = tf1.train.GradientDescentOptimizer(0.01).minimize(loss)
     context = caramel.Context(graph, train_op=train_op, loss=loss)
     feed = {x: np.ones([4, side], "f")}
-    with caramel.Cluster.local(2) as cluster:
-        pids = pids_of(cluster)
-        model = caramel.ARModel(context, cluster, planner="plain")
-        with model.session(trials=None) as session:
-            for _ in range(20):
-                session.step(feed)
-            before = [private_kib(pid) for pid in pids]
-        recover = caramel.Recovery(snapshot_every=5)
-        with model.session(trials=None, recover=recover) as session:
-            for _ in range(23):
-                session.step(feed)
-            after = [private_kib(pid) for pid in pids]
-    grown = [b - a for a, b in zip(before, after, strict=True)]
-    facts = {"variables_kib": settings.variables_mib * 1024, "grown_kib": grown}
+    in_use: dict[str, list[int]] = {}
+    for way, recover in ((WITHOUT, None), (WITH, caramel.Recovery(snapshot_every=5))):
+        with _telling_workers() as (addresses, tells):
+            model = caramel.ARModel(context, addresses, planner="plain")
+            with model.session(trials=None, recover=recover) as session:
+                seen = []
+                for _ in range(MEMORY_STEPS):
+                    session.step(feed)
+                    seen.append([tell() for tell in tells])
+        # Single ones have parts of the next or the last step's gradients.
+        in_use[way] = [int(np.median(own)) for own in zip(*seen, strict=True)]
+    more = [a - b for a, b in zip(in_use[WITH], in_use[WITHOUT], strict=True)]
+    facts = {"variables_bytes": settings.variables_mib * 2**20, "more_bytes": more}
     return Row({"network": MEMORY}, (), facts)
+
+
+@contextmanager
+def _telling_workers() -> Iterator[tuple[list[str], list[Callable[[], int]]]]:
+    """Addresses of two workers on this machine, and what asks each for what it has in use."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+        for each in sockets:
+            each.close()
+        tells = []
+        for task in range(2):
+            answers, answering = os.pipe()
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "benchmarks.faults.memory_worker", str(answering)),
+                    *("--cluster", ",".join(addresses), "--task", str(task)),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[answering],
+                # oneDNN keeps older values of the variables, also where there are no snapshots.
+                env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"},
+            )
+            os.close(answering)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            tells.append(partial(_asked, process, stack.enter_context(os.fdopen(answers))))
+        yield addresses, tells
+
+
+def _asked(process: subprocess.Popen[bytes], answers: TextIO) -> int:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+    return int(answers.readline())
 
 
 def markdown(rows: Sequence[Row]) -> list[str]:
@@ -152,12 +195,12 @@ def markdown(rows: Sequence[Row]) -> list[str]:
         )
     for row in rows:
         if row.what["network"] == MEMORY:
-            own, grown = row.facts["variables_kib"], row.facts["grown_kib"]
-            told = ", ".join(f"{each / 1024:.0f}" for each in grown)
+            own, more = row.facts["variables_bytes"], row.facts["more_bytes"]
+            told = ", ".join(f"{each / 1e6:.0f}" for each in more)
             lines += [
                 "",
-                "| variables, MiB | more in each worker with snapshots, MiB |",
+                "| variables, MB | more in use on each worker with snapshots, MB |",
                 "|---" * 2 + "|",
-                f"| {own / 1024:.0f} | {told} |",
+                f"| {own / 1e6:.0f} | {told} |",
             ]
     return lines
