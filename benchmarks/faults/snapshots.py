@@ -146,7 +146,7 @@ def _telling_workers() -> Iterator[tuple[list[str], list[Callable[[], int]]]]:
         addresses = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
         for each in sockets:
             each.close()
-        tells = []
+        tells: list[Callable[[], int]] = []
         for task in range(2):
             answers, answering = os.pipe()
             process = subprocess.Popen(
