@@ -108,7 +108,7 @@ def test_an_input_pipeline(seed):
 )
 def test_networks_of_the_papers(name, image):
     """Gradients that are added up are rounded in another order; else bits are the same."""
-    job = of_papers.build(name, batch=2, image=image)
+    job = of_papers.build(name, batch=2, image=image, optimizer="sgd")
     model = caramel.PlacedModel(job.context(), 3, partitioner="critical_path", speeds=[1, 1.1, 1.2])
     assert is_spread(model)
     feed = job.feed()

@@ -55,7 +55,7 @@ def test_an_order_changes_no_bit(job):
 
 @pytest.mark.slow
 def test_a_network_of_the_papers_with_times_of_a_gpu():
-    job = of_papers.build("alexnet_v2", batch=2, image=80)
+    job = of_papers.build("alexnet_v2", batch=2, image=80, optimizer="sgd")
     context = job.context()
     times = flops_times(context, device="K80", batch=2)
 
