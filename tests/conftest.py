@@ -69,13 +69,22 @@ def control_flow() -> Iterator:
     switch(before)
 
 
+@pytest.fixture
+def forked_workers() -> Iterator[None]:
+    """Workers that a test starts are forked: see `tests.support.forking`."""
+    from tests.support import forking
+
+    with forking.workers():
+        yield
+
+
 @pytest.fixture(scope="session")
 def two_processes() -> Iterator:
-    """Two worker processes, for all tests that leave them as they are: to start one takes a second
-    of processor."""
+    """Two worker processes, for all tests that leave them as they are."""
     import caramel
+    from tests.support import forking
 
-    with caramel.Cluster.local(2) as cluster:
+    with forking.workers(), caramel.Cluster.local(2) as cluster:
         yield cluster
 
 

@@ -23,7 +23,7 @@ from tests.support.slow_steps import FLAGS, every_op_takes_a_millisecond, slow_n
 from tests.support.splitting import SOME, split_plan
 from tests.support.variants import in_turn, with_variants
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("forked_workers")]
 
 STEPS = 12
 ALL = dict.fromkeys(FLAGS, True)

@@ -637,6 +637,7 @@ def test_agents_that_only_infer_take_the_feeds_of_training():
     np.testing.assert_allclose(losses, expected, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_processes_give_the_bits_of_servers_in_this_process():
     job = network("adam", "clip_by_global_norm", model=wide)

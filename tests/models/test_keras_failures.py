@@ -16,7 +16,7 @@ from caramel.runtime.recovery.members import Members
 from tests.support.keras_jobs import X, Y, assert_close, assert_same_history, classifier
 from tests.support.processes import worker_pid
 
-pytestmark = [pytest.mark.usefixtures("float64"), pytest.mark.processes]
+pytestmark = [pytest.mark.usefixtures("float64", "forked_workers"), pytest.mark.processes]
 
 
 class Scaled(keras.layers.Layer):

@@ -72,7 +72,8 @@ def fixture_workers():
     with ExitStack() as stack:
         for task in range(2):
             words = (*WORKER, "--cluster", ",".join(addresses), "--task", str(task))
-            assert LISTENING in stack.enter_context(started(*words)).stdout.readline()
+            worker = stack.enter_context(started(*words, how=forking.Popen))
+            assert LISTENING in worker.stdout.readline()
         yield addresses
 
 

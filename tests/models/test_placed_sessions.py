@@ -123,6 +123,7 @@ def _step_on(session, feed):
         session.step(feed)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_a_killed_worker_is_named(tmp_path):
     job = network("momentum")

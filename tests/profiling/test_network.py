@@ -156,6 +156,7 @@ def own_hash():
     return graph_hash(networks.network("adam").context().graph_def)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_a_profile_of_network_and_ops(directory, monkeypatch, capsys):
     with caramel.Cluster.local(2) as cluster:

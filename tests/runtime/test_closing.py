@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import textwrap
 import threading
@@ -19,6 +18,7 @@ from caramel.runtime.stalls.diagnosis import StallSettings
 from caramel.runtime.stalls.watchdog import Watchdog
 from caramel.runtime.steps.marks import StepMarks
 from caramel.runtime.steps.plan_executor import PlanExecutor
+from tests.support import forking
 from tests.support.barred import PATIENCE_S, Bar, barred, flagged
 from tests.support.networks import network
 
@@ -181,7 +181,7 @@ EXITING = """
 def test_a_session_that_nobody_closes_is_closed_when_the_interpreter_ends():
     """In the middle of TensorFlow, a thread would take the whole process with it."""
     command = [sys.executable, "-c", textwrap.dedent(EXITING)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
+    ended = forking.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)
     assert ended.returncode == 0, ended.stderr
     late, *calls = ended.stdout.split()
     assert late == "[]"

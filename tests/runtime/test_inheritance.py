@@ -100,6 +100,7 @@ def test_what_workers_keep_for_themselves_begins_with_their_mean():
                 np.testing.assert_allclose(got, mean, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_lost_worker_loses_nothing(job, victim):
@@ -121,6 +122,7 @@ def test_a_lost_worker_loses_nothing(job, victim):
     np.testing.assert_allclose(losses, expected.losses, rtol=1e-12)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_what_a_lost_server_had_is_gone(job):
     with caramel.Cluster.local(1, parameter_servers=2) as cluster:

@@ -44,6 +44,7 @@ def client(addresses):
     return forking.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_what_a_killed_client_left_is_removed_and_what_others_have_is_not():
     job = network(number=12)

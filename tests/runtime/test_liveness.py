@@ -16,7 +16,7 @@ from caramel.runtime.execution.liveness import Liveness, unanswering
 from tests.support import forking
 from tests.support.processes import is_running, wait_for, worker_pid
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("forked_workers")]
 
 
 COMPUTING = textwrap.dedent(

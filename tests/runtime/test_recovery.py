@@ -39,7 +39,7 @@ from tests.support.pipelines import numbers, regression
 from tests.support.placed import is_spread, placed
 from tests.support.processes import WORKER, started, worker_pid
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("forked_workers")]
 
 WORKERS = 3
 
@@ -47,7 +47,7 @@ WORKERS = 3
 @pytest.fixture(name="cluster", scope="module")
 def fixture_cluster():
     """Worker processes, which a test may kill: sessions start them again."""
-    with caramel.Cluster.local(WORKERS) as cluster:
+    with forking.workers(), caramel.Cluster.local(WORKERS) as cluster:
         yield cluster
 
 
@@ -116,7 +116,7 @@ def fixture_external():
 
         def start(worker):
             command = (*WORKER, "--cluster", ",".join(addresses), "--task", str(worker))
-            running[worker] = stack.enter_context(started(*command))
+            running[worker] = stack.enter_context(started(*command, how=forking.Popen))
             assert LISTENING in running[worker].stdout.readline()
             return running[worker]
 

@@ -14,6 +14,7 @@ from caramel.core.errors import PlanError, RecoveryError
 from caramel.runtime.recovery import members
 from tests.runtime.test_recovery import averaged, batch, on_one_device
 from tests.runtime.test_resuming import expected
+from tests.support import forking
 from tests.support.networks import Network, deep, parameter, relative_error, tf, tf1
 from tests.support.pipelines import job as pipelines_job
 from tests.support.pipelines import numbers
@@ -43,7 +44,8 @@ class Tasks:
         if self._servers:
             words += ["--ps", ",".join(self._servers), "--job", "ps" if is_server else "worker"]
         words += ["--task", str(task - len(self._own) if is_server else task)]
-        process = self._running[task] = self._stack.enter_context(started(*WORKER, *words))
+        process = self._stack.enter_context(started(*WORKER, *words, how=forking.Popen))
+        self._running[task] = process
         assert LISTENING in process.stdout.readline()
 
     def kill(self, *tasks: int) -> None:

@@ -14,7 +14,7 @@ from caramel.core.errors import CheckpointError, SessionError, WorkerLostError
 from tests.runtime.test_inheritance import averaging
 from tests.support.processes import worker_pid
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.usefixtures("forked_workers")]
 
 
 @pytest.mark.parametrize("victim", [0, 2])

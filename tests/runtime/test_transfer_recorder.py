@@ -79,6 +79,7 @@ def test_a_traced_step_may_fail():
     assert Counter() < received(before) == received(after)  # without what heals the replicas
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 @pytest.mark.parametrize("before", [0, 1])
 def test_a_worker_that_is_lost_before_a_traced_step_is_named(before):

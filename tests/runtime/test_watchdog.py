@@ -22,6 +22,7 @@ from caramel.core.names import server_place
 from caramel.models.plan_choice import OWN
 from caramel.runtime.stalls.diagnosis import Forecast, StallSettings
 from caramel.runtime.stalls.watchdog import Watchdog
+from tests.support import forking
 from tests.support.barred import PATIENCE_S, Bar, barred, flagged
 from tests.support.deferring import EVERY, deferred
 from tests.support.networks import network
@@ -282,7 +283,7 @@ def standing_still(pid, until):
 
 @pytest.fixture(scope="module")
 def three():
-    with caramel.Cluster.local(3) as cluster:
+    with forking.workers(), caramel.Cluster.local(3) as cluster:
         yield cluster
 
 
@@ -314,6 +315,7 @@ def test_a_worker_that_stands_still_is_named_and_training_goes_on_when_it_does(
     assert_equal(values, expected)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_a_parameter_server_that_stands_still_or_dies_is_named_and_training_can_go_on(tmp_path):
     job = network("momentum", number=12)
@@ -368,6 +370,7 @@ def test_what_is_left_of_the_last_step_is_watched_too_when_it_is_asked_for(two_p
     assert_equal(values, expected)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_a_step_that_never_ends_tells_at_its_deadline_what_it_waits_for():
     job = network("momentum", number=12)

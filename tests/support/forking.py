@@ -2,7 +2,8 @@
 
 To import it takes seconds of a processor, and many tests start programs that do. `Popen` and `run`
 are those of `subprocess`, but what begins with `sys.executable` is forked. It is a child of the
-process that asked for it, like any other.
+process that asked for it, like any other. So are the workers of `Cluster.local`, if it is asked
+within `workers`: one that is started anew takes most of a second of processor to load TensorFlow.
 
 Not for programs whose environment says what TensorFlow does when it is imported.
 """
@@ -21,9 +22,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired  # in place of that module
 
 _SET_CHILD_SUBREAPER = 36  # of prctl: orphans among its descendants become a process's children
 _MOST_BYTES = 1 << 20
@@ -36,7 +40,8 @@ class Popen(subprocess.Popen):
     def _execute_child(self, *given: Any) -> None:
         asked = inspect.signature(super()._execute_child).bind(*given).arguments
         words = asked["args"]
-        if isinstance(words, str) or words[0] != sys.executable or sys.platform != "linux":
+        is_python = not isinstance(words, str) and words[0] == sys.executable
+        if not is_python or asked["pass_fds"] or sys.platform != "linux":
             super()._execute_child(*given)
             return
         streams = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
@@ -45,6 +50,7 @@ class Popen(subprocess.Popen):
             words=[os.fspath(word) for word in words[1:]],
             directory=os.fspath(asked["cwd"] or os.getcwd()),
             environment=dict(os.environ if asked["env"] is None else asked["env"]),
+            leads=asked["start_new_session"],
         )
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -71,6 +77,22 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+@contextmanager
+def workers() -> Iterator[None]:
+    """What `Cluster.local` starts in this context is forked.
+
+    For tests of what workers do. How they are started is a matter of `test_cluster`,
+    `test_processes` and `test_workers`.
+    """
+    from caramel.cluster import processes
+
+    before, processes.subprocess = processes.subprocess, sys.modules[__name__]
+    try:
+        yield
+    finally:
+        processes.subprocess = before
 
 
 class _Forks:
@@ -146,8 +168,12 @@ def _serve(connection: socket.socket) -> None:
             os.close(each)
 
 
-def _run(streams: list[int], words: list[str], directory: str, environment: dict[str, str]) -> None:
-    """Be a Python interpreter that was started with these words."""
+def _run(
+    streams: list[int], words: list[str], directory: str, environment: dict[str, str], leads: bool
+) -> None:
+    """Be a Python interpreter that was started with these words; `leads` a session of its own."""
+    if leads:
+        os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)

@@ -31,9 +31,9 @@ def is_running(pid: int) -> bool:
 
 
 @contextmanager
-def started(*command: str, **environ: str):
+def started(*command: str, how=subprocess.Popen, **environ: str):
     """A child process whose output is read; it does not survive the test."""
-    process = subprocess.Popen(
+    process = how(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
