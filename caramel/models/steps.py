@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 
 from caramel.analyzers.beside import Beside
@@ -62,6 +63,7 @@ class Steps:
     ) -> None:
         self._facts, self._options, self._stopwatch = facts, options, stopwatch
         self._assembly = assembly
+        self._joining = threading.Lock()  # sessions in several threads may ask for one joint step
         self._beside: dict[StepName, Beside] = {}
         self._joint: dict[tuple[StepName, frozenset[str]], StepModel | None] = {}
         self.own = {
@@ -98,18 +100,24 @@ class Steps:
         key = (name, frozenset(joined))
         if not joined:
             return None
-        if key not in self._joint:
-            told = ", ".join(f"'{op}'" for op in sorted(key[1]))
-            try:
-                self._joint[key] = self._joined(name, sorted(key[1]), fetched)
-            except CaramelError as error:
-                if key[1] != set(only):
-                    raise type(error)(
-                        f"cannot fetch {told} in a step: {error}; {_ADVICE}"
-                    ) from None
-                _log.warning("%s may run before or behind what the step does: %s", told, error)
-                self._joint[key] = None
-        return self._joint[key]
+        with self._joining:
+            if key not in self._joint:
+                is_needed = key[1] != set(only)
+                self._joint[key] = self._tried(name, sorted(key[1]), fetched, is_needed=is_needed)
+            return self._joint[key]
+
+    def _tried(
+        self, name: StepName, joined: Sequence[str], fetched: Sequence[str], *, is_needed: bool
+    ) -> StepModel | None:
+        """A joint step; None if there can be none, and it may be done without."""
+        try:
+            return self._joined(name, joined, fetched)
+        except CaramelError as error:
+            told = ", ".join(f"'{op}'" for op in joined)
+            if is_needed:
+                raise type(error)(f"cannot fetch {told} in a step: {error}; {_ADVICE}") from None
+            _log.warning("%s may run before or behind what the step does: %s", told, error)
+            return None
 
     def _to_join(self, name: StepName, fetched: Sequence[str]) -> tuple[str, ...]:
         if name not in self._beside:

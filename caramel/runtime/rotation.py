@@ -74,14 +74,14 @@ def rotate(path: str, rotation: Rotation) -> None:
         rotation: what stays.
 
     Raises:
-        CheckpointError: a file cannot be removed.
+        CheckpointError: a file cannot be removed, or somebody else removes one just then.
     """
     if rotation.keep is None:
         return
     series = _series(path)
-    stays = rotation.of([os.path.getmtime(f"{each}.index") for each in series])
-    gone = [each for each, is_kept in zip(series, stays, strict=True) if not is_kept]
     try:
+        stays = rotation.of([os.path.getmtime(f"{each}.index") for each in series])
+        gone = [each for each, is_kept in zip(series, stays, strict=True) if not is_kept]
         forget(Path(path).parent, gone)
         for each in gone:
             remove(Path(each))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
 import caramel
 from caramel.core.errors import AmbiguousGradientError, DriftError, FeedError, LossScaleError
+from caramel.models.steps import Steps
 from tests.support.networks import (
     Network,
     cross_entropy,
@@ -37,6 +41,24 @@ def test_a_joint_step_is_planned_by_itself():
     assert joint.decision.found is not None
     assert {g.parameter for g in joint.plan.job.gradients} == {"d1", "bias", "d2", "g1", "g2"}
     assert_as_alone(job, model, BOTH * 3, trials=caramel.TrialSettings(1, 1, 0))
+
+
+def test_threads_that_need_the_same_joint_step_get_one(monkeypatch):
+    steps = caramel.ARModel(gan().context(), 2, planner="plain")._steps
+    made, under_way, is_second = Steps._made, threading.Event(), threading.Event()
+
+    def slow(*arguments):
+        if under_way.is_set():
+            is_second.set()
+        under_way.set()
+        is_second.wait(0.5)  # for the other thread, which must not come here
+        return made(*arguments)
+
+    monkeypatch.setattr(Steps, "_made", slow)
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(steps.joint, ["d", "d"], [["g_train"], ["g_train"]])
+    assert one is other
+    assert not is_second.is_set()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import numpy as np
@@ -56,6 +57,18 @@ def test_only_files_of_the_series_go(tmp_path):
     assert os.path.basename(state.model_checkpoint_path) == "m-4"
     named = [os.path.basename(path) for path in state.all_model_checkpoint_paths]
     assert named == ["m-best", "m", "m-1x-2", "other-1", "m-3", "m-4"]
+
+
+def test_it_is_told_if_another_program_removes_one_meanwhile(tmp_path, monkeypatch):
+    for step in (1, 2):
+        write_checkpoint(tmp_path / f"m-{step}", [SavedTensor("a", "", np.zeros(2))])
+
+    def gone(path):
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    monkeypatch.setattr(os.path, "getmtime", gone)
+    with pytest.raises(CheckpointError, match=r"m-2' is written, but .* No such file .*m-1\.index"):
+        rotate(str(tmp_path / "m-2"), Rotation(1))
 
 
 def test_a_session_lists_what_it_has_saved(tmp_path):
