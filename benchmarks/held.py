@@ -124,8 +124,8 @@ def markdown(rows: Sequence[Row]) -> list[str]:
         off.append(predicted / median - 1)
         sizes = (row.facts["variable_bytes"], predicted, median, min(measured), max(measured))
         what = [row.what[name] for name in ("network", "image", "batch", "order", "device")]
-        cells = [*map(str, what), *(f"{size / 2**20:.1f}" for size in sizes), f"{off[-1]:+.1%}"]
+        cells = [*map(str, what), *(f"{size / 1e6:.1f}" for size in sizes), f"{off[-1]:+.1%}"]
         lines.append(f"| {' | '.join(cells)} |")
     near = sum(abs(each) <= 0.1 for each in off)
-    told = f"**MiB of a step by device; within 10 %: {near} of {len(off)}**"
+    told = f"**MB of a step by device; within 10 %: {near} of {len(off)}**"
     return [told, "", *lines]

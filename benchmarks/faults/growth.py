@@ -109,7 +109,7 @@ def markdown(rows: Sequence[Row]) -> list[str]:
     """By how much client and workers have grown."""
     lines = ["| after | client, MB | workers, MB |", "|---|---|---|"]
     for row in rows:
-        client, *workers = (f"{kib / 1024:+.2f}" for kib in row.facts["kib"])
+        client, *workers = (f"{kib * 1024 / 1e6:+.2f}" for kib in row.facts["kib"])
         lines.append(
             f"| {row.what['count']:,} {row.what['what']} | {client} | {', '.join(workers)} |"
         )

@@ -65,7 +65,7 @@ class Devices:
 class Settings:
     """Which steps, on which devices, and what a search may simulate.
 
-    A step of the LSTM needs 9 MiB, so it is not there.
+    A step of the LSTM needs 9 MB, so it is not there.
     """
 
     graphs: Mapping[str, Step] = field(
@@ -164,21 +164,23 @@ def _searched(problem: Problem, budget: int) -> Placed | None:
 def tables(rows: Sequence[Row]) -> list[str]:
     """What steps take, as multiples of those on one device with enough memory."""
     lines = [
-        "| network | devices | memory of each, MiB (one alone) | one with enough memory, s "
+        "| network | devices | memory of each, MB (one alone) | one with enough memory, s "
         "| best pair that fits (of 18) | search | search by pair | devices that it uses |",
         "|---" * 8 + "|",
     ]
     for row in rows:
         facts, what = row.facts, row.what
         kind = "cores" if what["computer"] == PROCESSOR else what["computer"]
-        memory = "not limited" if facts["memory_mib"] is None else f"{facts['memory_mib']:.0f}"
+        needed_mb, memory = facts["needed_mib"] * _MIB / 1e6, "not limited"
+        if facts["memory_mib"] is not None:
+            memory = f"{facts['memory_mib'] * _MIB / 1e6:.0f}"
         pair = "none"
         if facts["best"] is not None:
             times = facts["pairs_s"][facts["best"]] / facts["one_s"]
             pair = f"{times:.2f}, {facts['best']} ({len(facts['pairs_s'])})"
         lines.append(
             f"| {what['network']} | {what['count']} {kind} "
-            f"| {memory} ({facts['needed_mib']:.0f}) | {facts['one_s']:.3f} | {pair} "
+            f"| {memory} ({needed_mb:.0f}) | {facts['one_s']:.3f} | {pair} "
             f"| {' | '.join(_found(row))} |"
         )
     return lines

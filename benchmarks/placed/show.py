@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.results import Row, ratio_of_medians
 
 ALONE, ORDERED, UNORDERED = "one device", "two, ordered", "two, in no order"
-_MIB = 2**20
+_MB = 1e6
 
 
 def tables(rows: Sequence[Row]) -> list[str]:
@@ -25,7 +25,7 @@ def tables(rows: Sequence[Row]) -> list[str]:
 
 
 def _steps(rows: Sequence[Row]) -> Iterator[str]:
-    heads = ["network, batch", "on", "may hold, MiB", "holds at most, MiB", "sends, MiB", "step, s"]
+    heads = ["network, batch", "on", "may hold, MB", "holds at most, MB", "sends, MB", "step, s"]
     heads += ["predicted, s", "off", "/ one device", "/ in no order"]
     lines = []
     for row in rows:
@@ -36,9 +36,9 @@ def _steps(rows: Sequence[Row]) -> Iterator[str]:
             [
                 f"{row.what['network']}, {row.what['batch']}",
                 str(row.what["way"]),
-                "" if limit is None else f"{limit / _MIB:.0f}",
-                ", ".join(f"{each / _MIB:.0f}" for each in facts["memory_bytes"]),
-                f"{facts['sent_bytes'] / _MIB:.1f}",
+                "" if limit is None else f"{limit / _MB:.0f}",
+                ", ".join(f"{each / _MB:.0f}" for each in facts["memory_bytes"]),
+                f"{facts['sent_bytes'] / _MB:.1f}",
                 f"{row.median_s:.3f}",
                 f"{predicted_s:.3f}",
                 f"{_off(row):+.0%}",
@@ -71,15 +71,15 @@ def _same(rows: Sequence[Row], row: Row) -> list[Row]:
 
 
 def _limited(rows: Sequence[Row]) -> Iterator[str]:
-    heads = ["parameters and slots, MiB", "each process may hold, MiB", "on", "result"]
+    heads = ["parameters and slots, MB", "each process may hold, MB", "on", "result"]
     lines = []
     for row in rows:
         facts = row.facts
         result = facts["error"] or f"{len(row.samples_s)} steps, {row.median_s:.3f} s each"
         lines.append(
             [
-                f"{facts['parameter_bytes'] / _MIB:.0f}",
-                f"{facts['limit_bytes'] / _MIB:.0f}",
+                f"{facts['parameter_bytes'] / _MB:.0f}",
+                f"{facts['limit_bytes'] / _MB:.0f}",
                 "one device" if row.what["way"] == ALONE else "two",
                 " ".join(result.replace("|", "/").split())[:160],
             ]

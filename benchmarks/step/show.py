@@ -15,7 +15,7 @@ REPORTED = {
     "communication_s": "link busy s",
     "link_pauses_s": "idle before + between + after, s",
     "groups": "groups",
-    "deferred_bytes": "deferred MiB",
+    "deferred_bytes": "deferred MB",
 }
 """What systems may report: when a link is in use and when not, in traced steps, and the plan."""
 
@@ -64,7 +64,7 @@ def reported(row: Row) -> list[str]:
     found = row.facts.get("reported", {})
     if not found:
         return [""] * len(REPORTED)
-    deferred = f"{found['deferred_bytes'] / 2**20:.0f}"
+    deferred = f"{found['deferred_bytes'] / 1e6:.0f}"
     pauses = " + ".join(f"{pause_s:.3f}" for pause_s in found.get("link_pauses_s", ()))
     return [f"{found['communication_s']:.3f}", pauses, str(found["groups"]), deferred]
 

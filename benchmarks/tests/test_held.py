@@ -11,16 +11,14 @@ from tests.support.commands import quick_benchmark
 
 def row(device, predicted, measured):
     what = {"network": "tiny", "image": 8, "batch": 2, "order": "none", "device": device}
-    sizes = {"variable_bytes": 2**20, "predicted_bytes": predicted, "measured_bytes": measured}
+    sizes = {"variable_bytes": 10**6, "predicted_bytes": predicted, "measured_bytes": measured}
     return Row(what, (0.1,), sizes)
 
 
 def test_the_table_has_the_median_and_what_is_near():
-    mib = 2**20
-    lines = held.markdown(
-        [row(0, 4 * mib, [4 * mib, 5 * mib, 3 * mib]), row(1, 6 * mib, [4 * mib])]
-    )
-    assert lines[0] == "**MiB of a step by device; within 10 %: 1 of 2**"
+    mb = 10**6
+    lines = held.markdown([row(0, 4 * mb, [4 * mb, 5 * mb, 3 * mb]), row(1, 6 * mb, [4 * mb])])
+    assert lines[0] == "**MB of a step by device; within 10 %: 1 of 2**"
     assert lines[4:] == [
         "| tiny | 8 | 2 | none | 0 | 1.0 | 4.0 | 4.0 | 3.0 | 5.0 | +0.0% |",
         "| tiny | 8 | 2 | none | 1 | 1.0 | 6.0 | 4.0 | 4.0 | 4.0 | +50.0% |",

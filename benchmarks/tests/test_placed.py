@@ -29,13 +29,13 @@ def test_the_quick_benchmark_of_placed_models_gives_valid_numbers(tmp_path):
 
 
 def test_tables():
-    facts = {"memory_bytes": [2**20, 2**21], "limit_bytes": 2**21, "sent_bytes": 2**19}
+    facts = {"memory_bytes": [10**6, 2 * 10**6], "limit_bytes": 2 * 10**6, "sent_bytes": 500_000}
     what = {"part": "step", "network": "n", "batch": 2, "image": None}
     rows = [
         Row({**what, "way": way}, (step_s,) * 3, {**facts, "predicted_s": 1.0})
         for way, step_s in ((ALONE, 1.0), (ORDERED, 1.25), (UNORDERED, 1.0))
     ]
-    limit = {"parameter_bytes": 2**22, "limit_bytes": 2**21}
+    limit = {"parameter_bytes": 4 * 10**6, "limit_bytes": 2 * 10**6}
     what = {"part": "limit", "network": "dense layers", "batch": 2}
     rows += [
         Row({**what, "way": ALONE}, (), {**limit, "error": "Exhausted:\n a|b"}),
