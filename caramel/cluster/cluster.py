@@ -514,7 +514,8 @@ class Cluster:
                     raise WorkerStartError(
                         f"{len(missing)} of {self._counted} cannot be reached after "
                         f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}. "
-                        "Start each by 'caramel worker', all with the same list of addresses"
+                        "'caramel worker', or a launcher, starts each with the same list of "
+                        "addresses"
                     )
                 if tuple(missing) != told:
                     told = tuple(missing)

@@ -572,7 +572,7 @@ def test_waiting_in_vain_names_the_missing_workers_and_the_time(listener):
     cluster = Cluster.of([listener, silent])
     expected = (
         rf"1 of 2 workers cannot be reached after 0\.\d s: worker 1 .*task:1 at {silent}\): nobody "
-        "listens there. Start each by 'caramel worker', all with the same list"
+        "listens there. 'caramel worker', or a launcher, starts each with the same list"
     )
     with pytest.raises(WorkerStartError, match=expected):
         cluster.wait_until_reachable(0.3)
