@@ -37,7 +37,7 @@ def test_one_worker_draws_as_fit_does():
 
     def make():
         keras.utils.set_random_seed(1)
-        return compiled(keras.Model(*inner()))
+        return compiled(keras.Model(*inner()), "sgd")
 
     assert_fits_alike(make, 1, x=np.random.RandomState(1).randn(31, 3, 4), eagerly=False)
 

@@ -72,7 +72,7 @@ class Adversaries(keras.Model):
 
 def adversaries():
     model = Adversaries()
-    model.compile(optimizers.Adam(0.01), optimizers.Adam(0.02))
+    model.compile(*(optimizers.SGD(rate, momentum=0.9) for rate in (0.05, 0.1)))
     return model
 
 
