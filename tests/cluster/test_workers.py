@@ -109,6 +109,7 @@ def _sleep(seconds):
     return transform
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.parametrize("victim", [0, 2])
 def test_killing_a_worker_in_the_middle_of_a_step_names_it_before_the_step_could_end(victim):
     step_s = 100.0
@@ -168,6 +169,7 @@ def test_a_client_that_lost_a_worker_can_end():
     assert finished.returncode == 0
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_parameter_server_process_holds_what_workers_compute():
     with caramel.Cluster.local(2, parameter_servers=1) as cluster:
         with tf.Graph().as_default() as graph:
@@ -191,6 +193,7 @@ def test_parameter_servers_are_nothing_for_all_reduce():
         caramel.ARModel(job.context(), workers={"worker": ["a:1"], "ps": ["b:1"]})
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_stands_still_is_lost_when_it_has_not_answered_for_as_long_as_was_said():
     job = networks.network(number=12)
     with caramel.Cluster.local(2) as cluster:
