@@ -16,7 +16,7 @@ import pytest
 import caramel
 from caramel.cluster.processes import LISTENING, free_ports
 from caramel.core.errors import PlanError, RecoveryError, SessionError
-from caramel.runtime.recovery import members, positions
+from caramel.runtime.recovery import members, positions, supervised
 from tests.runtime.test_resuming import expected
 from tests.support import forking
 from tests.support.commands import ROOT
@@ -205,6 +205,27 @@ def test_no_example_of_a_pipeline_is_lost_or_repeated(cluster, monkeypatch, most
     seen, run = train(None, {})
     assert len(set(seen)) == 18 * WORKERS
     assert train(caramel.Recovery(snapshot_every=4), {6: 0, 13: 1}) == (seen, run)
+
+
+def test_a_pipeline_is_evaluated_whole_though_the_worker_that_reads_it_is_lost(
+    cluster, monkeypatch
+):
+    job = pipelines_job(lambda: numbers(20).batch(3))
+    model = job.model(cluster)
+    with model.session(trials=None, recover=caramel.Recovery()) as session:
+        session.run(job.iterator.initializer)
+        session.step()
+        run, reads = supervised.Supervised.run, []
+
+        def lose(self, fetches, feed_dict):
+            if len(reads) == 4:
+                kill(cluster, 0)
+            reads.append(fetches)
+            return run(self, fetches, feed_dict)
+
+        monkeypatch.setattr(supervised.Supervised, "run", lose)
+        assert session.evaluate(fetches=job.ids).tolist() == list(range(20))
+        assert len(session.metrics().recoveries) == 1
 
 
 def test_pipelines_go_on_in_fewer_processes_as_if_undisturbed(external):
