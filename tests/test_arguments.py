@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import caramel
+from caramel.cluster.local_tasks import LocalTasks
 from caramel.core.errors import CaramelError, InvariantError, PlanError
 from caramel.core.util.arguments import SECONDS, at_least, checked, fits
 from caramel.runtime import checkpoints
@@ -202,10 +203,8 @@ class NoProcesses:
 def of_clusters(monkeypatch) -> Iterator[Entry]:
     cluster = caramel.Cluster
     with monkeypatch.context() as patch:
-        patch.setattr(
-            cluster, "_start", lambda tasks, _: cluster("local", tasks, group=NoProcesses())
-        )
-        patch.setattr(cluster, "_wait_until_listening", lambda *_: None)
+        patch.setattr(LocalTasks, "_started", lambda *_: NoProcesses())
+        patch.setattr(LocalTasks, "wait_until_listening", lambda *_, **__: None)
         servers = {"parameter_servers": "three"}
         yield Entry("Cluster.local", cluster.local, {"n": 1}, {"n": "three", **servers})
         local = cluster.local(2)
