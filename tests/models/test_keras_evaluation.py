@@ -24,7 +24,7 @@ def two_headed():
     outputs = {"c": layers.Dense(1, "sigmoid")(hidden), "d": layers.Dense(1)(hidden)}
     model = keras.Model(inputs, outputs)
     model.compile(
-        "adam",
+        "sgd",
         {"c": "binary_crossentropy", "d": "mse"},
         metrics={"c": [keras.metrics.AUC(name="auc")], "d": ["mae", keras.metrics.R2Score()]},
     )
