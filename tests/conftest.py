@@ -84,7 +84,9 @@ def two_processes() -> Iterator:
     import caramel
     from tests.support import forking
 
-    with forking.workers(), caramel.Cluster.local(2) as cluster:
+    with forking.workers():  # not what other tests start while these are there
+        cluster = caramel.Cluster.local(2)
+    with cluster:
         yield cluster
 
 

@@ -72,7 +72,7 @@ def test_tensorflow_says_the_same_of_this_machine():
 
 TRAINS = """
 import caramel
-from caramel.core.facts import ActivationOrder
+from caramel.core.time_facts import ActivationOrder
 from tests.support import convolving, networks
 from tests.support.deferring import deferred
 
