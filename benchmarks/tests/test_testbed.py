@@ -111,6 +111,8 @@ def is_running(pid: int) -> bool:
 @contextmanager
 def command(*arguments: str, **environ: str):
     """The command `python -m benchmarks.testbed`; it does not survive the test."""
+    # nohup ignores it. Not by `preexec_fn`: where gRPC has threads, its handlers may end a fork.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
         [*COMMAND, *arguments],
         cwd=REPOSITORY,
@@ -118,8 +120,8 @@ def command(*arguments: str, **environ: str):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup ignores it
     )
+    signal.signal(signal.SIGHUP, before)
     with process:
         try:
             yield process
