@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -65,8 +66,9 @@ def forget(parts: Iterable[GraphPart], containers: Containers, servers: Iterable
         )
         thread.start()
         threads.append(thread)
+    until_s = time.monotonic() + CLOSING_S
     for thread in threads:
-        thread.join(CLOSING_S)
+        thread.join(max(0.0, until_s - time.monotonic()))
     drop(containers.owned, [server.address for server in there if server in closed])
 
 
