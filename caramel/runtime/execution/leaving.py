@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,8 +27,8 @@ from caramel.runtime.execution.distributed_graph import GraphPart
 
 tf1 = tf.compat.v1
 
-CLOSING_S = 1.5
-"""How long all servers together may take to close their queues, in seconds."""
+WAIT_S = 1.5
+"""For all servers together, in seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,33 +47,41 @@ class Server:
 
 
 def forget(parts: Iterable[GraphPart], containers: Containers, servers: Iterable[Server]) -> None:
-    """Drop what servers hold of a session, where nothing waits at its queues any more.
+    """Drop what servers hold of a session, on each once nothing waits at its queues any more.
 
-    A server that does not close them in time (it may be stopped) keeps what it has. Whoever comes
-    after this client removes that (`leases`).
+    A server that takes long for that (it may be stopped) is not waited for; it drops it later. If
+    this process has ended by then, whoever comes next removes it (`leases`).
 
     Args:
         parts: of the session's graph.
         containers: the session's.
         servers: those that were not lost.
     """
-    queues, there = _queues(parts, containers), tuple(servers)
-    threads, closed = [], list[Server]()
-    for server in there:
-        own = queues.get(server.device, ())
+    queues, threads = _queues(parts, containers), []
+    for server in servers:
+        given = queues.get(server.device, ()), containers, server
         thread = threading.Thread(
-            target=_close, args=(own, server, closed), name="caramel-queues", daemon=True
+            target=_forget, args=given, name="caramel-forgetting", daemon=True
         )
         thread.start()
         threads.append(thread)
-    until_s = time.monotonic() + CLOSING_S
+    until_s = time.monotonic() + WAIT_S
     for thread in threads:
         thread.join(max(0.0, until_s - time.monotonic()))
-    drop(containers.owned, [server.address for server in there if server in closed])
 
 
-def _close(queues: Iterable[Any], server: Server, closed: list[Server]) -> None:
-    """Close queues of a server, by a session that needs no other server; then it is in `closed`."""
+def _forget(queues: Sequence[Any], containers: Containers, server: Server) -> None:
+    try:
+        if queues:
+            _close(queues, server)
+    except (tf.errors.OpError, SessionError) as error:
+        _log.info("the queues of a session on %s cannot be closed: %s", server.address, error)
+    else:
+        drop(containers.owned, [server.address])
+
+
+def _close(queues: Sequence[Any], server: Server) -> None:
+    """Close queues of a server, by a session that needs no other server."""
     graph_def = tf1.GraphDef()
     for queue in queues:
         graph_def.node.append(queue)
@@ -84,17 +92,11 @@ def _close(queues: Iterable[Any], server: Server, closed: list[Server]) -> None:
             device=queue.device,
         ).attr["cancel_pending_enqueues"].b = True
     closes = [node.name for node in graph_def.node if node.op.startswith("QueueClose")]
-    try:
-        if closes:
-            config = tf1.ConfigProto(device_filters=[server.device], isolate_session_state=False)
-            session = GraphSession(f"grpc://{server.address}", config, server.device)
-            session.extend(graph_def.SerializeToString())
-            GraphCall(session, [], closes, [])()
-            session.close()
-    except (tf.errors.OpError, SessionError) as error:
-        _log.info("the queues of a session on %s cannot be closed: %s", server.address, error)
-    else:
-        closed.append(server)
+    config = tf1.ConfigProto(device_filters=[server.device], isolate_session_state=False)
+    session = GraphSession(f"grpc://{server.address}", config, server.device)
+    session.extend(graph_def.SerializeToString())
+    GraphCall(session, [], closes, [])()
+    session.close()
 
 
 def _queues(parts: Iterable[GraphPart], containers: Containers) -> Mapping[str, list[Any]]:
