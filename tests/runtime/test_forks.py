@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 
 import pytest
 
 import caramel
 from caramel.core.errors import ClusterError, SessionError
+from tests.support import forking
 from tests.support.networks import network
 
 _AT_ONCE_S = 20.0  # what waits for something waits for longer
@@ -70,3 +72,21 @@ def test_a_forked_child_ends_at_once_and_the_parent_goes_on(start):
         sessions[0].step(job.feed)
         assert sessions[0].metrics().steps == 2
         sessions[0].close()
+
+
+def test_who_forks_after_a_session_gets_no_threads_of_it():
+    """gRPC gives them to a child of a process that has a connection; namespaces need one thread."""
+    code = """if True:
+        import os
+        import caramel
+        from tests.support.networks import network
+        job = network("momentum")
+        with caramel.ARModel(job.context(), 2).session(trials=None) as session:
+            session.step(job.feed)
+        child = os.fork()
+        if child == 0:
+            os._exit(len(os.listdir("/proc/self/task")))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """
+    done = forking.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "1\n", done.stderr

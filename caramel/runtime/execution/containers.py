@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
 from uuid import uuid4
 
 import grpc
@@ -65,7 +62,7 @@ class Containers:
         return own.replace(ON_SERVERS.encode(), self.on_servers.encode())
 
 
-def drop(containers: Iterable[str], addresses: Iterable[str], *, connected: bool = False) -> None:
+def drop(containers: Iterable[str], addresses: Iterable[str]) -> None:
     """Let servers forget what is in containers.
 
     It is TensorFlow's own call for this. `tf.compat.v1.Session.reset` makes it, too, but also ends
@@ -74,8 +71,6 @@ def drop(containers: Iterable[str], addresses: Iterable[str], *, connected: bool
     Args:
         containers: their names.
         addresses: ``host:port`` of each server; those that do not answer are left out.
-        connected: they stay connected for the next time: servers of this process, which live as
-            long as it does. To connect takes a session of theirs longer than all else of its end.
     """
     names = tuple(containers)
     if not names:  # to TensorFlow that would be all that is in none
@@ -84,16 +79,10 @@ def drop(containers: Iterable[str], addresses: Iterable[str], *, connected: bool
     # One after the other: each answers at once, and calls that wait for none need a thread, which
     # Python begins no more while it ends.
     for address in addresses:
-        with nullcontext(_kept(address)) if connected else _channel(address) as channel:
+        # Workers are reached directly, as TensorFlow does. Not to connect again would save some
+        # milliseconds, but gRPC gives threads to forks of a process that has a connection.
+        with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
             try:
                 channel.unary_unary(_CLEANUP)(message, timeout=_TIMEOUT_S)
             except grpc.RpcError as error:
                 _log.info("what %s holds of a session cannot be dropped: %s", address, error)
-
-
-def _channel(address: str) -> Any:
-    # Workers are reached directly, as TensorFlow does.
-    return grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)])
-
-
-_kept = cache(_channel)

@@ -373,8 +373,7 @@ class Runner:
         """End the session; what it held on the workers is gone."""
         if self._leases is not None:
             self._leases.stop()
-        is_here = self.cluster.kind == "embedded"
-        dropped = partial(drop, self.containers.owned, self._targets, connected=is_here)
+        dropped = partial(drop, self.containers.owned, self._targets)
         last = partial(_end, self._recording, self._sessions, dropped, self._leases)
         self._channel.close(last, timeout_s=_CLOSE_TIMEOUT_S, leave=self._leave)
 
