@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from dataclasses import dataclass
 
@@ -9,13 +11,15 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel.core.errors import WorkerLostError
 from caramel.core.names import in_variant, variant_prefix
 from caramel.native.session import GraphCall, GraphSession
 from caramel.runtime.execution.containers import Containers
 from caramel.runtime.execution.distributed_graph import GraphPart
 from caramel.runtime.execution.leaving import Server, forget
 from tests.support.containers import is_there
-from tests.support.processes import wait_for
+from tests.support.networks import network, wide
+from tests.support.processes import wait_for, worker_pid
 
 tf1 = tf.compat.v1
 
@@ -72,3 +76,22 @@ def test_a_server_lives_on_when_what_waited_at_a_queue_is_cancelled_afterwards(v
         assert isinstance(left.error, tf.errors.OutOfRangeError | tf.errors.CancelledError)
         assert not is_there(*own)
         assert cluster.ended == ()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("forked_workers")
+def test_who_is_left_after_a_loss_keeps_nothing_of_a_session_that_is_closed():
+    job = network("adam", model=wide)
+    with caramel.Cluster.local(2) as cluster:
+        model = caramel.ARModel(job.context(), cluster)
+        session = model.session(trials=None)
+        session.step(job.feed)
+        container = session._running.runner.containers.on_workers
+        variable = "worker_0/" + model.plan.job.variables[0].handle
+        own = f"grpc://{cluster.targets[0]}", DEVICE, container, variable
+        assert is_there(*own)
+        os.kill(worker_pid(cluster, 1), signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            session.step(job.feed)
+        session.close()
+        assert wait_for(lambda: not is_there(*own))

@@ -13,5 +13,7 @@ def is_there(target: str, device: str, container: str, variable: str) -> bool:
         handle = tf.raw_ops.VarHandleOp(
             dtype=tf.float64, shape=[], container=container, shared_name=variable
         )
-        with tf1.Session(target) as plain:
+        # Else it would wait for other workers, which may be lost.
+        config = tf1.ConfigProto(device_filters=[device])
+        with tf1.Session(target, config=config) as plain:
             return bool(plain.run(tf.raw_ops.VarIsInitializedOp(resource=handle)))
