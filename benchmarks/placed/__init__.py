@@ -72,7 +72,7 @@ FULL = Settings(
 )
 QUICK = Settings(
     (Case("seq_32", 8, None, partitioner="mite"),),
-    FULL.limited,  # a smaller one needs most of its memory for stacks of threads, not for tensors
+    FULL.limited,  # of a smaller one, stacks of threads need more than tensors
     rounds=3,
     traced=2,
 )

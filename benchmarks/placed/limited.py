@@ -24,8 +24,12 @@ from benchmarks.placed.show import ALONE, ORDERED
 from benchmarks.results import Row
 from benchmarks.testbed import Testbed
 from benchmarks.workers import addresses, on_first_host
+from caramel.cluster.onednn_check import SETTING as ONEDNN
 
-# TensorFlow tries for ten seconds to get the memory of each tensor, before it gives up.
+# With oneDNN, TensorFlow takes memory in regions, each twice as large as the one before, and where
+# there is not so much, nearly all that is left: then nothing is left for a thread or a message, and
+# the process ends. Also, it tries for ten seconds before it says that there is none.
+WITHOUT_ONEDNN = {ONEDNN: "0"}
 STEP_TIMEOUT_S = 240.0
 SHARE = 0.6  # of what a step needs on one device
 STEPS = 5
@@ -71,7 +75,7 @@ def _limited_workers(bed: Testbed, case: Limited) -> Iterator[list[str]]:
         bed.popen(
             host,
             [sys.executable, "-m", "caramel", "worker", *options, "--task", str(task)],
-            env=TENSORFLOW,
+            env=TENSORFLOW | WITHOUT_ONEDNN,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
