@@ -36,6 +36,7 @@ def start_server(
     """
     tensorflow = _functions()
     server_def = _server_def(jobs, job, index, config)
+    messages.learn_of_server()
     with messages.at_least(messages.ERRORS if _NVIDIA.exists() else messages.FATAL):
         with library.status() as status:
             server = tensorflow.TF_NewServer(server_def, len(server_def), status)

@@ -11,7 +11,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
 from typing import Any
@@ -224,6 +224,7 @@ class GraphSession:
             _opened_by.append(self._process)
         _check_strings()
         tensorflow, settings = _library(), config.SerializeToString()
+        self._quiet = ExitStack()
         self._graph = tensorflow.TF_NewGraph()
         options = tensorflow.TF_NewSessionOptions()
         try:
@@ -237,6 +238,7 @@ class GraphSession:
             raise
         finally:
             tensorflow.TF_DeleteSessionOptions(options)
+        self._quiet.enter_context(messages.of_no_cleanup())
         # Running it places all that was added to the graph.
         ready = {"name": READY, "op": "NoOp", "device": task or ""}
         self.extend(tf1.GraphDef(node=[ready]).SerializeToString())
@@ -366,12 +368,13 @@ class GraphSession:
                 with _status() as status:
                     tensorflow.TF_CloseSession(self._pointer, status)
         finally:
-            # What has not returned yet would go on with memory that is freed.
-            with self._change:
-                self._change.wait_for(lambda: not self._calls)
-            with _status() as status:
-                tensorflow.TF_DeleteSession(self._pointer, status)
-            tensorflow.TF_DeleteGraph(self._graph)
+            with self._quiet:
+                # What has not returned yet would go on with memory that is freed.
+                with self._change:
+                    self._change.wait_for(lambda: not self._calls)
+                with _status() as status:
+                    tensorflow.TF_DeleteSession(self._pointer, status)
+                tensorflow.TF_DeleteGraph(self._graph)
 
     def __del__(self) -> None:
         # Then the library may be gone already.
