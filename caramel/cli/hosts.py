@@ -82,7 +82,8 @@ def run_on(
     )
     names = ", ".join(str(host) for hosts in jobs.values() for host in hosts)
     say(f"starting workers by ssh: {names}")
-    with SshWorkers(jobs, start) as cluster:
+    started = SshWorkers(jobs, start)
+    with started as cluster:
         addresses = [str(task.address) for task in cluster.tasks]
         say(f"they listen: {', '.join(addresses)}")
         workers = ",".join(addresses[: cluster.size])
@@ -92,6 +93,7 @@ def run_on(
             [argument.replace(IN_PLACE, workers) for argument in command],
             restarts,
             {_DESCRIPTION: description},
+            lambda: not started.are_untouched,
         )
 
 

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from caramel.cluster.processes import describe_exit
 from caramel.cluster.restarts import Restarts
@@ -39,13 +39,20 @@ _BY_KERNEL = 128  # the `si_code` of a signal that a terminal has sent, to the w
 _SET_DEATH_SIGNAL = 1  # of prctl, from linux/prctl.h
 
 
-def run(command: Sequence[str], restarts: int, environment: Mapping[str, str] | None = None) -> int:
+def run(
+    command: Sequence[str],
+    restarts: int,
+    environment: Mapping[str, str] | None = None,
+    has_begun: Callable[[], bool] = lambda: True,
+) -> int:
     """Run a program, and start it again when it crashes.
 
     Args:
         command: the program and its arguments.
         restarts: how often in a row.
         environment: variables that it gets besides those of this process.
+        has_begun: whether it has done something by now that another start may go on with. One that
+            exits before is not started again: it would end the same way.
 
     Returns:
         Its exit code; 128 and the number of the signal that has ended it.
@@ -57,7 +64,10 @@ def run(command: Sequence[str], restarts: int, environment: Mapping[str, str] | 
     passed_on = {s for s in _PASSED_ON if signal.getsignal(s) is not signal.SIG_IGN}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*passed_on, signal.SIGCHLD})
     try:
-        return _Supervisor(command, Restarts(restarts), passed_on, before, environment or {}).run()
+        supervisor = _Supervisor(
+            command, Restarts(restarts), passed_on, before, environment or {}, has_begun
+        )
+        return supervisor.run()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -71,6 +81,7 @@ class _Supervisor:
         passed_on: the signals that it gets; they are blocked here.
         mask: the signals that are blocked in the program.
         environment: variables that it gets besides those of this process.
+        has_begun: whether it has done something that another start may go on with.
     """
 
     def __init__(
@@ -80,9 +91,11 @@ class _Supervisor:
         passed_on: set[signal.Signals],
         mask: set[int],
         environment: Mapping[str, str],
+        has_begun: Callable[[], bool],
     ) -> None:
         self._command, self._restarts, self._mask = command, restarts, mask
         self._passed_on, self._environment = passed_on, environment
+        self._has_begun = has_begun
         self._told: int | None = None  # the last signal by which this process was told to end
 
     def run(self) -> int:
@@ -130,6 +143,9 @@ class _Supervisor:
         """Wait before the program is started again; whether it is."""
         name, how = shlex.quote(os.path.basename(self._command[0])), describe_exit(code)
         restarts = self._restarts
+        if code > 0 and not self._has_begun():  # a signal is no mistake in the program
+            say(f"{name} ended ({how}) before it opened a session; it is not started again")
+            return False
         if not restarts.are_left:
             again = f", after {restarts.done} restarts in a row" if restarts.done else ""
             say(f"{name} ended ({how}){again}; it is not started again")

@@ -114,9 +114,10 @@ def worker(
                     port.close()
                 address = known.tasks[number].address
                 count = len(known.servers if number >= known.size else known.workers)
-                print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
+                # Before: who has started it knows all hints once it listens.
                 for hint in _hints(known, number):
-                    print(f"caramel: {hint}.", file=sys.stderr)
+                    print(f"caramel: {hint}.", file=sys.stderr, flush=True)
+                print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
 
             serve(
                 served,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,7 +40,9 @@ SSH_OPTIONS = (
 )
 
 _REACHABLE_S = 15.0
+_SAY_EVERY_S = 10.0  # what is waited for
 _JOIN_S = 10.0
+_NO_MODULE = "No module named "
 _OF_CARAMEL, _ERROR = "caramel: ", "caramel: error: "
 _OF_SSH = 255  # the exit code of ssh for a failure of its own
 _OF_SHELL = (126, 127)  # those of a shell for a program that it cannot run
@@ -77,6 +80,9 @@ class SshWorkers:
         jobs: the hosts of "worker", and of "ps" if there are parameter servers.
         start: how they are started.
 
+    Attributes:
+        are_untouched: whether none has ended and no session was opened on them by now.
+
     Raises:
         ClusterError: the hosts cannot reach each other by these names.
     """
@@ -93,7 +99,8 @@ class SshWorkers:
 
         Raises:
             WorkerStartError: one does not; names each of these hosts, and says why.
-            ClusterError: two of them have one address.
+            ClusterError: two of them have one address, or this machine does not know the name of
+                a host.
         """
         try:
             return self._started(time.monotonic() + START_S)
@@ -107,16 +114,22 @@ class SshWorkers:
         for worker in self._workers:
             worker.end()
 
+    @property
+    def are_untouched(self) -> bool:
+        return all(worker.is_untouched for worker in self._workers)
+
     def _started(self, deadline: float) -> Cluster:
         for worker in self._workers:
             worker.begin()
         self._wait(lambda worker: worker.address is not None, deadline)
+        _check_known(self._workers)
         addresses = iter([str(worker.address) for worker in self._workers])
         jobs = {job: [next(addresses) for _ in hosts] for job, hosts in self._jobs.items()}
         cluster = Cluster.of(jobs)
         for number, worker in enumerate(self._workers):
             worker.join(cluster, number)
         self._wait(lambda worker: worker.listens, deadline)
+        self._say_hints()
         try:
             cluster.wait_until_reachable(_REACHABLE_S)
         except WorkerStartError as error:
@@ -129,15 +142,46 @@ class SshWorkers:
 
     def _wait(self, is_so: Callable[[_HostWorker], bool], deadline: float) -> None:
         """Wait until something is so for all workers."""
+
+        def late() -> list[_HostWorker]:
+            return [worker for worker in self._workers if not (worker.failure or is_so(worker))]
+
         with self._changed:
-            while not all(worker.failure or is_so(worker) for worker in self._workers):
-                if not self._changed.wait(deadline - time.monotonic()):
-                    break
-            late = [worker for worker in self._workers if not (worker.failure or is_so(worker))]
+            while late() and (left_s := deadline - time.monotonic()) > 0:
+                if not self._changed.wait(min(left_s, _SAY_EVERY_S)) and late():
+                    names = ", ".join(str(worker.host) for worker in late())
+                    self._start.say(f"waiting for the workers of {names}")
             failures = [worker.failure for worker in self._workers if worker.failure]
-        failures += [f"the worker of host '{each.host}' did not get ready in time" for each in late]
+            failures += [
+                f"the worker of host '{worker.host}' did not get ready in time" for worker in late()
+            ]
         if failures:
             raise WorkerStartError("; ".join(failures))
+
+    def _say_hints(self) -> None:
+        """Say what workers have said about their machines, each text once."""
+        names_of: dict[str, list[str]] = {}
+        for worker in self._workers:
+            for hint in worker.hints:
+                names_of.setdefault(hint, []).append(worker.name)
+        for hint, names in names_of.items():
+            self._start.say(f"{', '.join(names)}: {hint}")
+
+
+def _check_known(workers: Iterable[_HostWorker]) -> None:
+    """That this machine knows the hosts by their names, and not only ssh does.
+
+    Raises:
+        ClusterError: one is not known.
+    """
+    for host in (worker.host for worker in workers):
+        try:
+            socket.getaddrinfo(host.name.strip("[]"), None)
+        except (OSError, UnicodeError):
+            raise ClusterError(
+                f"ssh reaches host '{host}', but this machine knows no such name (ssh may have it "
+                "from its configuration): name it by its address, or by a name that all hosts know"
+            ) from None
 
 
 class _HostWorker:
@@ -151,6 +195,9 @@ class _HostWorker:
     Attributes:
         address: where it is going to listen; None while it is not known.
         listens: whether it has listened.
+        hints: what it has said about its machine by then.
+        is_untouched: whether it has not ended, and no session was opened on it.
+        name: what it is called.
         failure: why it never does; empty while it may.
     """
 
@@ -158,8 +205,10 @@ class _HostWorker:
         self.host, self._start, self._changed = host, start, changed
         self.address: str | None = None
         self.listens, self.failure = False, ""
+        self.hints: list[str] = []
+        self.is_untouched = True
         self._restarts = Restarts(start.restarts)
-        self._name, self._who = str(host), b""  # what it is called; what tells it who it is
+        self.name, self._who = str(host), b""  # the latter tells it who it is
         self._connection: PipedProgram | None = None
         self._was_told = False  # its port, by this connection
         self._ends = False
@@ -182,15 +231,18 @@ class _HostWorker:
     def join(self, cluster: Cluster, task: int) -> None:
         """Tell it who it is."""
         assert self._connection is not None
-        self._name = f"{cluster.name(task)} on {self.host}"
+        self.name = f"{cluster.name(task)} on {self.host}"
         self._who = who_it_is(cluster, task, self._start.environment)
         self._connection.send(self._who)
 
     def part(self) -> None:
         """Let it end, and do not wait for that."""
         self._change(_ends=True)  # no other connection is made from now on
-        if self._connection is not None:
-            self._connection.close_input()
+        if self._connection is None:
+            return
+        self._connection.close_input()
+        if not self._was_told:  # ssh may still try to connect, and reads nothing then
+            self._connection.terminate()
 
     def end(self) -> None:
         """Wait until it has ended."""
@@ -214,6 +266,7 @@ class _HostWorker:
             assert self._connection is not None
             begin_s = time.monotonic()
             self._follow(self._connection)
+            self.is_untouched = False
             if self._ends:
                 return
             if not self.listens:
@@ -227,16 +280,13 @@ class _HostWorker:
         """Take up what it writes until it has ended."""
         for line, is_error in connection.lines():
             if is_error:
-                if self.listens:
-                    self._pass_on(line)
+                self._take_up(line)
             elif not self._was_told and (told := tells_port(line)) is not None:
                 self._was_told = True
                 self._told(connection, told)
             elif LISTENING in line and self.listens:
-                self._start.say(f"{self._name}: it listens again")
+                self._start.say(f"{self.name}: it listens again")
             elif LISTENING in line:
-                for earlier in connection.errors:
-                    self._pass_on(earlier)
                 self._change(listens=True)
 
     def _told(self, connection: PipedProgram, told: Told) -> None:
@@ -251,25 +301,31 @@ class _HostWorker:
         else:
             self._change(address=f"{self.host.name}:{told.port}")
 
-    def _pass_on(self, line: str) -> None:
+    def _take_up(self, line: str) -> None:
         """Say what Caramel itself says there, but for whose sessions there are: the program's own.
 
         What TensorFlow writes is kept for errors only.
         """
-        if line.startswith(_OF_CARAMEL) and not line.startswith(OF_SESSIONS):
-            self._start.say(f"{self._name}: {line.removeprefix(_OF_CARAMEL).rstrip('.')}")
+        if line.startswith(OF_SESSIONS):
+            self.is_untouched = False
+        elif line.startswith(_OF_CARAMEL) and not line.startswith(_ERROR):
+            said = line.removeprefix(_OF_CARAMEL).rstrip(".")
+            if self.listens:
+                self._start.say(f"{self.name}: {said}")
+            else:
+                self.hints.append(said)
 
     def _start_again(self, how: str) -> bool:
         """Start it again after a while, on the same port; whether it was."""
         assert self.address is not None
         restarts = self._restarts
         if not restarts.are_left:
-            self._start.say(f"{self._name} has ended ({how}); it is not started again")
+            self._start.say(f"{self.name} has ended ({how}); it is not started again")
             return False
         wait_s = restarts.wait_s
         restarts.done += 1
         self._start.say(
-            f"{self._name} has ended ({how}); it is started again in {wait_s:g} s "
+            f"{self.name} has ended ({how}); it is started again in {wait_s:g} s "
             f"(restart {restarts.done} of {restarts.most})"
         )
         with self._changed:
@@ -278,7 +334,7 @@ class _HostWorker:
             try:
                 self._connection = self._connected(host_and_port(self.address)[1])
             except ClusterError as error:
-                self._start.say(f"{self._name} is not started again: {error}")
+                self._start.say(f"{self.name} is not started again: {error}")
                 return False
         return True
 
@@ -292,10 +348,16 @@ class _HostWorker:
         """Why it does not listen."""
         host, python, said = self.host, self._start.python, _last(connection.errors)
         where = "name by --python the one that has Caramel"
-        if any("No module named caramel" in line for line in connection.errors):
-            return f"'{python}' on host '{host}' has no Caramel: install it there, or {where}"
+        missing = [line for line in connection.errors if _NO_MODULE in line]
+        if missing:
+            module = missing[-1].rpartition(_NO_MODULE)[2].strip("'")
+            return (
+                f"'{python}' on host '{host}' has no module '{module}': install Caramel there, or "
+                f"{where}"
+            )
         if not self._was_told and connection.code == _OF_SSH:
-            return f"host '{host}' cannot be reached by '{shlex.join(self._start.ssh)}'{said}"
+            tried = shlex.join([*self._start.ssh, host.login, "true"])
+            return f"host '{host}' cannot be reached by '{tried}'{said}"
         if not self._was_told and connection.code in _OF_SHELL:
             return f"host '{host}' has no Python '{python}'{said}; {where}"
         return f"the worker on host '{host}' has ended ({_how(connection)})"

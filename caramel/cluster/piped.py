@@ -73,7 +73,8 @@ class PipedProgram:
                 ready = selector.select(BEAT_S)
                 if not ready and self._process.poll() is not None:
                     break  # others (a connection that several runs of ssh share) keep the pipes
-                for key, _ in ready:
+                # Errors first: they were written before the line that says that it is ready.
+                for key, _ in sorted(ready, key=lambda event: event[0].fd != of_errors):
                     got = os.read(key.fd, 1 << 16)
                     if not got:
                         selector.unregister(key.fd)
@@ -95,6 +96,10 @@ class PipedProgram:
         assert self._process.stdin is not None
         with self._sending, suppress(OSError):
             self._process.stdin.close()
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
 
     def end(self) -> None:
         """Wait for its end, and hasten it if need be."""

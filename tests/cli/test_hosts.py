@@ -13,14 +13,17 @@ import sys
 
 import pytest
 
+from caramel.cluster.by_ssh import SshWorkers, Start
 from caramel.cluster.hosts import Host, check_reachable_names, parse_hosts
 from caramel.core.errors import ClusterError
+from caramel.core.version import __version__
 from tests.support.commands import called
 from tests.support.processes import is_running, started, wait_for
 
 STAND_IN = """#!/bin/sh
 echo $$ >> "$(dirname "$0")/pids"
 case $1 in
+    slow) exec sleep 600 ;;
     gone) echo "ssh: connect to host gone port 22: No route to host" >&2; exit 255 ;;
     old) echo '{"caramel": "0.0.1", "port": 5}'; exec cat > /dev/null ;;
 esac
@@ -46,6 +49,24 @@ with caramel.ARModel(context, cluster, planner="plain").session() as session:
     for _ in range(3):
         session.step({x: [1.0, 2.0, 3.0, 6.0]})
     print(session.variables()["w"])
+"""
+ONCE = """[ -e "$1" ] && exit 0; echo > "$1"; "$2" -c "$3" "$4"; exit 1"""
+
+SPEAKS = f"""
+import json, socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(json.dumps({{"caramel": "{__version__}", "port": server.getsockname()[1]}}), flush=True)
+    while not sys.stdin.readline().strip():
+        pass
+    print("caramel: it is slow.", file=sys.stderr, flush=True)
+    print("caramel worker listening on it", flush=True)
+    sys.stdin.read()
+"""
+SOON = """
+from caramel.cluster import by_ssh, piped
+by_ssh._SAY_EVERY_S, piped._GRACE_S = 0.1, 1000.0
+from caramel.cli.main import main
+main()
 """
 
 
@@ -84,14 +105,19 @@ def test_hosts_have_users_and_ports():
 
 @pytest.mark.processes
 def test_a_program_trains_on_hosts_whose_workers_end_with_it(stand_in):
-    command = run(stand_in, "127.0.0.1,me@127.0.0.1", sys.executable, "-c", TRAINS, "{workers}")
+    arguments = ["once", str(stand_in) + ".ran", sys.executable, TRAINS, "{workers}"]
+    command = run(stand_in, "127.0.0.1,me@127.0.0.1", "sh", "-c", ONCE, *arguments)
     environ = {**os.environ, "TF_CONFIG": "of another launcher"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environ)
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == 1.734375
-    first, second, *_ = done.stderr.splitlines()  # then TensorFlow's, of the program
-    assert first == "caramel: starting workers by ssh: 127.0.0.1, 127.0.0.1."
-    assert second.startswith("caramel: they listen: 127.0.0.1:")
+    # The rest is TensorFlow's, of the program, and perhaps what to change on this machine.
+    said = [line for line in done.stderr.splitlines() if line.startswith("caramel: ")]
+    assert said[0] == "caramel: starting workers by ssh: 127.0.0.1, 127.0.0.1."
+    assert any(line.startswith("caramel: they listen: 127.0.0.1:") for line in said)
+    # It has opened a session, so it may go on.
+    again = "caramel: sh ended (exited with code 1); it is started again in 1 s (restart 1 of 5)."
+    assert said[-1] == again
     assert len(pids(stand_in)) == 2
     assert not any(map(is_running, pids(stand_in)))
 
@@ -118,6 +144,41 @@ def test_a_worker_that_ends_is_started_again_and_none_outlives_the_command(stand
         assert wait_for(lambda: not any(map(is_running, (first, third, program))))
 
 
+def test_a_program_that_fails_before_it_opens_a_session_is_not_started_again(
+    stand_in, monkeypatch, capfd, tmp_path
+):
+    program = ["sh", "-c", "echo once; exit 3"]
+    options = ["--hosts", "127.0.0.1", "--ssh", str(stand_in)]
+    result = called(monkeypatch, capfd, tmp_path, "run", *options, "--", *program)
+    assert (result.returncode, result.stdout) == (3, "once\n")
+    assert result.stderr.splitlines()[-1] == (
+        "caramel: sh ended (exited with code 3) before it opened a session; "
+        "it is not started again."
+    )
+
+
+def test_what_workers_say_of_their_machines_is_said_once(tmp_path):
+    worker = tmp_path / "worker"
+    worker.write_text(SPEAKS)
+    said = []
+    ssh = [sys.executable, str(worker)]
+    start = Start(ssh=ssh, python="python", environment={}, restarts=0, say=said.append)
+    with SshWorkers({"worker": parse_hosts("127.0.0.1,127.0.0.1")}, start) as cluster:
+        assert cluster.size == 2
+    assert said == ["worker 0 on 127.0.0.1, worker 1 on 127.0.0.1: it is slow"]
+
+
+@pytest.mark.processes
+def test_a_host_that_does_not_answer_is_named_and_not_waited_for_after_ctrl_c(stand_in, tmp_path):
+    program = [sys.executable, "-c", SOON, "run", "--hosts", "slow", "--ssh", str(stand_in), "true"]
+    with started(*program) as process:
+        assert "starting workers" in process.stderr.readline()
+        assert process.stderr.readline() == "caramel: waiting for the workers of slow.\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=100) == 130
+    assert wait_for(lambda: not any(map(is_running, pids(stand_in))))
+
+
 def test_a_worker_that_hears_nothing_ends():
     code = "from caramel.cluster import joining; joining.SILENT_S = 0.1; joining.join(0)"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -135,6 +196,8 @@ def test_a_worker_that_hears_nothing_ends():
             ["host 'gone' cannot be reached by", "No route to host"],
         ),
         ("127.0.0.1", "/no/python", ["host '127.0.0.1' has no Python '/no/python'", "--python"]),
+        # A name that nobody needs to be asked about to know that it is none.
+        ("of..ssh", sys.executable, ["ssh reaches host 'of..ssh'", "name it by its address"]),
         ("gone,old", sys.executable, ["'gone' cannot", "; host 'old' has Caramel 0.0.1, and this"]),
         ("a,a:70000", sys.executable, ["--hosts: 'a:70000' is no host", "expected 1 to 65535"]),
     ],
@@ -166,10 +229,10 @@ def test_what_cannot_start_workers_is_one_clear_error(monkeypatch, capsys, tmp_p
         "caramel: error: --ps is for workers that are started by ssh: add --hosts"
     )
     without = tmp_path / "python"
-    without.write_text("#!/bin/sh\necho $0: No module named caramel >&2; exit 1\n")
+    without.write_text("#!/bin/sh\necho $0: No module named typer >&2; exit 1\n")
     without.chmod(0o755)
     (tmp_path / "here").write_text('#!/bin/sh\nexec sh -c "$2"\n')
     (tmp_path / "here").chmod(0o755)
-    assert f"'{without}' on host 'a' has no Caramel" in error(
+    assert f"'{without}' on host 'a' has no module 'typer': install Caramel there" in error(
         *("--hosts", "a", "--ssh", str(tmp_path / "here"), "--python", str(without))
     )
