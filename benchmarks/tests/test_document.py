@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from benchmarks import when
 from benchmarks.commands import app
 from benchmarks.document import PAGES, pages, with_tables
+from benchmarks.ps.predicted import measured_steps_s
 from benchmarks.results import RESULTS
 
+NETWORKS = {"ResNet-50 v2": "resnet_v2_50", "Inception v3": "inception_v3"}
 COMMAND = "`python -m benchmarks step --suite grid-2`, result file `step-grid-2.json`"
 
 
@@ -26,6 +28,35 @@ def test_what_targets_rest_on_has_a_page():
     text = "\n".join(page.read_text() for page in pages())
     for name in (*(f"step-grid-{n}" for n in (2, 4, 8)), "step-headline", "ablation-real-2"):
         assert f"result file `{name}.json`\n\n" in text
+
+
+def rows_of(page, cells):
+    """The rows of a page of `docs` that are about these networks and have so many cells."""
+    lines = (PAGES.parent / page).read_text().splitlines()
+    rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+    return [row for row in rows if row[0] in NETWORKS and len(row) == cells]
+
+
+def test_what_orders_gain_is_what_was_measured():
+    measured = measured_steps_s()
+    rows = rows_of("parameter-servers.md", 6)
+    assert len(rows) == 2
+    for network, _, _, *shown in rows:
+        own = measured[NETWORKS[network], 1, 1]
+        for order, text in zip(("unordered", "search", "search, ahead"), shown, strict=True):
+            assert float(text) == pytest.approx(own[order], abs=0.006)
+
+
+def test_how_far_predictions_are_off_is_told_of_what_was_measured():
+    """If this fails: ``python -m benchmarks.ps.predicted`` prints the table."""
+    measured = measured_steps_s()
+    rows = rows_of("explain.md", 5)
+    assert len(rows) == 4
+    for network, hosts, *shown in rows:
+        own = measured[NETWORKS[network], *map(int, hosts.split("+"))]
+        for order, text in zip(("unordered", "search", "search, ahead"), shown, strict=True):
+            predicted_s, off = text.removesuffix(" %").split(",")
+            assert float(off) == pytest.approx(100 * (float(predicted_s) / own[order] - 1), abs=1)
 
 
 def test_numbers_are_put_right_and_prose_stays():

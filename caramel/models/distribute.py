@@ -20,7 +20,7 @@ class DistributedStep(StepOnWorkers):
 
     The arguments are split over the workers on their first dimension; scalars go to all; truth
     values and texts are part of the graph, so that each makes another. It returns
-    what the function returns: floating scalars are the means over the examples, what has an entry
+    what the function returns: floating scalars are combined as by `Session.step`, what has an entry
     for each example is in the order of the batch, anything else is a list with one value for each
     worker. What it returns as `caramel.per_worker(...)` is a tuple with one value for each worker.
 

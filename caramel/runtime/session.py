@@ -74,9 +74,10 @@ class Session(SessionLife):
                 what they keep for themselves (moving averages, totals).
 
         Returns:
-            What `fetches` asks for, in the same structure: floating scalars averaged over the
-            examples, results with one entry for each example concatenated in worker order, anything
-            else a list with one value for each worker.
+            What `fetches` asks for, in the same structure: floating scalars as the graph shows how
+            they count (sums added up, others averaged over the examples), results with one entry
+            for each example concatenated in worker order, anything else a list with one value for
+            each worker.
 
         Raises:
             FeedError: something fed does not fit, or the job has several steps and `step` is none

@@ -11,9 +11,10 @@ from __future__ import annotations
 LEAD = 0.5
 """By what share of all that it sends the first worker is ahead of the last one in the end.
 
-With it, steps of two workers with one server at 1 Gbit/s are predicted 5 % shorter than they were
-measured (`ps.json`, ResNet-50 v2 and Inception v3, variables ahead), and without it 16 to 19 %. It
-differs from step to step: a few steps at 200 Mbit/s, on a busy machine, told 0 to 0.5.
+When it was chosen, steps of two workers with one server at 1 Gbit/s were predicted 5 % shorter with
+it than they were measured (ResNet-50 v2 and Inception v3, variables ahead), and 16 to 19 % without
+it. How far predictions are off now, `benchmarks.ps.predicted` tells. It differs from step to step:
+a few steps at 200 Mbit/s, on a busy machine, told 0 to 0.5.
 """
 
 
