@@ -53,7 +53,8 @@ def test_how_far_predictions_are_off_is_told_of_what_was_measured():
     rows = rows_of("explain.md", 5)
     assert len(rows) == 4
     for network, hosts, *shown in rows:
-        own = measured[NETWORKS[network], *map(int, hosts.split("+"))]
+        workers, servers = map(int, hosts.split("+"))
+        own = measured[NETWORKS[network], workers, servers]
         for order, text in zip(("unordered", "search", "search, ahead"), shown, strict=True):
             predicted_s, off = text.removesuffix(" %").split(",")
             assert float(off) == pytest.approx(100 * (float(predicted_s) / own[order] - 1), abs=1)
