@@ -24,6 +24,7 @@ kind takes other options and reuses them.
                     out
 `remote_step`       a step that is a function, done by many workers
 `scalar_scales`     how does a scalar of a step scale with the examples, be it a loss or not?
+`signatures`        what a step is called with: the dtypes and shapes for which it is lowered
 `step_model`        one step of a model, as users see it: its plan, all plans that stand beside
                     that, and why
 `steps`             the steps of a model, each made by the four stages, and what they become with

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,7 +51,14 @@ class DistributedStep(StepOnWorkers):
             arguments, named = signature
             return lower(function, arguments, named=named)
 
-        self._remote = RemoteStep(lowered, workers, session_options or {}, options)
+        def name_of(signature: Any) -> dict[str, Any]:
+            arguments, named = signature
+            own = _names_of(function, len(arguments))
+            return dict(zip(own, arguments, strict=True)) | named
+
+        self._remote = RemoteStep(
+            lowered, workers, session_options or {}, options, name_of=name_of, known=[]
+        )
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Do the step."""
@@ -85,6 +93,15 @@ def distribute(
                 loss = step(*batch)
     """
     return DistributedStep(function, workers, session_options=session_options, **options)
+
+
+def _names_of(function: Callable[..., Any], number: int) -> list[str]:
+    """What a function calls its first arguments; those that it does not name get a number."""
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    python = getattr(function, "python_function", function)
+    parameters = inspect.signature(python).parameters.values()
+    names = [each.name for each in parameters if each.kind in named][:number]
+    return names + [f"argument {place + 1}" for place in range(len(names), number)]
 
 
 def _tensor(value: Any) -> Any:

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import repeat
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -21,9 +20,17 @@ import tensorflow as tf
 from caramel.capture.context import Context
 from caramel.capture.functions import LoweredStep
 from caramel.cluster.cluster import Cluster
-from caramel.core.errors import CheckpointError, FeedError, PlanError, SessionError
+from caramel.core.errors import CheckpointError, FeedError, GraphError, PlanError, SessionError
 from caramel.models.allreduce import ARModel
 from caramel.models.model import START_TIMEOUT_S
+from caramel.models.signatures import (
+    Signature,
+    dtype_and_shape,
+    is_traced,
+    misfit,
+    same,
+    signature_of,
+)
 from caramel.report.shown import ShownExplanation
 from caramel.runtime.course import SNAPSHOT
 from caramel.runtime.recovery.bequest import Bequests
@@ -52,6 +59,9 @@ class RemoteStep:
         options: of `ARModel`.
         apart: asked for the names of variables that are neither pulled nor pushed.
         trains: whether the step updates parameters.
+        name_of: puts a signature into a mapping by the names that users know its parts by.
+        known: gets the signatures for which the step was lowered. Other steps of the same model may
+            have the same list: it tells what the model was built for.
     """
 
     def __init__(
@@ -62,6 +72,9 @@ class RemoteStep:
         options: Mapping[str, Any],
         apart: Callable[[], Collection[str]] = tuple,
         trains: bool = True,
+        *,
+        name_of: Callable[[Signature], Mapping[str, Any]],
+        known: list[Signature],
     ) -> None:
         if "variables" in session_options:
             raise PlanError(
@@ -72,6 +85,7 @@ class RemoteStep:
         inspect.signature(ARModel).bind_partial(**options)
         inspect.signature(ARModel.session).bind_partial(**session_options)
         self._apart, self._trains = apart, trains
+        self._name_of, self._known = name_of, known
         self._lower, self._workers = lower, workers
         self._session_options, self._options = dict(session_options), dict(options)
         # Only the first session goes on from what a program before has left.
@@ -82,7 +96,7 @@ class RemoteStep:
         self._tells = self._resume is not None or at_the_end is not None
         self._told: int | None = None  # how many steps were done by programs before
         self._steps = 0  # done by sessions before
-        self._signature: list[Any] | None = None
+        self._signature: Signature | None = None
         self._fitting: list[Any] = []  # dtypes and shapes of what was given last
         self._lowered: LoweredStep | None = None
         self._model: ARModel | None = None
@@ -169,16 +183,19 @@ class RemoteStep:
 
     def prepare(self, arguments: Sequence[Any]) -> None:
         """Lower the step for such arguments, and open a session, unless that was done."""
-        fitting = list(map(_dtype_and_shape, tf.nest.flatten(list(arguments))))
+        fitting = list(map(dtype_and_shape, tf.nest.flatten(list(arguments))))
         before = self._before(arguments)
         if self._session is not None and before and fitting == self._fitting:
             return
+        signature = signature_of(arguments, before)
+        if self._session is None or not same(signature, self._signature):
+            exact = signature_of(arguments)
+            if not same(signature, exact):
+                # A step may be lowered for any size, though its variables allow only one.
+                self._lowered_for(exact)
+            # Whatever fails until here, the session goes on with what it was given before.
+            self._reopen(self._lowered_for(signature), signature)
         self._fitting = fitting
-        signature = [_merged(*each) for each in zip(before or repeat(None), arguments)]  # noqa: B905
-        if self._session is not None and _same(signature, self._signature):
-            return
-        self._signature = signature
-        self._reopen()
 
     def run(self, arguments: Sequence[Any], fetches: Any) -> Any:
         """Do the step that was prepared.
@@ -188,7 +205,7 @@ class RemoteStep:
             fetches: tensors of the lowered graph, in any structure.
         """
         lowered = self.lowered
-        flat = [value for value in tf.nest.flatten(list(arguments)) if not _is_traced(value)]
+        flat = [value for value in tf.nest.flatten(list(arguments)) if not is_traced(value)]
         fed: dict[Any, Any] = {
             placeholder.name: _array(value)
             for placeholder, value in zip(lowered.inputs, flat, strict=True)
@@ -271,13 +288,36 @@ class RemoteStep:
                 return before
         return None
 
-    def _reopen(self) -> None:
+    def _lowered_for(self, signature: Signature) -> LoweredStep:
+        """The step as a graph.
+
+        Raises:
+            FeedError: the step was built for another shape.
+            GraphError: it cannot be lowered for another reason.
+        """
+        try:
+            lowered = self._lower(signature)
+        except GraphError as error:
+            told = misfit(signature, self._known[::-1], self._name_of, self._can_be_lowered)
+            if told is None:
+                raise
+            raise FeedError(told) from error
+        self._known.append(signature)
+        return lowered
+
+    def _can_be_lowered(self, signature: Signature) -> bool:
+        try:
+            self._lower(signature)
+        except GraphError:
+            return False
+        return True
+
+    def _reopen(self, lowered: LoweredStep, signature: Signature) -> None:
+        """Open a session for the step as it is lowered now."""
         if self._session is not None:
             self.close()
-            _log.info("the step is lowered again, for %s", self._signature)
-        self._lowered = None
-        assert self._signature is not None
-        lowered = self._lower(self._signature)
+            _log.info("the step is lowered again, for %s", signature)
+        self._lowered, self._signature = None, signature
         context = Context(
             lowered.graph, train_op=lowered.train_op, loss=lowered.loss, trains=self._trains
         )
@@ -413,67 +453,5 @@ def _address(value: tf.Tensor) -> int:
     return int(np.asarray(memoryview(value)).__array_interface__["data"][0])
 
 
-def _is_traced(value: Any) -> bool:
-    """Whether a value is part of the graph, as it is with `tf.function`: another makes another."""
-    return value is None or isinstance(value, bool | str)
-
-
 def _array(value: Any) -> Any:
     return np.asarray(value) if isinstance(value, tf.Tensor) else value  # not a copy
-
-
-def _dtype_and_shape(value: Any) -> Any:
-    """What tells whether a value fits a step, but for the size of the batch; cheaply."""
-    if isinstance(value, tf.Tensor | np.ndarray):
-        return value.dtype, tuple(value.shape[1:]), len(value.shape)
-    return _spec(value)
-
-
-def _merged(before: Any, argument: Any) -> Any:
-    """The spec of an argument, and of what was given in its place before."""
-    if before is None:
-        return tf.nest.map_structure(_spec, argument)
-    return tf.nest.map_structure(lambda spec, value: _wider(spec, _spec(value)), before, argument)
-
-
-def _spec(value: Any) -> Any:
-    """What is known of a value: all but the size of the batch.
-
-    Raises:
-        FeedError: it is no dense tensor, and cannot become one.
-    """
-    if _is_traced(value):
-        return value
-    if isinstance(value, tf.RaggedTensor | tf.SparseTensor):
-        raise FeedError(
-            f"a step takes dense tensors only, not a {type(value).__name__}; make it dense in the "
-            "dataset, as by .to_tensor(), with a mask"
-        )
-    if not isinstance(value, tf.Tensor | np.ndarray):
-        try:
-            value = tf.convert_to_tensor(value)
-        except (TypeError, ValueError) as error:
-            raise FeedError(
-                "a step takes tensors, arrays and numbers, in tuples, lists and dicts, not a "
-                f"{type(value).__name__}; a dataset is iterated outside of the step"
-            ) from error
-    shape = list(value.shape)
-    return tf.TensorSpec([None, *shape[1:]] if shape else [], value.dtype)
-
-
-def _wider(spec: Any, other: Any) -> Any:
-    """The spec that both fit, where only the sizes of dimensions differ."""
-    if _is_traced(spec) or _is_traced(other) or spec.dtype != other.dtype:
-        return other
-    if spec.shape.rank != other.shape.rank:
-        return other
-    pairs = zip(spec.shape, other.shape, strict=True)
-    return tf.TensorSpec([a if a == b else None for a, b in pairs], spec.dtype)
-
-
-def _same(signature: Any, before: Any) -> bool:
-    try:
-        tf.nest.assert_same_structure(signature, before)
-    except (TypeError, ValueError):
-        return False
-    return tf.nest.flatten(signature) == tf.nest.flatten(before)

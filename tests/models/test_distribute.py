@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -109,6 +111,35 @@ def test_batches_of_another_shape_make_another_graph_of_the_same_state():
     w.assign(np.ones([1, 2]))
     assert_close(got, run(step))
     assert_close([after], [w.numpy()])
+
+
+def test_arguments_of_a_shape_that_the_step_was_not_built_for_are_named():
+    w = tf.Variable(np.ones([2, 3]), name="w")
+
+    def step(pair, *more, weights):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(pair["a"] @ w + more[0]) * weights)
+        w.assign_sub(0.01 * tape.gradient(caramel.loss(loss), w))
+        return loss
+
+    good = ({"a": np.ones([4, 2])}, np.ones([4, 3]))
+    with caramel.distribute(step, workers=2) as distributed:
+        distributed(*good, weights=np.ones([4, 3]))
+        session = distributed.session
+        for given, weights, told in [
+            (({"a": np.ones([4, 5])}, good[1]), 3, "'pair['a']' has shape (None, 5), .*(None, 2)"),
+            (
+                (good[0], np.ones([4, 7])),
+                9,
+                "'argument 2' has shape (None, 7) and 'weights' has shape (None, 9), .* for shape "
+                "(None, 3) and (None, 3); give data of that shape",
+            ),
+        ]:
+            pattern = ".*".join(map(re.escape, told.split(".*")))
+            with pytest.raises(FeedError, match=pattern):
+                distributed(*given, weights=np.ones([4, weights]))
+        distributed(*good, weights=np.ones([4, 3]))
+        assert distributed.session is session
 
 
 def test_arguments_by_name_and_values_that_make_another_graph():

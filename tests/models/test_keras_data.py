@@ -6,9 +6,12 @@ import keras
 import numpy as np
 import pytest
 
+from caramel.core.errors import FeedError, GraphError
+from caramel.models.keras import Trainer
 from tests.support.keras_jobs import (
     CLASSES,
     FEATURES,
+    ONE_PLAN,
     X,
     Y,
     assert_fits_alike,
@@ -122,3 +125,41 @@ def test_the_only_loss_is_that_of_a_layer():
         return model
 
     assert_fits_alike(make, y=None)
+
+
+def test_data_of_another_width_are_refused_by_name_and_those_that_fit_go_on():
+    """In whatever the model does with them; also where it learns its width from the first batch."""
+    model = compiled(keras.Sequential([layers.Dense(CLASSES)]))
+    wide = np.concatenate([X, X[:, :1]], 1)
+    with Trainer(model, workers=2, session_options=ONE_PLAN) as trainer:
+        trainer.fit(X, Y, verbose=0)
+        session, before = trainer.session, model.get_weights()
+        for give in (
+            lambda: trainer.fit(wide, Y, verbose=0),
+            lambda: trainer.evaluate(wide, Y, verbose=0),
+            lambda: trainer.predict(wide, verbose=0),
+            lambda: trainer.fit(np.stack([X, X], 2), Y, verbose=0),
+        ):
+            with pytest.raises(FeedError) as info:
+                give()
+            width = "7" if "7" in str(info.value) else "6, 2"
+            assert str(info.value) == (
+                f"'x' has shape (None, {width}), for which the step cannot be done: "
+                "it was built for shape (None, 6); give data of that shape"
+            )
+        assert all(map(np.array_equal, model.get_weights(), before))
+        trainer.fit(X, Y, verbose=0)
+        assert trainer.session is session
+
+
+def test_a_step_that_cannot_be_traced_is_not_said_to_have_another_width():
+    class Model(keras.Model):
+        def call(self, x, training=False):
+            return x if training else x.numpy()
+
+    model, wide = compiled(Model()), np.concatenate([X, X[:, :1]], 1)
+    with Trainer(model, workers=2, session_options=ONE_PLAN) as trainer:
+        with pytest.raises(GraphError, match="cannot be traced"):
+            trainer.evaluate(X, Y, verbose=0)
+        with pytest.raises(GraphError, match="cannot be traced"):
+            trainer.evaluate(wide, Y, verbose=0)

@@ -16,6 +16,7 @@ from caramel.models.keras.gathered_metrics import GatheredMetrics
 from caramel.models.keras.made_before import make_variables
 from caramel.models.keras.step_results import StepResults
 from caramel.models.remote_step import RemoteStep
+from caramel.models.signatures import Signature
 
 
 class BatchStep:
@@ -27,6 +28,7 @@ class BatchStep:
         workers: as for `ARModel`.
         session_options: of `ARModel.session`.
         options: of `ARModel`.
+        known: signatures for which steps of the model were lowered; gets those of this one.
 
     Attributes:
         remote: does the step.
@@ -39,6 +41,7 @@ class BatchStep:
         workers: Any,
         session_options: Mapping[str, Any],
         options: Mapping[str, Any],
+        known: list[Signature],
     ) -> None:
         self._model, self._name = model, name
         self._trains = name == "train_step"
@@ -49,6 +52,8 @@ class BatchStep:
             options,
             apart=self._names_of_metrics,
             trains=self._trains,
+            name_of=_named,
+            known=known,
         )
         self._compiled: tuple[Any, ...] = ()  # with what the step was lowered
         self._gathered: GatheredMetrics | None = None
@@ -147,7 +152,7 @@ class PredictStep:
 
     Args:
         model: any.
-        workers, session_options, options: as for `BatchStep`.
+        workers, session_options, options, known: as for `BatchStep`.
 
     Attributes:
         remote: does the step.
@@ -159,9 +164,18 @@ class PredictStep:
         workers: Any,
         session_options: Mapping[str, Any],
         options: Mapping[str, Any],
+        known: list[Signature],
     ) -> None:
         self._model = model
-        self.remote = RemoteStep(self._lowered, workers, session_options, options, trains=False)
+        self.remote = RemoteStep(
+            self._lowered,
+            workers,
+            session_options,
+            options,
+            trains=False,
+            name_of=_named,
+            known=known,
+        )
 
     def __call__(self, batches: Sequence[Any]) -> Any:
         """What the model says of some batches, together."""
@@ -190,6 +204,15 @@ def _of_each_example(value: Any) -> np.ndarray:
             "return something for each example, or call model.predict, which this process does"
         )
     return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+
+
+def _named(signature: Signature) -> dict[str, Any]:
+    """The parts of a batch by Keras's names for them."""
+    try:
+        data = keras.utils.unpack_x_y_sample_weight(signature[0])
+    except ValueError:  # a step of the user's takes something else
+        return {"data": signature[0]}
+    return dict(zip(("x", "y", "sample_weight"), data, strict=True))
 
 
 def _without_optionals(data: Any) -> Any:

@@ -17,6 +17,7 @@ from caramel.models.keras.callbacks import around
 from caramel.models.keras.model_steps import BatchStep, PredictStep
 from caramel.models.keras.refused import check, tell_uncompiled
 from caramel.models.remote_step import StepOnWorkers
+from caramel.models.signatures import Signature
 
 _FOR_ALL_STEPS = ("device_list", "marks", "verbose", "check")
 _FOR_ALL_SESSIONS = (
@@ -63,19 +64,21 @@ class Trainer(StepOnWorkers):
         tell_uncompiled(model)
         self._keras, cluster = model, Cluster.coerce(workers)
         of_session = dict(session_options or {})
-        self._training = BatchStep(model, "train_step", cluster, of_session, options)
+        known: list[Signature] = []
+        self._training = BatchStep(model, "train_step", cluster, of_session, options, known)
         self._remote = self._training.remote
         # These plan nothing, since they send no gradients.
         options = {k: v for k, v in options.items() if k in _FOR_ALL_STEPS} | {"planner": "plain"}
         of_session = {k: v for k, v in of_session.items() if k in _FOR_ALL_SESSIONS}
-        self._testing = BatchStep(model, "test_step", cluster, of_session, options)
-        self._predicting = PredictStep(model, cluster, of_session, options)
+        self._testing = BatchStep(model, "test_step", cluster, of_session, options, known)
+        self._predicting = PredictStep(model, cluster, of_session, options, known)
 
     def fit(self, *arguments: Any, callbacks: Any = None, **options: Any) -> Any:
         """``model.fit``, also its validation, with the steps done by the workers; see there.
 
         Raises:
             GraphError: the model's step cannot be distributed; says why.
+            FeedError: the model was built for data of another shape.
             WorkerLostError: a worker was lost; the model has what was brought here last.
         """
         callbacks = around(self, callbacks)
@@ -87,7 +90,7 @@ class Trainer(StepOnWorkers):
         """``model.evaluate``, with the steps done by the workers; see there.
 
         Raises:
-            GraphError, WorkerLostError: as `fit`.
+            GraphError, FeedError, WorkerLostError: as `fit`.
         """
         with self._by_workers({"test_function": self._testing}):
             return self._keras.evaluate(*arguments, **options)
@@ -97,6 +100,7 @@ class Trainer(StepOnWorkers):
 
         Raises:
             GraphError: the model's step cannot be distributed, or tells nothing of each example.
+            FeedError: the model was built for data of another shape.
             WorkerLostError: a worker was lost.
         """
         with self._by_workers({"predict_function": self._predicting}):
