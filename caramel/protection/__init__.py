@@ -1,4 +1,4 @@
-"""Strangers stay outside: certificates of hosts, and relays of mutual TLS in front of servers.
+"""Strangers stay outside: certificates of hosts, and relays in front of servers that ask for them.
 
 TensorFlow's servers listen on every interface, and know neither authentication nor encryption. A
 protected server is in a network namespace of its own, which has nothing but loopback. Its *relay*,
