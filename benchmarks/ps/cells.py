@@ -190,6 +190,7 @@ FULL = Settings(
         *(by_hosts(name, 1, 1, 4) for name in ("seq_32", "par_32", "resnet_v1_101")),
         *(by_hosts(name, 1, 1, 3) for name in ("resnet_v2_101", "resnet_v2_152", "vgg_19")),
         *(by_hosts(name, 4, 2, 4) for name in ("inception_v1", "alexnet_v2", "inception_v3")),
+        *(by_hosts(name, 4, 2, 4) for name in ("seq_32", "par_32", "resnet_v2_101")),
     ),
 )
 QUICK = Settings(
