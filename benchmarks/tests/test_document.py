@@ -46,6 +46,7 @@ def rows_of(page, cells):
 
 
 def test_what_orders_gain_is_what_was_measured():
+    """If this fails: correct the table of docs/parameter-servers.md, and the prose around it."""
     found = [Row(**row) for row in json.loads((RESULTS / "ps.json").read_text())["rows"]]
     rows = rows_of("parameter-servers.md", 6)
     assert len(rows) == 2
