@@ -34,6 +34,7 @@ from caramel.models.variants import OWN, Variants
 from caramel.planning.candidate import Candidate
 from caramel.planning.choose import Decision
 from caramel.planning.compatibility import decides_alike
+from caramel.planning.prospect import WORTH_PLANNING
 from caramel.planning.serving.observed_orders import observed_orders
 from caramel.planning.step_planner import StepPlanner
 from caramel.planning.worth_a_trial import PLAIN
@@ -42,10 +43,6 @@ from caramel.runtime.stalls.diagnosis import Forecast
 
 if TYPE_CHECKING:
     from caramel.models.steps import Steps
-
-WORTH_PLANNING = 0.98
-"""A plan made while the job runs is tried if it is predicted to take at most this part of the plain
-one's step."""
 
 SEARCHED = "searched"
 """What a plan is called that was found while the job runs."""
@@ -296,7 +293,7 @@ class PlanChoice(PlanSource):
         """What it costs to plan from traced steps, and what that may bring at most."""
         planner = self._planner.while_training()
         analysis = _learnt(traces, clock_offsets_s, self._step, self._cores)
-        return planner.prospect(planner.unplanned().choose(self._step.plain, analysis))
+        return planner.prospect(self._step.plain, analysis)
 
     def replan(
         self,

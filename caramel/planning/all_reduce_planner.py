@@ -50,11 +50,11 @@ class AllReducePlanner:
     def wants_times(self, decision: Decision) -> bool:
         return self.options.planner == "search" and decision.outlook is None
 
-    def prospect(self, decision: Decision) -> Payback | None:
-        is_searched = self.options.planner == "search" and self.plans
-        if decision.outlook is None or not is_searched:
+    def prospect(self, plain: Plan, analysis: Analysis) -> Payback | None:
+        if self.options.planner != "search" or not self.plans:
             return None
-        return prospect_of(decision.outlook, self.options)
+        outlook = self.unplanned().choose(plain, analysis).outlook
+        return None if outlook is None else prospect_of(outlook, self.options)
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         return worth_a_trial(decision)

@@ -58,9 +58,13 @@ class StepPlanner(Protocol):
     def wants_times(self, decision: Decision) -> bool:
         """Whether it would decide otherwise if it knew times."""
 
-    def prospect(self, decision: Decision) -> Payback | None:
+    def prospect(self, plain: Plan, analysis: Analysis) -> Payback | None:
         """What a search costs and may bring; None if it takes no time that matters, or nothing is
-        known of times."""
+        known of times.
+
+        Args:
+            plain, analysis: as for `choose`.
+        """
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         """The plans besides the decided one that sessions should try, by name."""

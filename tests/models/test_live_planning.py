@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -257,6 +258,19 @@ def test_a_job_that_no_plan_can_make_faster_is_not_planned(monkeypatch):
     assert asked == []
     assert told[-1] == "nothing to plan: no plan can make these steps shorter"
     assert min(spent.building_s, spent.opening_s, spent.first_step_s, spent.planning_s) > 0
+
+
+def test_with_parameter_servers_a_search_waits_until_what_it_may_bring_pays_for_it(monkeypatch):
+    told = []
+    monkeypatch.setattr("caramel.runtime.control.controller.tell", told.append)
+    monkeypatch.setattr("caramel.planning.serving.prospect._TIMES", 1e9)  # it takes years
+    monkeypatch.setattr("caramel.planning.prospect.WORTH_PLANNING", 1.0)  # whatever is measured
+    job = network("gradient_descent", model=large, dtype=tf.float32)
+    waiting = dataclasses.replace(AT_ONCE, payback=1.0)
+    with caramel.PSModel(job.context(), 2, 1).session(replanning=waiting) as session:
+        train_steps(session, job, 6)
+        assert session.metrics().trials is None
+    assert re.match(r"a plan may save at most .* pauses training .* so it is done after", told[-1])
 
 
 def test_small_transfers_tell_nothing_and_the_job_goes_on(caplog):

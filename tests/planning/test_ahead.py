@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from caramel.core.decision import Decided, Group, Owner, Pull
@@ -12,9 +14,11 @@ from caramel.core.plan import Plan
 from caramel.core.planned_job import AggregatedGradient, PlannedJob
 from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import Op, Recv, TransferGraph
+from caramel.planning.serving import prospect
 from caramel.planning.serving.ahead import choose_ahead
 from caramel.planning.serving.course import Begins, course_of
 from caramel.planning.serving.planner import ordered
+from caramel.planning.serving.prospect import prospect_of
 from caramel.planning.serving.received import WorkerStep
 
 SPEC = TensorSpec("float32", (1000,))
@@ -78,3 +82,26 @@ def test_what_goes_ahead_waits_for_nothing_and_nothing_for_it():
         ("last", (), False),
     ]
     assert ordered(plan_of(), ORDER, 0).decision.pulls[1].after == ("first",)
+
+
+def test_no_plan_of_a_search_is_faster_than_what_it_may_bring():
+    """A step takes 18 s. All that goes one way takes 8 s, and what is computed 4 s."""
+    begins = Begins(plan_of(), WORKER, ORDER)
+    assert prospect_of(begins, ORDER).saved_s == pytest.approx(18.0 - 8.0)
+    # What no step writes is received once: then the link to the server is the limit.
+    own = plan_of()
+    job = dataclasses.replace(own.job, gradients=own.job.gradients[1:])
+    plan = Plan(job, dataclasses.replace(own.decision, groups=own.decision.groups[1:]))
+    # Received until 8, computed until 11; sent from 10 to 14.
+    begins = Begins(plan, WORKER, ORDER)
+    assert prospect_of(begins, ()).saved_s == pytest.approx(14.0 - 8.0)
+    assert prospect_of(begins, ORDER).saved_s == pytest.approx(14.0 - 4.0)
+
+
+def test_what_a_search_takes_is_known_from_what_it_tries(monkeypatch):
+    """By a clock on which each thing takes a second."""
+    ticks = iter(range(100))
+    monkeypatch.setattr(prospect.time, "perf_counter", lambda: next(ticks))
+    begins = Begins(plan_of(), WORKER, ORDER)
+    assert prospect_of(begins, ORDER).pause_s == pytest.approx(2 * 2000 + 32)
+    assert prospect_of(begins, ()).pause_s == pytest.approx(2 * 2000)

@@ -11,6 +11,7 @@ from caramel.core.time_facts import TimingTable, TransferTimes
 from caramel.planning.ordering.executor import execute
 from caramel.planning.serving.planner import (
     DEFAULT_IN_FLIGHT_BYTES,
+    VAIN,
     ServingPlanner,
     ordered,
     usual_in_flight_bytes,
@@ -159,14 +160,44 @@ def test_the_search_finds_a_step_as_short_as_the_shortest():
 
 def test_the_order_of_tic_is_taken_where_it_is_predicted_to_be_as_good():
     times = TransferTimes({name: float(s) for name, s in TRANSFERS_S.items()})
-    # What is computed takes a thousandth of what is received: no order makes much of a difference.
-    quick = TimingTable({name: seconds / 1000 for name, seconds in OPS_S.items()})
-    _, decision = chosen(five_transfers(), "search", quick, times)
+    # Most is computed when everything was received: no order makes much of a difference.
+    quick = {name: seconds / 1000 for name, seconds in OPS_S.items()}
+    _, decision = chosen(five_transfers(), "search", TimingTable(quick | {"loss": 5.0}), times)
     _, simple = chosen(five_transfers(), "tic")
     assert decision.source.startswith("by TIC, which is predicted to be as good")
     assert order_of(decision.plan) == order_of(simple.plan)
     _, decision = chosen(five_transfers(), "search", TimingTable(OPS_S), times)
     assert decision.source == "by a search, from measured times"
+
+
+def test_nothing_is_searched_where_the_network_bounds_every_step(monkeypatch):
+    times = TransferTimes({name: float(s) for name, s in TRANSFERS_S.items()})
+    monkeypatch.delattr("caramel.planning.serving.planner.search_order")
+    quick = TimingTable({name: seconds / 1000 for name, seconds in OPS_S.items()})
+    planner, decision = chosen(five_transfers(), "search", quick, times)
+    _, simple = chosen(five_transfers(), "tic")
+    assert decision.source == VAIN
+    assert order_of(decision.plan) == order_of(simple.plan)
+    assert not planner.wants_times(decision)
+    with pytest.raises(NameError):
+        chosen(five_transfers(), "search", TimingTable(OPS_S), times)
+
+
+def test_what_a_search_may_bring_is_known_only_with_times_and_of_a_search():
+    made, timing = five_transfers(), TimingTable(OPS_S)
+    times = TransferTimes({name: float(s) for name, s in TRANSFERS_S.items()})
+    plain, knowing = plain_of(made), made.knowing(timing, times)
+    assert ServingPlanner(SERVERS).prospect(plain, made.knowing(timing)) is None
+    assert ServingPlanner(SERVERS, "tac").prospect(plain, knowing) is None
+    found = ServingPlanner(SERVERS, trains=False).prospect(plain, knowing)
+    # Five transfers take 15 s, and what the last one lets be computed comes after it.
+    step_s = execute(
+        received(plain, knowing),
+        time_oracle(plain, knowing),
+        [f"recv {name}" for name in order_of(chosen(made, "tic")[1].plan)],
+    ).step_s
+    assert found.saved_s == pytest.approx(step_s - 15.0)
+    assert 0.0 < found.pause_s < 10.0
 
 
 def test_times_of_some_transfers_are_completed_by_the_network():

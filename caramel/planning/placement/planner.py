@@ -170,7 +170,7 @@ class PlacementPlanner:
         """What is in one place cannot be moved while it trains."""
         return False
 
-    def prospect(self, decision: Decision) -> Payback | None:
+    def prospect(self, plain: Plan, analysis: Analysis) -> Payback | None:
         """Nothing is searched while it trains."""
         return None
 

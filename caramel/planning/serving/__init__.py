@@ -8,6 +8,7 @@
 `observed_orders` what do traced steps tell of orders?
 `ownership`       which server has which variables?
 `planner`         who plans steps: in which order do parameters and gradients travel?
+`prospect`        what can a search for an order bring at most, and how long does it take?
 `pushes`          in which order do workers send gradients to servers?
 `received`        a worker's part of a step, as the algorithms for orders see it
 `rows`            which parameters are split by rows over the servers, and into how many rows each?

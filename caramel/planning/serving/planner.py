@@ -32,6 +32,7 @@ from caramel.planning.ordering.time_oracle import TimeOracle
 from caramel.planning.ordering.transfer_graph import TransferGraph
 from caramel.planning.serving.ahead import Ahead, choose_ahead
 from caramel.planning.serving.course import Begins
+from caramel.planning.serving.prospect import prospect_of
 from caramel.planning.serving.pushes import order_pushes
 from caramel.planning.serving.received import (
     WorkerStep,
@@ -125,7 +126,9 @@ class ServingPlanner:
             return Decision(plain, "unordered", plain)
         graph = received(plain, analysis)
         oracle = time_oracle(plain, analysis)
-        transfers, source = self._order(graph, oracle)
+        prospect = self._prospect_of(graph, oracle, plain, analysis)
+        is_vain = prospect is not None and not prospect.saved_s
+        transfers, source = self._order(graph, None if is_vain else oracle)
         order = [variable_of(name) for name in transfers]
         limit = self._limit(analysis)
         arranged = partial(
@@ -134,6 +137,8 @@ class ServingPlanner:
         plan = arranged(plain)
         if oracle is None:
             return Decision(plan, source, plain)
+        if is_vain:
+            return Decision(plan, VAIN, plain, worker=WorkerStep(graph, oracle))
         worker, others = WorkerStep(graph, oracle), dict[str, Plan]()
         if self.trains:
             may = self._may_go_ahead(plain, analysis)
@@ -160,8 +165,21 @@ class ServingPlanner:
         is_known = decision.worker is not None or decision.is_kept
         return self.ordering in ("search", "tac") and not is_known
 
-    def prospect(self, decision: Decision) -> Payback | None:
-        return None
+    def prospect(self, plain: Plan, analysis: Analysis) -> Payback | None:
+        if len(plain.decision.pulls) < 2:
+            return None
+        graph, oracle = received(plain, analysis), time_oracle(plain, analysis)
+        return self._prospect_of(graph, oracle, plain, analysis)
+
+    def _prospect_of(
+        self, graph: TransferGraph, oracle: TimeOracle | None, plain: Plan, analysis: Analysis
+    ) -> Payback | None:
+        """See `prospect`; for a worker's step whose transfers can be ordered."""
+        if self.ordering != "search" or oracle is None:
+            return None
+        order = [variable_of(name) for name in tic(graph)]
+        begins = Begins(plain, WorkerStep(graph, oracle), order)
+        return prospect_of(begins, self._may_go_ahead(plain, analysis) if self.trains else ())
 
     def worth_a_trial(self, decision: Decision) -> Mapping[str, Plan]:
         if decides_alike(decision.plan, decision.plain):
@@ -225,6 +243,10 @@ def _searched(graph: TransferGraph, oracle: TimeOracle) -> tuple[Sequence[str], 
     if makespan(simple) <= AS_GOOD * makespan(found):
         return simple, "by TIC, which is predicted to be as good as what a search finds"
     return found, "by a search, from measured times"
+
+
+VAIN = "by TIC, because no plan can make these steps much shorter"
+"""What an order is made from where nothing is searched."""
 
 
 AS_GOOD = 1.01
