@@ -32,7 +32,8 @@ MAY_IMPORT = {
     "report": "core analyzers planning  rich matplotlib",
     "models": "core cluster capture analyzers simulation planning modifiers runtime report  "
     "tensorflow numpy keras",
-    "profiling": "core native cluster capture simulation planning runtime models  tensorflow numpy",
+    "profiling": "core native cluster capture analyzers simulation planning runtime models  "
+    "tensorflow numpy",
     "cli": "core native protection cluster capture simulation planning runtime report models "
     "profiling  "
     "tensorflow numpy typer rich",

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from caramel.analyzers.whole_feeds import whole_feeds
+from caramel.capture import rows
 from caramel.capture.context import Context
+from caramel.capture.structures import fed_pairs, kind_of, parts_of, tensors_of, value_of
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import CaramelError
 from caramel.core.util.fingerprint import processors
@@ -112,7 +115,9 @@ def _apart_s(context: Context, feeds: Mapping[Any, Any], workers: int) -> float 
     """What a step is predicted to take on as many machines like this one."""
     if workers < 2:
         return None
-    part = {key: _part(value, workers) for key, value in feeds.items()}
+    jobs = [step.job for step in context.steps.values()]
+    context = context.feeding_whole(frozenset(whole_feeds(context.op_graph, jobs)))
+    part = {key: _part(context, key, value, workers) for key, value in fed_pairs(feeds)}
     try:
         timing = profile_steps(context, feed=part, steps=_STEPS, use_cache=False)
         outline = outline_of(context.op_graph, context.job, timing)
@@ -125,8 +130,15 @@ def _apart_s(context: Context, feeds: Mapping[Any, Any], workers: int) -> float 
     return min(scaled.planned_s, *scaled.plain_s.values())
 
 
-def _part(value: Any, workers: int) -> Any:
+def _part(context: Context, key: Any, value: Any, workers: int) -> Any:
     """A worker's part of what is fed, if it is a batch."""
+    kind, ops = kind_of(key), {context.tensor(each, "feeds").op for each in tensors_of(key)}
+    if kind == "slices" or ops & context.job.replicated_feeds:
+        return value
+    if kind is not None:
+        parts = tuple(np.asarray(part) for part in parts_of(key, value))
+        own = max(1, rows.number(kind, parts) // workers)
+        return value_of(kind, rows.take(kind, parts, 0, own))
     array = np.asarray(value)
     return array[: max(1, len(array) // workers)] if array.ndim else value
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import tensorflow as tf
 
 import caramel
 from caramel.profiling.gain import Gain, gain
@@ -38,3 +40,23 @@ def test_a_job_is_measured_and_predicted(workers):
     assert found.alone_s > 0
     assert found.cores is not None
     assert (found.apart_s is None) == (workers == 1)
+
+
+@pytest.mark.parametrize("given", [["weights"], []])
+def test_what_every_worker_is_fed_whole_is_not_cut(given):
+    """Weights of classes are looked up by labels: given as such, and found in the graph."""
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph:
+        x = tf1.sparse_placeholder(tf.float32, [None, 4], name="x")
+        y = tf1.placeholder(tf.int32, [None], name="y")
+        weights = tf1.placeholder(tf.float32, [6], name="weights")
+        w = tf1.get_variable("w", [4, 6], use_resource=True)
+        logits = tf.sparse.sparse_dense_matmul(x, w)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=y, logits=logits)
+        loss = tf.reduce_mean(losses * tf.gather(weights, y))
+        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss)
+    context = caramel.Context(graph, train_op=train_op, loss=loss, replicated_feeds=given)
+    dense = tf1.SparseTensorValue([[n, n % 4] for n in range(6)], np.ones(6, "f"), [6, 4])
+    feeds = {(x, y): (dense, np.arange(6)[::-1]), "weights:0": np.ones(6, "f")}
+    found = gain(context, feeds, cluster=caramel.Cluster.embedded(2), step_s=1.0)
+    assert found.apart_s > 0
