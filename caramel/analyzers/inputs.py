@@ -114,7 +114,7 @@ def _functions_with(graph: OpGraph, wanted: frozenset[str]) -> frozenset[str]:
     found = {
         name
         for name, function in graph.functions.items()
-        if any(node.kind in wanted for node in function.nodes)
+        if any(op.kind in wanted for op in function.body)
     }
     # A function may call others that draw or read.
     grown = True
@@ -122,7 +122,7 @@ def _functions_with(graph: OpGraph, wanted: frozenset[str]) -> frozenset[str]:
         callers = {
             name
             for name, function in graph.functions.items()
-            if any(found.intersection(node.functions) for node in function.nodes)
+            if any(found.intersection(op.functions) for op in function.body)
         }
         grown = not callers <= found
         found |= callers

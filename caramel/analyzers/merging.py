@@ -16,7 +16,7 @@ from caramel.analyzers.examples.examples import Examples
 from caramel.analyzers.gradients.regions import served_parameters
 from caramel.core import op_types
 from caramel.core.facts import GradientFrontier, Merging, StateAccess, TrainingJob, WorkerInputs
-from caramel.core.graph import Function, OpGraph
+from caramel.core.graph import OpGraph
 from caramel.core.names import TensorRef
 from caramel.core.variable_access import handle_of, uses_of
 
@@ -187,17 +187,17 @@ class _Gathering:
         """The same of an op that calls functions with the variable as an argument."""
         op, handle = self._graph[op_name], self._variables[name].handle
         uses = [
-            (body, node)
+            (function, inner)
             for position, tensor in enumerate(op.inputs)
             if handle_of(self._graph, tensor) == handle
-            for body, node, argument in uses_of(self._graph, op.kind, op.functions, position)
-            if argument == 0 and node.kind not in op_types.ONLY_READ_VARIABLES
+            for function, inner, argument in uses_of(self._graph, op.kind, op.functions, position)
+            if argument == 0 and inner.kind not in op_types.ONLY_READ_VARIABLES
         ]
         # What is added must not be made of variables: it may be the old value, scaled.
         return bool(uses) and all(
-            node.kind in op_types.ADDING_TO_VARIABLES
-            and not _reads_variables(body, node.inputs[1:])
-            for body, node in uses
+            inner.kind in op_types.ADDING_TO_VARIABLES
+            and not _reads_variables(function.body, inner.inputs[1:])
+            for function, inner in uses
         )
 
     def _depend_on(self, name: str, tensors: Iterable[TensorRef]) -> bool:
@@ -272,17 +272,9 @@ def _readers(access: StateAccess) -> dict[str, list[str]]:
     return readers
 
 
-def _reads_variables(body: Function, inputs: Iterable[str]) -> bool:
+def _reads_variables(body: OpGraph, tensors: Iterable[TensorRef]) -> bool:
     """Whether something in a body is computed from a variable that it reads there."""
-    nodes = {node.name: node for node in body.nodes}
-    waiting, seen = list(inputs), set[str]()
-    while waiting:
-        name = waiting.pop()
-        node = nodes.get(name)
-        if node is None or name in seen:
-            continue
-        seen.add(name)
-        if node.kind in op_types.ONLY_READ_VARIABLES or node.functions:
-            return True
-        waiting += node.inputs
-    return False
+    behind = body.data_ancestors(tensor.op for tensor in tensors)
+    return any(
+        body[name].kind in op_types.ONLY_READ_VARIABLES or body[name].functions for name in behind
+    )

@@ -125,9 +125,9 @@ def _kinds_in_functions(
         if name in seen or name not in graph.functions:
             continue
         seen.add(name)
-        for node in graph.functions[name].nodes:
-            yield node.kind
-            yield from _kinds_in_functions(graph, node.functions, seen)
+        for op in graph.functions[name].body:
+            yield op.kind
+            yield from _kinds_in_functions(graph, op.functions, seen)
 
 
 def _datasets_of(graph: OpGraph, iterator: str) -> list[Op]:
@@ -230,7 +230,7 @@ def _differs(graph: OpGraph, dataset: Op, by_value: bool = False) -> str | None:
 
 def _shuffles_without_seed(graph: OpGraph, dataset: Op) -> bool:
     if "Shuffle" in dataset.kind:
-        return _no_seeds([tensor.op for tensor in dataset.inputs[2:4]], graph.constants)
+        return _no_seeds(dataset.inputs[2:4], graph.constants)
     return any(_function_shuffles(graph, name, set()) for name in dataset.functions)
 
 
@@ -239,22 +239,22 @@ def _function_shuffles(graph: OpGraph, name: str, seen: set[str]) -> bool:
     if name in seen or name not in graph.functions:
         return False
     seen.add(name)
-    function = graph.functions[name]
+    body = graph.functions[name].body
     return any(
-        ("Shuffle" in node.kind and _no_seeds(node.inputs[2:4], function.constants))
-        or any(_function_shuffles(graph, called, seen) for called in node.functions)
-        for node in function.nodes
-        if "Dataset" in node.kind or node.functions
+        ("Shuffle" in op.kind and _no_seeds(op.inputs[2:4], body.constants))
+        or any(_function_shuffles(graph, called, seen) for called in op.functions)
+        for op in body
+        if "Dataset" in op.kind or op.functions
     )
 
 
 def _draws(graph: OpGraph, dataset: Op) -> bool:
     """Whether the elements of a dataset are drawn at random, differently on every worker."""
     if dataset.kind in _RANDOM_SOURCES:
-        return _no_seeds([tensor.op for tensor in dataset.inputs[:2]], graph.constants)
+        return _no_seeds(dataset.inputs[:2], graph.constants)
     return _calls(graph, dataset, op_types.RANDOM)
 
 
-def _no_seeds(seeds: Sequence[str], constants: Mapping[str, int]) -> bool:
+def _no_seeds(seeds: Sequence[TensorRef], constants: Mapping[str, int]) -> bool:
     """Whether both seeds are the constant 0, which asks for a random one."""
-    return all(constants.get(seed) == 0 for seed in seeds)
+    return all(constants.get(seed.op) == 0 for seed in seeds)

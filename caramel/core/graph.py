@@ -72,28 +72,16 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionNode:
-    """An op inside a library function; inputs are names of nodes or arguments, outputs dropped."""
-
-    name: str
-    kind: str
-    inputs: tuple[str, ...]
-    functions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Function:
-    """A library function's body, as far as it matters what the function does to its arguments.
+    """A library function.
 
-    `constants` has the values of constants that are single integers. `body` is the function as a
-    graph, in which arguments are ops of the kind `ARGUMENT`, and `results` what it returns.
+    `body` is the function as a graph, in which arguments are ops of the kind `ARGUMENT` and which
+    knows no functions itself, and `results` what it returns.
     """
 
     name: str
     arguments: tuple[str, ...]
-    nodes: tuple[FunctionNode, ...]
-    constants: Mapping[str, int] = field(default_factory=dict)
-    body: OpGraph | None = None
+    body: OpGraph
     results: tuple[TensorRef, ...] = ()
 
 

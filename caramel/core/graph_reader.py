@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from caramel.core.dtypes import dtype_name
-from caramel.core.graph import ARGUMENT, Function, FunctionNode, Op, OpGraph, TensorSpec
+from caramel.core.graph import ARGUMENT, Function, Op, OpGraph, TensorSpec
 from caramel.core.names import TensorRef, control_source, parse_input
 
 _FEW = 64  # elements of a constant that is kept: shapes, axes, sizes
@@ -262,16 +262,6 @@ def _first_outputs(node: Any, definition: Any) -> dict[str, int]:
 
 
 def _read_function(function: Any, op_definitions: Mapping[str, Any]) -> Function:
-    nodes = tuple(
-        FunctionNode(
-            name=node.name,
-            kind=node.op,
-            inputs=tuple(text.partition(":")[0] for text in node.input if text[:1] != "^"),
-            functions=tuple(called_functions(node)),
-        )
-        for node in function.node_def
-    )
     arguments = tuple(argument.name for argument in function.signature.input_arg)
-    constants = _integer_constants(function.node_def)
     body, results = _read_body(function, op_definitions)
-    return Function(function.signature.name, arguments, nodes, constants, body, results)
+    return Function(function.signature.name, arguments, body, results)

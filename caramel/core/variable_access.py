@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from caramel.core import op_types
 from caramel.core.facts import StateAccess, TrainingJob
-from caramel.core.graph import Function, FunctionNode, Op, OpGraph
+from caramel.core.graph import Function, Op, OpGraph
 from caramel.core.names import TensorRef
 
 
@@ -67,23 +67,23 @@ def argument_at(kind: str, position: int) -> int:
 
 def uses_of(
     graph: OpGraph, kind: str, called: Iterable[str], position: int
-) -> Iterator[tuple[Function, FunctionNode, int]]:
+) -> Iterator[tuple[Function, Op, int]]:
     """Where functions use what an op that calls them gets as its input at `position`.
 
     Yields:
-        a function's body, a node that takes it and calls no other function, and as which of its
+        a function, an op of it that takes it and calls no other function, and as which of its
         inputs.
     """
     argument = argument_at(kind, position)
     for name in called:
-        body = graph.functions.get(name)
-        if body is None or not 0 <= argument < len(body.arguments):
+        function = graph.functions.get(name)
+        if function is None or not 0 <= argument < len(function.arguments):
             continue
-        for node, at in _uses(body, body.arguments[argument]):
-            if node.functions:
-                yield from uses_of(graph, node.kind, node.functions, at)
+        for op, at in _uses(function, function.arguments[argument]):
+            if op.functions:
+                yield from uses_of(graph, op.kind, op.functions, at)
             else:
-                yield body, node, at
+                yield function, op, at
 
 
 def _effect(op: Op, position: int, functions: _FunctionEffects) -> tuple[bool, bool]:
@@ -131,30 +131,18 @@ class _FunctionEffects:
             # An argument that the function does not have is not touched.
             return function is None, function is None
         reads = writes = False
-        for node, position in _uses(function, function.arguments[argument]):
-            if node.functions:
-                read, write = self.of_call(node.kind, node.functions, position)
-            else:
-                read, write = _effect_of_kind(node.kind)
+        for op, position in _uses(function, function.arguments[argument]):
+            read, write = _effect(op, position, self)
             reads, writes = reads or read, writes or write
         return reads, writes
 
 
-def _uses(function: Function, argument: str) -> list[tuple[FunctionNode, int]]:
-    """Nodes that take an argument of their function, also through passing nodes."""
-    names, passing = {argument}, {argument}
-    # Nodes of a function may come in any order.
-    while passing:
-        names |= passing
-        passing = {
-            node.name
-            for node in function.nodes
-            if node.kind in op_types.PASS_THROUGH and not names.isdisjoint(node.inputs)
-        } - names
+def _uses(function: Function, argument: str) -> list[tuple[Op, int]]:
+    """Ops that take an argument of their function, also through passing ops."""
     return [
-        (node, position)
-        for node in function.nodes
-        if node.kind not in op_types.PASS_THROUGH
-        for position, source in enumerate(node.inputs)
-        if source in names
+        (op, position)
+        for op in function.body
+        if op.kind not in op_types.PASS_THROUGH
+        for position, tensor in enumerate(op.inputs)
+        if handle_of(function.body, tensor) == argument
     ]

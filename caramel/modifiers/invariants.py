@@ -171,7 +171,7 @@ def _check_colocation(graph_def: Any, graph: OpGraph) -> None:
 def _check_functions(graph_def: Any, graph: OpGraph) -> None:
     calls = [(op.name, op.functions) for op in graph]
     for function in graph.functions.values():
-        calls += [(f"{function.name}/{node.name}", node.functions) for node in function.nodes]
+        calls += [(f"{function.name}/{op.name}", op.functions) for op in function.body]
     for name, called in calls:
         missing = [function for function in called if function not in graph.functions]
         if missing:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from caramel.analyzers import ANALYZERS
 from caramel.analyzers.analysis import Analysis
 from caramel.core.facts import StateOrder, TrainingJob, Variable
-from caramel.core.graph import Function, FunctionNode, Op, OpGraph, TensorSpec
+from caramel.core.graph import ARGUMENT, Function, Op, OpGraph, TensorSpec
 from caramel.core.names import TensorRef
 
 SPEC = TensorSpec("float32", (2,))
@@ -214,7 +214,17 @@ def test_branches_that_exclude_each_other_are_left_alone():
     assert edges_in(graph) == []
 
 
-READING = Function("reading", ("v",), (FunctionNode("read", "ReadVariableOp", ("v",), ()),))
+READING = Function(
+    "reading",
+    ("v",),
+    OpGraph(
+        {
+            "v": Op("v", ARGUMENT, "", (), (), (TensorSpec("resource", ()),)),
+            "read": Op("read", "ReadVariableOp", "", (TensorRef("v"),), (), (SPEC, SPEC)),
+        }
+    ),
+    (TensorRef("read"), TensorRef("read", 1)),
+)
 
 
 def test_what_waits_for_a_conditional_waits_for_what_reads_it():

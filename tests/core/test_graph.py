@@ -6,7 +6,7 @@ import pytest
 
 from caramel.core.dtypes import dtype_bytes, dtype_name, dtype_number
 from caramel.core.errors import InvariantError
-from caramel.core.graph import OpGraph, TensorSpec
+from caramel.core.graph import ARGUMENT, OpGraph, TensorSpec
 from caramel.core.graph_reader import called_functions, read_graph
 from caramel.core.names import TensorRef
 from tests.support import networks
@@ -125,12 +125,13 @@ def test_functions_and_what_they_call(control_flow):
         tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: -x, name="choice")
     ops = read(graph)
     (call,) = [op for op in ops if "outer" in "".join(op.functions)]
-    body = ops.functions[call.functions[0]]
-    assert body.arguments == ("x",)
-    (nested,) = [node for node in body.nodes if node.functions]
-    assert ops.functions[nested.functions[0]].nodes[0].kind == "Tanh"
-    assert nested.inputs == ("x",)
-    assert 7 in body.constants.values()
+    function = ops.functions[call.functions[0]]
+    assert function.arguments == ("x",)
+    (nested,) = [op for op in function.body if op.functions]
+    called = ops.functions[nested.functions[0]].body
+    assert [op.kind for op in called][:2] == [ARGUMENT, "Tanh"]
+    assert nested.inputs == (TensorRef("x"),)
+    assert 7 in function.body.constants.values()
     choice = next(op for op in ops if op.kind in ("If", "StatelessIf"))
     assert len(choice.functions) == 2
     assert set(choice.functions) <= set(ops.functions)

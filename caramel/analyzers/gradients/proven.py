@@ -136,7 +136,7 @@ def _read_by_condition(graph: OpGraph, op: Op) -> list[TensorRef]:
     read = []
     for name in op.functions:
         function = graph.functions.get(name)
-        if function is None or function.body is None:
+        if function is None:
             continue
         dtypes = [function.body.spec(result).dtype for result in function.results]
         if dtypes == ["bool"]:

@@ -37,9 +37,8 @@ def read_by(
     """What the inputs of an update may be, and of whose gradient."""
     op = graph[sink]
     functions = [graph.functions[name] for name in op.functions if name in graph.functions]
-    bodies = [function for function in functions if function.body is not None]
-    if bodies and len(bodies) == len(op.functions):
-        calls = [_Call(graph, job, sink, function) for function in bodies]
+    if functions and len(functions) == len(op.functions):
+        calls = [_Call(graph, job, sink, function) for function in functions]
         yield from _read_by_calls(calls, {name: serves.get(name) for name in access.writes[sink]})
         return
     for parameter in parameters_of(access, serves, sink):
@@ -148,7 +147,6 @@ class _Call:
     """
 
     def __init__(self, graph: OpGraph, job: TrainingJob, sink: str, function: Function) -> None:
-        assert function.body is not None
         op = graph[sink]
         self.inputs: dict[str, TensorRef] = {}  # by the argument's name
         for position, tensor in enumerate(op.inputs):
