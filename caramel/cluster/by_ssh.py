@@ -310,10 +310,10 @@ class _HostWorker:
             self.is_untouched = False
         elif line.startswith(_OF_CARAMEL) and not line.startswith(_ERROR):
             said = line.removeprefix(_OF_CARAMEL).rstrip(".")
-            if self.listens:
-                self._start.say(f"{self.name}: {said}")
-            else:
+            if not self.listens:
                 self.hints.append(said)
+            elif said not in self.hints:  # it was started again
+                self._start.say(f"{self.name}: {said}")
 
     def _start_again(self, how: str) -> bool:
         """Start it again after a while, on the same port; whether it was."""

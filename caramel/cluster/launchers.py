@@ -7,7 +7,7 @@ import math
 import re
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 
@@ -84,24 +84,45 @@ def _slurm_nodes(environ: Mapping[str, str]) -> str:
 
 def _from_slurm(environ: Mapping[str, str], base_port: int, servers: int) -> Launch:
     nodes = _expand_nodes(_slurm_nodes(environ))
-    task_counts = _slurm_task_counts(environ, len(nodes))
-    places = [
-        (node, local)
-        for node, count in zip(nodes, task_counts, strict=True)
-        for local in range(count)
-    ]
+    places = _slurm_places(environ, nodes, _slurm_task_counts(environ, len(nodes)))
     rank = _slurm_number(environ, "SLURM_PROCID")
     if rank >= len(places):
         raise ClusterError(f"SLURM_PROCID is {rank}, but there are {len(places)} tasks")
     here = environ.get("SLURMD_NODENAME", places[rank][0])
-    # Ranks are taken to fill one node after the other.
     if here != places[rank][0]:
         raise ClusterError(
             f"Slurm runs task {rank} on {here}, where {places[rank][0]} was expected; Caramel "
-            "needs the distribution 'block' (srun --distribution=block)"
+            "knows the distributions block, cyclic and plane (srun --distribution=block)"
         )
     addresses = [f"{node}:{base_port + local}" for node, local in places]
     return ranked("Slurm", addresses, rank, servers)
+
+
+def _slurm_places(
+    environ: Mapping[str, str], nodes: Sequence[str], counts: Sequence[int]
+) -> list[tuple[str, int]]:
+    """The node of each rank, and which of the node's tasks it is."""
+    at_once = _slurm_tasks_at_once(environ)
+    left = dict(enumerate(counts))
+    places: list[tuple[str, int]] = []
+    while any(left.values()):
+        for index, node in enumerate(nodes):
+            begun = counts[index] - left[index]
+            taken = min(at_once, left[index])
+            places += [(node, begun + local) for local in range(taken)]
+            left[index] -= taken
+    return places
+
+
+def _slurm_tasks_at_once(environ: Mapping[str, str]) -> int:
+    """How many ranks in a row a node gets before it is the turn of the next one."""
+    # After a colon: how tasks are bound to the sockets of a node.
+    distribution = environ.get("SLURM_DISTRIBUTION", "").lower().partition(":")[0]
+    if distribution == "cyclic":
+        return 1
+    if distribution == "plane" and environ.get("SLURM_DIST_PLANESIZE"):
+        return max(1, _slurm_number(environ, "SLURM_DIST_PLANESIZE"))
+    return MOST_WORKERS
 
 
 def _slurm_number(environ: Mapping[str, str], name: str) -> int:

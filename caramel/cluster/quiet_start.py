@@ -1,6 +1,6 @@
 """Keeps TensorFlow's start-up messages out of a program's errors.
 
-For programs; nothing in the library calls it.
+For programs; nothing in the library calls it but where a process becomes a worker for good.
 """
 
 from __future__ import annotations

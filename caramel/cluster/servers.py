@@ -6,13 +6,15 @@ names, without authentication or encryption: keep them on a network you trust.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING
 from caramel.cluster import processes
 from caramel.cluster.cluster import Cluster
 from caramel.cluster.grpc_tuning import whole_messages
-from caramel.cluster.quiet_start import WITHOUT_KERAS
+from caramel.cluster.quiet_start import WITHOUT_KERAS, quiet_start
 from caramel.core.errors import ClusterError, WorkerStartError
 from caramel.core.util.fingerprint import processors
 from caramel.native import library, malloc
@@ -33,11 +35,18 @@ LEAST_INTER_OP_THREADS = 2
 """With one thread, TensorFlow's executor takes up the op that got ready last: what is to be sent
 waits behind all computation (a step of ResNet-50 on two hosts of one core: 1.15 s, else 1.02 s)."""
 
+OUTLIVES_S = 25.0
+"""How long a task of a common script goes on, in seconds, when a signal tells it to end and the
+chief is there: launchers send the signal to all tasks at once, the chief may finish its step and
+save a checkpoint then, and what has not ended after 30 s is killed by most of them."""
+
+_SAY_AFTER_S = 2.0  # that it goes on
 _PORT_RACES = 5  # how often `embedded_servers` tries again with other ports
 # TensorFlow cannot stop a server: one that was started lives, and is used again, until its process
 # ends.
 _started: dict[object, Servers] = {}
 _starting = threading.Lock()
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,10 @@ def serve_until_chief_ends(
     """Run this process's own worker or parameter server as long as the chief, worker 0, is there.
 
     For jobs in which every process runs the same script: the chief drives the training, the
-    others call this and end with it.
+    others call this and end with it. Unless the script has loaded TensorFlow before, its start-up
+    messages are hidden. SIGTERM and SIGINT end it, too, but not before the chief has ended, for
+    `OUTLIVES_S`; a second signal ends it at once. Call it from the main thread, which alone can
+    handle signals.
 
     Args:
         cluster: the cluster; its `task` says which task this process is.
@@ -171,14 +183,33 @@ def serve_until_chief_ends(
     """
     if cluster.task == 0:
         raise ClusterError("this process is worker 0, the chief, which cannot wait for itself")
-    own_server(cluster, config=config)
+    # From here on this process is a worker, as those of ``caramel worker``, and as quiet.
+    with nullcontext() if "tensorflow" in sys.modules else quiet_start():
+        own_server(cluster, config=config)
     chief = Cluster("remote", cluster.tasks[:1])
-    # Not `poll_s` apart: a short job must not begin and end unseen.
-    chief.wait_until_reachable(start_timeout_s)
-    failed = 0
-    while failed < failures:
-        time.sleep(poll_s)
-        failed = failed + 1 if chief.unreachable() else 0
+    with suppress(KeyboardInterrupt):
+        # Not `poll_s` apart: a short job must not begin and end unseen.
+        chief.wait_until_reachable(start_timeout_s)
+        failed = 0
+        with _end_requested() as end:
+            while failed < failures and not end.wait(poll_s):
+                failed = failed + 1 if chief.unreachable() else 0
+        if end.is_set():
+            _outlive(chief)
+
+
+def _outlive(chief: Cluster) -> None:
+    """Go on until the chief has ended, but not for long."""
+    begin_s, is_said = time.monotonic(), False
+    while (waited_s := time.monotonic() - begin_s) < OUTLIVES_S and not chief.unreachable():
+        if waited_s > _SAY_AFTER_S and not is_said:
+            is_said = True
+            _log.warning(
+                "told to end: this task goes on until worker 0 has ended, for %g s at most; it "
+                "ends at once when it is told again",
+                OUTLIVES_S,
+            )
+        time.sleep(processes.PARENT_POLL_S)
 
 
 def _serialized(config: tf.compat.v1.ConfigProto | None) -> bytes:

@@ -27,11 +27,11 @@ NAME = "preempted"
 _log = logging.getLogger(__name__)
 
 
-def path_of_last(given: Any) -> str:
-    """The path of the checkpoint, where a path or a directory is given.
+def check_last(given: Any) -> None:
+    """Check what says where the checkpoint is written.
 
     Raises:
-        PlanError: it is neither; or signals cannot be handled here: this is not the main thread, or
+        PlanError: it is no path; or signals cannot be handled here: this is not the main thread, or
             a library handles SIGTERM.
     """
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):
@@ -48,8 +48,22 @@ def path_of_last(given: Any) -> str:
             "save_on_sigterm: SIGTERM is handled by a library that is not written in Python; let "
             "the program call session.save itself"
         )
+
+
+def path_of_last(given: str | os.PathLike[str], resume: str | os.PathLike[str] | None) -> str:
+    """The path of the checkpoint, where a path or a directory is given.
+
+    Args:
+        given: a directory may not be there yet, if it ends with a slash or is that of `resume`.
+        resume: where a session looks for checkpoints.
+    """
     path = os.fspath(given)
-    return os.path.join(path, NAME) if path.endswith(os.sep) or os.path.isdir(path) else path
+    is_directory = (
+        path.endswith(os.sep)
+        or os.path.isdir(path)
+        or (resume is not None and os.path.abspath(path) == os.path.abspath(resume))
+    )
+    return os.path.join(path, NAME) if is_directory else path
 
 
 class Preemption:

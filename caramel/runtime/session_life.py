@@ -31,7 +31,7 @@ from caramel.runtime.course import Course
 from caramel.runtime.execution.liveness import LOST_AFTER_S
 from caramel.runtime.inheritance import Inheritance
 from caramel.runtime.job import Job
-from caramel.runtime.preemption import Preemption, path_of_last
+from caramel.runtime.preemption import Preemption, check_last, path_of_last
 from caramel.runtime.recovery.bequest import Bequests
 from caramel.runtime.recovery.settings import Recovery
 from caramel.runtime.recovery.supervised import JobsOn, Supervised
@@ -98,7 +98,9 @@ class SessionLife:
         self._course = Course(is_kept=resume is not None or save_on_sigterm is not None)
         self._checkpoints = Checkpoints(self._course)
         self._summaries: Summaries | None = None
-        self._last_path = None if save_on_sigterm is None else path_of_last(save_on_sigterm)
+        if save_on_sigterm is not None:
+            check_last(save_on_sigterm)
+        self._last, self._resume = save_on_sigterm, resume
         self._parts = parts = ExitStack()
         # Also if nobody closes the session, when it is collected or the interpreter ends.
         self._end = weakref.finalize(self, _end, self._turns, parts)
@@ -270,9 +272,10 @@ class SessionLife:
 
     def _save_last(self) -> str:
         """Save when the process is told to end; waits for a turn."""
-        assert self._last_path is not None
+        assert self._last is not None
         self._checkpoints.give_up()
-        return self.save(self._last_path)
+        # Only now: the directory may have been made by what was saved before.
+        return self.save(path_of_last(self._last, self._resume))
 
     @last_turn
     def close(self) -> None:

@@ -409,6 +409,22 @@ def test_a_slurm_step_goes_before_its_job():
     assert cluster.task == 1
 
 
+@pytest.mark.parametrize(
+    ("distribution", "ranks"),
+    [
+        ("block", "a:1 a:2 a:3 b:1 b:2"),
+        ("cyclic:block", "a:1 b:1 a:2 b:2 a:3"),
+        ("plane", "a:1 a:2 b:1 b:2 a:3"),
+    ],
+)
+def test_slurm_may_deal_out_tasks_in_turn(distribution, ranks):
+    tasks = slurm(JOB_NODELIST="a,b", TASKS_PER_NODE="3,2", PROCID=4)
+    how = slurm(DISTRIBUTION=distribution, DIST_PLANESIZE=2)
+    here = {"SLURMD_NODENAME": ranks.split()[4][0]}
+    cluster = Cluster.from_environment({**tasks, **how, **here}, base_port=1)
+    assert cluster.as_dict()["worker"] == ranks.split()
+
+
 @pytest.mark.parametrize(("rank", "task"), [(0, 2), (1, 3), (2, 0), (3, 1)])
 def test_the_first_ranks_of_slurm_can_be_parameter_servers(rank, task):
     variables = slurm(JOB_NODELIST="n[1-2]", NTASKS=4, PROCID=rank)
@@ -441,6 +457,10 @@ def test_a_rank_must_be_left_to_be_a_worker():
         (
             slurm(JOB_NODELIST="n[1-2]", PROCID=2),
             "SLURM_PROCID is 2, but there are 2 tasks",
+        ),
+        (
+            slurm(JOB_NODELIST="n1", DISTRIBUTION="plane", DIST_PLANESIZE="x", PROCID=0),
+            "SLURM_DIST_PLANESIZE is 'x'; expected a number",
         ),
         (slurm(JOB_NODELIST="n[2-1]", PROCID=0), "the range '2-1' ends before it begins"),
         (slurm(JOB_NODELIST=",", PROCID=0), "node list is ',', which names no node"),

@@ -396,8 +396,40 @@ def test_a_task_of_a_common_script_serves_until_the_chief_has_gone(job):
             time.sleep(1.0)
             assert worker.poll() is None
             chief.close()
+            output, errors = worker.communicate(timeout=60)
+    # TensorFlow's messages are hidden, as those of ``caramel worker``.
+    assert (worker.returncode, output, errors) == (0, "the chief has gone\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_task_that_is_told_to_end_outlives_the_chief_but_not_a_second_signal(number, again):
+    code = """
+        from caramel.cluster import servers
+        from caramel.cluster.cluster import Cluster
+        servers._SAY_AFTER_S, servers.OUTLIVES_S = 0.0, 1000.0
+        servers.serve_until_chief_ends(Cluster.from_environment(), poll_s=0.1)
+        print("it may clean up")
+    """
+    own = f"127.0.0.1:{free_ports(1)[0]}"
+    with socket.create_server(("127.0.0.1", 0)) as chief:
+        jobs = {"worker": [f"127.0.0.1:{chief.getsockname()[1]}", own]}
+        config = json.dumps({"cluster": jobs, "task": {"type": "worker", "index": 1}})
+        with started(*python(code), TF_CONFIG=config) as worker:
+            chief.accept()  # it looks whether the chief is there
+            chief.accept()
+            worker.send_signal(number)
+            assert "goes on until worker 0 has ended" in worker.stderr.readline()
+            Cluster.of([own]).wait_until_reachable(20.0)
+            if again:
+                worker.send_signal(number)
+            else:
+                chief.close()
             output, _ = worker.communicate(timeout=60)
-    assert (worker.returncode, output) == (0, "the chief has gone\n")
+    if again and number == signal.SIGTERM:
+        assert (worker.returncode, output) == (-number, "")
+    else:
+        assert (worker.returncode, output) == (0, "it may clean up\n")
 
 
 def test_embedded_servers_form_one_cluster_and_are_started_once():

@@ -72,6 +72,24 @@ def test_a_handler_of_the_program_is_called_in_place_of_the_exit(tmp_path):
         signal.signal(signal.SIGTERM, before)
 
 
+def test_a_directory_may_be_made_later_and_that_of_resume_need_not_be_there(tmp_path):
+    model, before = caramel.ARModel(network().context(), 1), signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        for name in ("resumed", "saved"):
+            path = tmp_path / name
+            resume = path if name == "resumed" else None
+            with model.session(resume=resume, save_on_sigterm=path) as session:
+                if resume is None:
+                    session.save(path / "model")
+                os.kill(os.getpid(), signal.SIGTERM)
+                assert session.checkpoints[-1] == str(path / "preempted")
+        with model.session(resume=tmp_path / "resumed") as session:
+            assert session.resumed == str(tmp_path / "resumed" / "preempted")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_where_signals_cannot_be_handled_it_is_refused(tmp_path):
     model, errors = caramel.ARModel(network().context(), 1), []
 
