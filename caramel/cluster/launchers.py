@@ -88,6 +88,12 @@ def _from_slurm(environ: Mapping[str, str], base_port: int, servers: int) -> Lau
     rank = _slurm_number(environ, "SLURM_PROCID")
     if rank >= len(places):
         raise ClusterError(f"SLURM_PROCID is {rank}, but there are {len(places)} tasks")
+    # A batch script runs once, and has the variables of the first task.
+    if environ.get("ENVIRONMENT") == "BATCH" and "SLURM_STEP_ID" not in environ and len(places) > 1:
+        raise ClusterError(
+            f"a batch script of Slurm runs this process, so none of the {len(places)} tasks is "
+            "there but this one; let srun start it, as in 'srun python train.py'"
+        )
     here = environ.get("SLURMD_NODENAME", places[rank][0])
     if here != places[rank][0]:
         raise ClusterError(

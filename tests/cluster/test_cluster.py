@@ -403,8 +403,9 @@ def test_slurm_node_names_may_have_several_ranges():
 
 def test_a_slurm_step_goes_before_its_job():
     job = slurm(JOB_NODELIST="n[1-4]", NTASKS=8, TASKS_PER_NODE="2(x4)", PROCID=1)
-    step = slurm(STEP_NODELIST="n[2-3]", STEP_NUM_TASKS=2, STEP_TASKS_PER_NODE="1(x2)")
-    cluster = Cluster.from_environment({**job, **step, "SLURMD_NODENAME": "n3"})
+    step = slurm(STEP_NODELIST="n[2-3]", STEP_NUM_TASKS=2, STEP_TASKS_PER_NODE="1(x2)", STEP_ID=0)
+    here = {"SLURMD_NODENAME": "n3", "ENVIRONMENT": "BATCH"}
+    cluster = Cluster.from_environment({**job, **step, **here})
     assert cluster.as_dict()["worker"] == ["n2:12321", "n3:12321"]
     assert cluster.task == 1
 
@@ -471,6 +472,10 @@ def test_a_rank_must_be_left_to_be_a_worker():
         (slurm(JOB_NODELIST="n1", NTASKS=10**15, PROCID=0), "Slurm runs 10* tasks; Caramel takes"),
         (slurm(JOB_NODELIST="n1", TASKS_PER_NODE="9" * 5000, PROCID=0), "expected a number"),
         (slurm(JOB_NODELIST="n1", TASKS_PER_NODE=f"1(x{10**15})", PROCID=0), "more than 65536"),
+        (
+            {**slurm(JOB_NODELIST="n[1-2]", NTASKS=2, PROCID=0), "ENVIRONMENT": "BATCH"},
+            "none of the 2 tasks is there but this one; let srun start it",
+        ),
         (
             {**slurm(JOB_NODELIST="n[1-2]", NTASKS=4, PROCID=1), "SLURMD_NODENAME": "n2"},
             "runs task 1 on n2, where n1 was expected; .* --distribution=block",
