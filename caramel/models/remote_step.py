@@ -237,14 +237,22 @@ class RemoteStep:
     # Variables
 
     def pull(self) -> None:
-        """Give the variables here what steps have made of them, if there was one since."""
-        if not self._is_ahead:
-            return
-        values, apart = self.session.variables(), self._apart()
-        for name, variable in self.lowered.variables.items():
-            if name not in apart:
-                variable.assign(values[name])
-                self._seen[name] = Buffer(variable.read_value())
+        """Give the variables here what steps have made of them, if there was one since.
+
+        What the step only reads is left as it is: another step may have written it here since.
+        """
+        if self._is_ahead:
+            self._bring(self.lowered.written)
+
+    def _bring(self, names: Collection[str]) -> None:
+        """Give variables here the values of those on the workers, by their names there.
+
+        If that fails, it is done again by the next pull.
+        """
+        values, own = self.session.variables(), self.lowered.variables
+        for name in sorted(set(names) - set(self._apart())):
+            own[name].assign(values[name])
+            self._seen[name] = Buffer(own[name].read_value())
         self._is_ahead = False
 
     def push(self) -> None:
@@ -344,7 +352,7 @@ class RemoteStep:
         else:
             self._send({name: variable for name, variable in variables.items() if name in apart})
             self._is_ahead = True
-            self.pull()
+            self._bring(variables)
 
 
 def _check_told(session: Session, told: int | None) -> None:

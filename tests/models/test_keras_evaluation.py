@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from caramel.core.errors import GraphError
 from caramel.models.keras import Trainer
-from tests.support.keras_jobs import FEATURES, X, Y, assert_close, classifier, values
+from tests.support.keras_jobs import FEATURES, ONE_PLAN, X, Y, assert_close, classifier, values
 
 layers = keras.layers
 pytestmark = pytest.mark.usefixtures("float64")
@@ -135,21 +135,60 @@ class Counting(keras.Model):
         return {"error": tf.reduce_mean(tf.abs(self(x)[:, 0] - tf.cast(y, x.dtype)))}
 
 
-def test_a_test_step_of_ones_own():
-    def make():
-        keras.utils.set_random_seed(1)
-        model = Counting()
-        model.compile("sgd")
-        model(X)
-        return model
+def counting():
+    keras.utils.set_random_seed(1)
+    model = Counting()
+    model.compile("sgd", "mse")
+    model(X)
+    return model
 
-    alone, model = make(), make()
+
+def test_a_test_step_of_ones_own():
+    alone, model = counting(), counting()
     with Trainer(model, 2) as trainer:
         assert_same_logs(
             trainer.evaluate(X, Y, batch_size=31, verbose=0, return_dict=True),
             alone.evaluate(X, Y, batch_size=31, verbose=0, return_dict=True),
         )
     assert model.tests.numpy() == alone.tests.numpy() == 1
+
+
+def test_what_a_test_step_has_read_does_not_come_back_after_more_training():
+    """The last epoch is not validated."""
+    options = {"epochs": 3, "validation_data": (X, Y), "validation_freq": 2, "verbose": 0}
+    alone, model = counting(), counting()
+    alone.fit(X, Y, shuffle=False, **options)
+    with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
+        trainer.fit(X, Y, shuffle=False, **options)
+        assert_close(values(model), values(alone))
+
+
+def test_variables_that_cannot_be_brought_here_come_with_the_next_call(monkeypatch):
+    options = {"validation_data": (X, Y), "verbose": 0, "shuffle": False}
+    alone, model = counting(), counting()
+    for _ in range(2):
+        alone.fit(X, Y, **options)
+    with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
+        trainer.fit(X, Y, **options)
+        before = model.get_weights()
+        testing = trainer._testing.remote.session
+        with monkeypatch.context() as patched:
+            patched.setattr(testing, "variables", lambda: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                trainer.fit(X, Y, **options)
+            assert (model.train_function, model.test_function) == (None, None)
+            # What training has made is here.
+            assert_close([model.dense.kernel.numpy()], [alone.dense.kernel.numpy()])
+            assert model.tests.numpy() == 1
+            with pytest.raises(ZeroDivisionError):
+                trainer.predict(X, verbose=0)
+        predicted = trainer.predict(X, verbose=0)
+        assert_close([predicted], [alone.predict(X, verbose=0)])
+        assert model.tests.numpy() == alone.tests.numpy() == 2
+        assert not np.array_equal(model.dense.kernel.numpy(), before[0])
+        trainer.fit(X, Y, **options)
+        alone.fit(X, Y, **options)
+        assert_close(values(model), values(alone))
 
 
 class Summing(keras.Sequential):

@@ -116,7 +116,7 @@ class Trainer(StepOnWorkers):
             functions: what does them, by the model's attributes for that.
         """
         check(self._keras)
-        self.pull()
+        self._pull_all()  # what failed to come here before
         before = {name: getattr(self._keras, name) for name in functions}
         for name, function in functions.items():
             setattr(self._keras, name, function)
@@ -125,9 +125,15 @@ class Trainer(StepOnWorkers):
         finally:
             for name, function in before.items():
                 setattr(self._keras, name, function)
-            for remote in (self._testing.remote, self._predicting.remote, self._remote):
+            self._pull_all()
+
+    def _pull_all(self) -> None:
+        """Give the model what all steps have made of its variables, also if one of them fails to;
+        what training has made last."""
+        with ExitStack() as pulling:
+            for remote in (self._remote, self._predicting.remote, self._testing.remote):
                 if remote.is_usable:
-                    remote.pull()
+                    pulling.callback(remote.pull)
 
     def close(self) -> None:
         """Bring here what the workers have, and end the sessions. Closing again does nothing."""
