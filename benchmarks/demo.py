@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from benchmarks.environment import TENSORFLOW
 from benchmarks.testbed.system import BedError, missing
@@ -44,7 +46,9 @@ def run(seconds: float = SECONDS) -> int:
         f"train AlexNet on handwritten digits, {BATCH} a step. It takes a minute.",
         flush=True,
     )
-    with two_hosts() as (bed, at):
+    with ExitStack() as stack:
+        with Console().status("making the hosts, and starting a worker on each"):
+            bed, at = stack.enter_context(two_hosts())
         case = {"network": NETWORK, "batch": BATCH, "workers": at, "seconds": seconds}
         argv = [sys.executable, "-m", "benchmarks.demo_client", json.dumps(case)]
         return bed.popen(0, argv, env=TENSORFLOW).wait()

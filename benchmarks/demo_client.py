@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 import caramel
 from caramel.cluster.quiet_start import quiet_start
 
-with quiet_start():
+with Console().status("loading TensorFlow"), quiet_start():
     from benchmarks import networks
 
 PLAIN, PLANNED = "without a plan", "with Caramel's plan"

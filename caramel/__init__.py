@@ -7,6 +7,7 @@ loaded when they are first used.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from caramel.core.errors import CaramelError
@@ -79,12 +80,19 @@ __all__ = [
 
 if not TYPE_CHECKING:  # else a name that does not exist would be no error for type checkers
 
+    def _loaded(name: str) -> Any:
+        if name in sys.modules:
+            return importlib.import_module(name)
+        from caramel.core.util.progress import working
+
+        with working("loading Caramel"):  # hundreds of modules
+            return importlib.import_module(name)
+
     def __getattr__(name: str) -> Any:
         if name in _HOME:
-            home = importlib.import_module(_HOME[name])
-            if name == "keras":  # a module of its own, which imports Keras
-                return importlib.import_module("caramel.models.keras")
-            return getattr(home, name)
+            home = _loaded(_HOME[name])
+            # `keras` is a module of its own, which imports Keras.
+            return _loaded("caramel.models.keras") if name == "keras" else getattr(home, name)
         raise AttributeError(f"module 'caramel' has no attribute '{name}'")
 
     def __dir__() -> list[str]:

@@ -94,6 +94,10 @@ def worker(
         joined = join(joins)
         known, number, port = joined.cluster, joined.task, joined.port
     _check_protection(secure, certificates, firewalled)
+    if sys.stderr.isatty():
+        from caramel.report.progress import show_progress
+
+        show_progress("lines")  # not live: who ends this process meanwhile keeps the cursor
 
     with _ended_by_signals():  # also while TensorFlow is being loaded
         served = known

@@ -5,6 +5,7 @@ This file starts no TensorFlow server (`servers` does) and does not import Tenso
 
 from __future__ import annotations
 
+import logging
 import numbers
 import os
 import time
@@ -34,6 +35,8 @@ from caramel.core.errors import ClusterError, WorkerStartError
 from caramel.core.util.arguments import SECONDS, at_least, checked
 from caramel.core.util.progress import working
 
+_log = logging.getLogger(__name__)
+
 Kind = Literal["embedded", "local", "remote"]
 
 BASE_PORT = 12321
@@ -41,6 +44,7 @@ BASE_PORT = 12321
 
 _PORT_RACES = 3  # how often `Cluster.local` tries again with other ports
 _PROBE_S = 2.0  # how long one attempt to connect may take
+_LONG_S = 5.0  # who waits longer wants to know for whom, also without `caramel.show_progress`
 _WHY_MISSING: Mapping[str, str] = {
     "refuses": "nobody listens there",
     "silent": "no answer (is it another name, or a firewall?)",
@@ -491,6 +495,8 @@ class Cluster:
     def wait_until_reachable(self, timeout_s: float) -> None:
         """Wait until every task accepts TCP connections. Embedded ones always do.
 
+        After some seconds a line in the log says which do not yet, and why.
+
         Args:
             timeout_s: how long to wait for all of them together, in seconds.
 
@@ -498,7 +504,7 @@ class Cluster:
             WorkerStartError: not all of them did in time, or a process of `Cluster.local` has
                 ended; names each that is missing.
         """
-        start = time.monotonic()
+        start, is_logged = time.monotonic(), False
         told: tuple[Task, ...] = ()  # the missing ones that were told last
         with ExitStack() as waiting:
             while True:
@@ -516,6 +522,11 @@ class Cluster:
                         f"{time.monotonic() - start:.1f} s: {self._describe_missing(missing)}. "
                         "'caramel worker', or a launcher, starts each with the same list of "
                         "addresses"
+                    )
+                if not is_logged and time.monotonic() - start >= _LONG_S:
+                    is_logged = True
+                    _log.warning(
+                        "waiting up to %.0f s for %s", timeout_s, self._describe_missing(missing)
                     )
                 if tuple(missing) != told:
                     told = tuple(missing)

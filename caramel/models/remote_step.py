@@ -21,6 +21,7 @@ from caramel.capture.context import Context
 from caramel.capture.functions import LoweredStep
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import CheckpointError, FeedError, GraphError, PlanError, SessionError
+from caramel.core.util.progress import working
 from caramel.models.allreduce import ARModel
 from caramel.models.model import START_TIMEOUT_S
 from caramel.models.signatures import (
@@ -296,6 +297,7 @@ class RemoteStep:
                 return before
         return None
 
+    @working("tracing the step")
     def _lowered_for(self, signature: Signature) -> LoweredStep:
         """The step as a graph.
 

@@ -13,6 +13,7 @@ from caramel.core.facts import InputPipelines, LoopFrames, ReplicaState, StateAc
 from caramel.core.plan import Plan
 from caramel.core.time_facts import TimingTable
 from caramel.core.timeline import Timeline
+from caramel.core.util.progress import working
 from caramel.models.options import ModelOptions
 from caramel.models.plan_choice import PlanChoice
 from caramel.models.planned import PlannedStep
@@ -84,6 +85,7 @@ class StepModel:
         """Add another plan for the same step, for sessions to change to: see `ARModel`."""
         return self.plans.add(plan, name)
 
+    @working("explaining the plan")
     def explain(
         self, measured: Sequence[Timeline] | Timeline = (), *, measured_step_s: float | None = None
     ) -> ShownExplanation:

@@ -20,6 +20,7 @@ from caramel.capture.structures import fed_pairs, kind_of, parts_of, tensors_of,
 from caramel.cluster.cluster import Cluster
 from caramel.core.errors import CaramelError
 from caramel.core.util.fingerprint import processors
+from caramel.core.util.progress import working
 from caramel.core.util.sizes import counted
 from caramel.planning.from_profile import outline_of
 from caramel.planning.what_if.scaling import scale
@@ -78,6 +79,7 @@ class Gain:
         return "\n".join(lines)
 
 
+@working("measuring one worker alone")
 def gain(
     context: Context,
     feeds: Mapping[Any, Any],

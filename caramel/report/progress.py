@@ -23,7 +23,7 @@ _SHORT_S = 1.0  # what ends sooner is not worth a line
 def show_progress(how: How | None = "auto") -> None:
     """Let Caramel say what it is doing while that takes longer than a moment.
 
-    It tells of starting and reaching workers, building graphs and placing them on workers,
+    It tells of loading, starting and reaching workers, tracing, building and placing graphs,
     measuring, planning, trials of plans, and saving. Nothing of it is shown by default.
 
     Args:

@@ -14,6 +14,7 @@ from caramel.core.names import TensorRef
 from caramel.core.profile import Profile
 from caramel.core.timeline import Timeline
 from caramel.core.train_steps import StepName
+from caramel.core.util.progress import working
 from caramel.core.util.sizes import counted
 from caramel.runtime.control.controller import Controller
 from caramel.runtime.job import Job
@@ -99,6 +100,7 @@ def _counts_by_examples(job: Job) -> bool:
     return means and plan.counts_examples and plan.job.examples is None
 
 
+@working("tracing steps")
 def traced_steps(
     running: RunningJob, steps: int, feed_dict: Mapping[Any, Any] | None, step: StepName | None
 ) -> tuple[Timeline, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
@@ -11,26 +13,7 @@ import caramel
 from caramel.core.util import progress
 from caramel.core.util.progress import show_on, tell, working
 from caramel.report.progress import Lines, Live
-
-
-class Recorded:
-    """A display that remembers what it was told."""
-
-    def __init__(self):
-        self.told = []
-
-    def begin(self, what):
-        self.told.append(("begin", what))
-        return what
-
-    def move(self, work, done, total):
-        self.told.append((work, done, total))
-
-    def end(self, work):
-        self.told.append(("end", work))
-
-    def tell(self, text):
-        self.told.append(text)
+from tests.support.displays import Recorded
 
 
 @pytest.fixture
@@ -69,10 +52,48 @@ def test_waiting_for_workers_names_those_that_are_missing(recorded, free_address
     cluster = caramel.Cluster.of([free_address])
     with pytest.raises(caramel.CaramelError):
         cluster.wait_until_reachable(0.3)
-    begun = [what for kind, what, *_ in recorded.told if kind == "begin"]
-    assert len(begun) == 1
-    assert begun[0].startswith("waiting for worker 0")
-    assert free_address in begun[0]
+    (begun,) = [what for what in recorded.begun if what != "loading Caramel"]
+    assert begun.startswith("waiting for worker 0")
+    assert free_address in begun
+
+
+def test_whoever_waits_long_for_workers_reads_in_the_log_for_whom_and_why(
+    monkeypatch, caplog, free_address
+):
+    monkeypatch.setattr("caramel.cluster.cluster._LONG_S", 0.1)
+    with pytest.raises(caramel.CaramelError):
+        caramel.Cluster.of([free_address]).wait_until_reachable(1.0)
+    (line,) = caplog.messages
+    assert line.startswith("waiting up to 1 s for worker 0")
+    assert line.endswith(f"at {free_address}): nobody listens there")
+
+
+def test_what_is_loaded_when_it_is_first_used_is_told(recorded, monkeypatch, tmp_path):
+    (tmp_path / "loaded_late.py").write_text("Plan = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(caramel._HOME, "Plan", "loaded_late")
+    assert [caramel.Plan, caramel.Plan] == [1, 1]
+    assert recorded.told == [("begin", "loading Caramel"), ("end", "loading Caramel")]
+    monkeypatch.delitem(sys.modules, "loaded_late")
+
+
+@pytest.mark.parametrize(("is_terminal", "display"), [(True, Lines), (False, type(None))])
+def test_on_a_terminal_a_worker_says_that_it_loads_tensorflow(
+    monkeypatch, is_terminal, display, free_address
+):
+    from caramel.cli import worker as command
+
+    @contextmanager
+    def quiet_start():
+        assert isinstance(progress._display, display)
+        raise caramel.CaramelError("far enough")
+        yield
+
+    monkeypatch.setattr(progress, "_display", None)
+    monkeypatch.setattr(command, "quiet_start", quiet_start)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    with pytest.raises(caramel.CaramelError, match="far enough"):
+        command.worker(cluster=free_address, task=0)
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from caramel.core.errors import (
     SessionError,
     UnsupportedOpError,
 )
+from caramel.core.util import progress
+from tests.support.displays import Recorded
 
 FEATURES, CLASSES = 6, 3
 SPECS = [tf.TensorSpec([None, FEATURES], tf.float64), tf.TensorSpec([None], tf.int64)]
@@ -75,6 +77,15 @@ def test_workers_do_a_step_as_this_process_does(workers):
             assert_close([got["loss"]], [wanted["loss"]])
             assert_close([got["logits"]], [wanted["logits"]])
     assert_close(job.values, alone.values)
+
+
+def test_that_a_step_is_traced_is_told_once(monkeypatch):
+    display, job = Recorded(), Job()
+    monkeypatch.setattr(progress, "_display", display)
+    with caramel.distribute(job.step, workers=1) as step:
+        for batch in batches(sizes=(4, 4)):
+            step(*batch)
+    assert display.begun.count("tracing the step") == 1
 
 
 def test_what_is_assigned_here_counts_in_the_next_step():

@@ -12,8 +12,10 @@ import tensorflow as tf
 import caramel
 from caramel.core.errors import FileError, PlanError
 from caramel.core.timeline import Span, Timeline
+from caramel.core.util import progress
 from caramel.planning.options import Options
 from caramel.runtime.control.drift import ReplanSettings
+from tests.support.displays import Recorded
 from tests.support.networks import network, slow_facts, train_steps, wide
 
 AT_ONCE = ReplanSettings(first_after=2, traced=2, least_step_s=0.0, window=3, payback=0.0)
@@ -101,6 +103,15 @@ def test_a_plan_that_was_given_can_be_explained(explained):
     assert explanation.step_s == of_the_first.step_s
     assert explanation.planner == "none, the plan was given"
     assert model._step.plans.live_planning() is None  # it stays
+
+
+def test_tracing_and_explaining_are_told(monkeypatch):
+    job, display = network("gradient_descent", model=wide, dtype=tf.float32), Recorded()
+    model = caramel.ARModel(job.context(), 2, analyzers=slow_facts(2))
+    with model.session() as session:
+        monkeypatch.setattr(progress, "_display", display)
+        model.explain(session.trace(1, job.feed))
+    assert display.begun == ["tracing steps", "explaining the plan"]
 
 
 def test_traced_steps_are_compared_with_the_plan_that_did_them():

@@ -7,7 +7,9 @@ import pytest
 import tensorflow as tf
 
 import caramel
+from caramel.core.util import progress
 from caramel.profiling.gain import Gain, gain
+from tests.support.displays import Recorded
 from tests.support.networks import network, wide
 
 
@@ -34,12 +36,14 @@ def test_transfers_that_take_longer_than_what_is_saved_are_the_reason():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_job_is_measured_and_predicted(workers):
-    job = network("momentum", model=wide)
+def test_a_job_is_measured_and_predicted(workers, monkeypatch):
+    job, display = network("momentum", model=wide), Recorded()
+    monkeypatch.setattr(progress, "_display", display)
     found = gain(job.context(), job.feed, cluster=caramel.Cluster.embedded(workers), step_s=1.0)
     assert found.alone_s > 0
     assert found.cores is not None
     assert (found.apart_s is None) == (workers == 1)
+    assert display.begun[0] == "measuring one worker alone"
 
 
 @pytest.mark.parametrize("given", [["weights"], []])
