@@ -25,7 +25,6 @@ from caramel.planning.control_edges import serialize
 from caramel.planning.gates import split_between_all
 from caramel.planning.options import Options
 from caramel.planning.paper.plan import paper_plan
-from caramel.planning.prospect import NOTHING, prospect_of
 from caramel.planning.search.descent import Scored
 from caramel.planning.search.factoring import factored
 from caramel.planning.search.search import Found, other_sides, search
@@ -116,8 +115,6 @@ def choose(
         return Decision(
             plan, source, plain, outlook, deferrable=deferrals.reason_against, is_kept=True
         )
-    if options.planner == "search" and not prospect_of(outlook, options).saved_s:
-        return Decision(plain, NOTHING, plain, outlook, deferrable=deferrals.reason_against)
     paper = _paper(plain, analysis, options, deferrals, edges)
     source = f"from the times of {len(timing.seconds)} ops"
     if options.planner == "paper":

@@ -17,9 +17,6 @@ from caramel.planning.search.factoring import worthwhile_factors
 WORTH_PLANNING = 0.98
 """A plan is worth it if its step is predicted to take at most this part of what is done without."""
 
-NOTHING = "plain, because no plan can make these steps much shorter"
-"""What a plan is made from where nothing is searched."""
-
 _PREDICTIONS = 2500
 """That a search makes if its budget allows it: 1,700 to 4,200 of networks of 4 to 24 layers."""
 
