@@ -256,15 +256,18 @@ def test_a_name_in_the_readme_exists():
 def test_the_documents_run_one_script_on_all_workers(tmp_path):
     clusters = (ROOT / "docs/clusters.md").read_text()
     program = (ROOT / "examples/quickstart.py").read_text()
-    job, _, _ = program.partition("model = ")
+    job, _, _ = program.partition("context = ")
+    (tmp_path / "job.py").write_text(job)
     use = """
+        from job import images, labels, x, y
+
         with model.session() as session:
             loss_value = session.step({x: images, y: labels})
         print("trained on", cluster.size, "workers", loss_value > 0)
     """
     script = tmp_path / "script.py"
-    snippet = "make_context = lambda: context\n" + readme_code("python", "make_context()", clusters)
-    script.write_text(job + snippet + textwrap.dedent(use))
+    snippet = readme_code("python", "serve_until_chief_ends(cluster)", clusters)
+    script.write_text(snippet + textwrap.dedent(use))
     first, second = (f"127.0.0.1:{port}" for port in free_ports(2))
     config = '{"cluster": {"worker": ["%s", "%s"]}, "task": {"type": "worker", "index": %d}}'
     other = forking.Popen(
@@ -276,7 +279,8 @@ def test_the_documents_run_one_script_on_all_workers(tmp_path):
     )
     try:
         chief = run(python(str(script)), tmp_path, TF_CONFIG=config % (first, second, 0))
-        assert chief.stdout == "trained on 2 workers True\n"
+        # Before it, on a slow machine, what takes long.
+        assert chief.stdout.endswith("trained on 2 workers True\n")
         output, _ = other.communicate(timeout=200)
         assert (other.returncode, output) == (0, "")
     finally:
