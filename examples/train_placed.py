@@ -1,6 +1,6 @@
 """Train a model that fits on no worker: its variables and ops are spread over two of them.
 
-    python examples/train_placed.py --memory 6.3MB
+    python examples/train_placed.py --memory "6.3 MB"
 
 The network and the data are those of `digits.py`; the workers are processes of this machine.
 Each may have less memory than the variables and tensors of a step need. Then the same batches train
@@ -27,7 +27,7 @@ BATCH_SIZE = 96
 
 
 def main(
-    memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "6.3MB",
+    memory: Annotated[str, typer.Option(help="What each worker may hold.")] = "6.3 MB",
     workers: Annotated[
         str,
         typer.Option(help='"2" (in this process), "local:2" (processes), or host:port,host:port.'),

@@ -192,11 +192,14 @@ def profile(
     from rich.console import Console
 
     from caramel.cli.profile import add_to, measured_profile, show
-    from caramel.cli.user_job import load_job
+    from caramel.cli.user_job import check_fed, load_job
 
+    job = None if module is None else load_job(module)
+    if job is not None:
+        check_fed(job, str(module))
     measured = measured_profile(
         cluster=cluster,
-        job=None if module is None else load_job(module),
+        job=job,
         sizes=wanted_sizes,
         repeats=repeats,
         pairs=pairs,
@@ -356,13 +359,13 @@ def trace(
     ] = None,
 ) -> None:
     """Trace training steps on a cluster: what every worker did when, by one clock."""
-    from caramel.report.drawing import PICTURES, check_drawable
-    from caramel.report.saved import save_timelines
+    from caramel.report.drawing import check_drawable
+    from caramel.report.saved import NOT_DRAWN, save_timelines
 
     files = [out] if figure is None else [out, figure]
     for file in files:
         _check_directory(file)
-        if file is figure or file.suffix.lower() in PICTURES:
+        if file is figure or file.suffix.lower() not in NOT_DRAWN:
             check_drawable(file)
     keep_memory()
     _show_progress()
@@ -370,9 +373,10 @@ def trace(
     from rich.console import Console
 
     from caramel.cli.trace import show_traced, trace_job
-    from caramel.cli.user_job import load_job
+    from caramel.cli.user_job import check_fed, load_job
 
     job = load_job(module)
+    check_fed(job, module)
     with workers_of(workers, certificates) as cluster:
         traced = trace_job(job, cluster, steps=steps, profile=profile, plan=plan)
     console = Console()
@@ -426,7 +430,7 @@ def simulate(
         Path | None, typer.Option(help="Write all numbers to this file, as JSON.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw the curves: a file .svg, .png or .pdf.")
+        Path | None, typer.Option(help="Draw the curves of ARModel: a file .svg, .png or .pdf.")
     ] = None,
 ) -> None:
     """Predict how a job scales, from a profile, without running anything."""

@@ -15,9 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from caramel.capture.context import Context
-from caramel.core.errors import CaramelError, GraphError
+from caramel.core.errors import CaramelError, FeedError, GraphError
 from caramel.core.train_steps import told
 from caramel.core.util.program import program_name
+from caramel.runtime.steps.missing_feeds import MissingFeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ def load_job(text: str) -> UserJob:
     name, _, function_name = text.partition(":")
     if not name or not function_name:
         raise GraphError(f"'{text}' does not name a function; expected module:function")
+    if name.endswith(".py"):
+        raise GraphError(f"'{name}' is a file; write {name.removesuffix('.py')}:{function_name}")
     function = getattr(_module(name), function_name, None)
     if not callable(function):
         raise GraphError(f"module '{name}' has no function '{function_name}'")
@@ -64,6 +67,28 @@ def load_job(text: str) -> UserJob:
             f"let the function return context.steps[{first!r}]"
         )
     return UserJob(context, feed)
+
+
+def check_fed(job: UserJob, text: str) -> None:
+    """Raise if steps of a job are to be run, need to be fed, and nothing is fed.
+
+    Args:
+        job: the job.
+        text: what names it.
+
+    Raises:
+        FeedError: placeholders need values.
+    """
+    if job.feed is not None:
+        return
+    about = job.context.job
+    try:
+        MissingFeeds().check(job.context, [about.train_op, about.loss.op], [])
+    except FeedError as error:
+        raise FeedError(
+            f"{error}: {text} has to return a pair, the Context and what one worker is fed, as in "
+            "'return context, {\"x:0\": values}'"
+        ) from None
 
 
 def _module(name: str) -> ModuleType:

@@ -205,8 +205,9 @@ def _fitted(given: Plan, own: Plan, step: KnownStep) -> Plan:
     """
     check_servers(given, own)
     check_placement(given, own, step.graph)
+    # First: what is decided for another job cannot even be completed.
+    check_fit(given, own)
     plan = _completed(Plan(own.job, given.decision), step)
-    check_fit(given, plan)
     check_edges(plan, step.graph, step.get(LoopFrames))
     fusions = step.get(Fusions)
     check_fused(plan, step.graph, fusions)

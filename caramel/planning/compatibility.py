@@ -10,11 +10,11 @@ from caramel.analyzers.fusions import find_cycle, opened
 from caramel.core.decision import Decided, Edge
 from caramel.core.dtypes import STAYS
 from caramel.core.errors import PlanError
-from caramel.core.facts import Fusions, LoopFrames
+from caramel.core.facts import Fusions, LoopFrames, Variable
 from caramel.core.graph import OpGraph
 from caramel.core.placement import Placement
 from caramel.core.plan import Plan
-from caramel.core.planned_job import PlannedJob
+from caramel.core.planned_job import AggregatedGradient, PlannedJob
 
 
 def decides_alike(plan: Plan, other: Plan) -> bool:
@@ -262,6 +262,15 @@ def _in_loop(frame: str) -> str:
     return f"inside that of '{frame}'" if frame else "outside"
 
 
+def _in_short(value: object) -> str:
+    """What a user knows of a variable or a gradient: its name, and of which kind it is."""
+    if isinstance(value, Variable | AggregatedGradient):
+        name = value.full_name if isinstance(value, Variable) else value.parameter
+        shape = "unknown" if value.spec.shape is None else list(value.spec.shape)
+        return f"'{name}' ({value.spec.dtype}, shape {shape})"
+    return str(value)
+
+
 def _difference(given: object, wanted: object) -> str:
     """Where two values differ, in few words."""
     if isinstance(given, frozenset) and isinstance(wanted, frozenset):
@@ -270,11 +279,10 @@ def _difference(given: object, wanted: object) -> str:
         missing = [value for value in wanted if value not in given]
         unknown = [value for value in given if value not in wanted]
         if missing or unknown:
-            parts = [
-                f"{what} {values[0]}"
-                for what, values in (("lacking", missing), ("with an unknown", unknown))
-                if values
-            ]
-            return ", ".join(parts)
+            told = [_in_short(values[0]) for values in (missing, unknown) if values]
+            if len(set(told)) < len(told):  # they differ in something else
+                told = [str(missing[0]), str(unknown[0])]
+            begins = ("lacking",) * bool(missing) + ("with an unknown",) * bool(unknown)
+            return ", ".join(map(" ".join, zip(begins, told, strict=True)))
         return "in another order"
     return f"{given!r}, but the job's {wanted!r}"

@@ -221,7 +221,7 @@ def draw_timelines(
         ax.set_title(part.title, fontsize=10, loc="left")
         _draw_rows(ax, [row.joined(longest_s / _MOST_BARS) for row in part.rows], deferred)
         ax.axvline(part.step.step_s * 1e3, color="0.25", linestyle="--", linewidth=1)
-    axes[-1].set_xlabel("ms from the begin of the step")
+    axes[-1].set_xlabel("ms from the beginning of the step")
     _draw_legend(figure, [part.rows for part in parts], deferred)
     save_figure(figure, path)
 

@@ -79,7 +79,9 @@ def groups_table(explanation: Explanation) -> Markup:
         )
         for number, group in enumerate(explanation.groups)
     )
-    caption = f"{what} in order of transfer. Times in milliseconds from the begin of their step."
+    caption = (
+        f"{what} in order of transfer. Times in milliseconds from the beginning of their step."
+    )
     table = element(
         "table",
         element("caption", caption),
@@ -214,7 +216,7 @@ def _picture(group: GroupExplanation, step_s: float) -> Markup:
 
     They are the step in which it gets ready and the next one.
     """
-    # Times count from the begin of the step in which the group is transferred.
+    # Times count from the beginning of the step in which the group is transferred.
     shift_s = step_s if group.deferred else 0.0
     needed_s = step_s + group.needed_s
     times = [group.predicted_end_s + shift_s, (group.measured_end_s or 0.0) + shift_s]
@@ -265,5 +267,5 @@ def misses_table(explanation: Explanation) -> Markup:
         for name, *values in miss_rows(misses, explanation.step_s)
     ]
     done = "transfer goes" if explanation.servers else "group is aggregated"
-    caption = f"Times in milliseconds from the begin of the step in which a {done}."
+    caption = f"Times in milliseconds from the beginning of the step in which a {done}."
     return plain_table("misses", caption, columns, rows)

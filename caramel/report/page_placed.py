@@ -70,7 +70,7 @@ def placed_sections(explanation: Explanation, placed: PlacedStep) -> Iterator[Ma
         "The chain that bounds the step",
         plain_table(
             "chain",
-            "From the begin of the step to its end: ops of a device, and tensors on their way. "
+            "From the beginning of the step to its end: ops of a device, and tensors on their way. "
             "Times in milliseconds.",
             ("What", "From|", "To|", "Takes|", "Of it waiting|", "Ops"),
             chain_rows(explanation, placed),

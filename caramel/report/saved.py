@@ -11,9 +11,12 @@ from caramel.core.errors import FileError
 from caramel.core.timeline import Timeline
 from caramel.core.util.arguments import checked
 from caramel.core.util.atomic_files import write_whole
-from caramel.report.drawing import PICTURES, draw_timelines
+from caramel.report.drawing import draw_timelines
 from caramel.report.layout import Steps
 from caramel.report.perfetto import trace_events
+
+NOT_DRAWN = ("", ".json")
+"""Endings of names of files that are no pictures."""
 
 
 @checked(FileError)
@@ -27,8 +30,8 @@ def save_timelines(
     """Write what every worker did when, as `Session.trace` returns it.
 
     Args:
-        path: a picture if it ends in .svg, .png or .pdf; else JSON for ui.perfetto.dev and
-            chrome://tracing.
+        path: a picture if it ends in .svg, .png or .pdf; JSON for ui.perfetto.dev and
+            chrome://tracing if it ends in .json, or in nothing.
         measured: one step, or several: in a viewer they come one after the other, in a picture the
             first ones stand below each other, on one scale.
         predicted: is shown above it, such as `ARModel.explain().predicted`.
@@ -36,12 +39,13 @@ def save_timelines(
             darker.
 
     Raises:
-        CaramelError: matplotlib, which draws, is not installed; or the file cannot be written.
+        CaramelError: matplotlib, which draws, is not installed; the path ends in something else; or
+            the file cannot be written.
     """
     file = Path(path)
     titled: dict[str, Steps] = {} if predicted is None else {"predicted": predicted}
     titled["measured"] = measured
-    if file.suffix.lower() not in PICTURES:
+    if file.suffix.lower() in NOT_DRAWN:
         write_whole(file, json.dumps(trace_events(titled)) + "\n")
         return
     draw_timelines(titled, file, deferred=deferred)

@@ -137,7 +137,7 @@ def _show_groups(explanation: Explanation, console: Console) -> None:
     """The table of groups; on narrow terminals the reasons follow it, each once."""
     wide = console.width >= WIDE
     step_s = explanation.step_s
-    _title("Groups in order of transfer; times in ms from the begin of their step", console)
+    _title("Groups in order of transfer; times in ms from the beginning of their step", console)
     columns = ["group", "size|", "ready|", "needed|", "pattern", "depth|", "place", "predicted|"]
     rows = [
         [*_cells(group, size, step_s), ", ".join(group.waits_for), group.reason]

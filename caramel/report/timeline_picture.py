@@ -39,7 +39,7 @@ class Block:
     Attributes:
         kind: its class in the style sheet.
         names: of the spans, each once.
-        begin_s: from the begin of the timeline.
+        begin_s: from the beginning of the timeline.
         end_s: likewise.
         bytes: of its transfers, as far as they are known.
         group: its number in the explanation, if it is a group's transfer or reduction.

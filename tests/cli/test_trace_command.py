@@ -46,6 +46,10 @@ def make_context():
     return job.context(), job.feed
 
 
+def make_unfed_context():
+    return make_context()[0]
+
+
 def run(*arguments, **environment):
     return forking.run(
         [sys.executable, "-m", "caramel", "trace", *map(str, arguments)],
@@ -197,6 +201,8 @@ def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path, monkeypa
     [
         (("--out", "nowhere/trace.json"), "there is no directory 'nowhere'"),
         (("--out", "x.json", "--figure", "x.jpg"), "cannot draw x.jpg"),
+        (("--out", "x.jpg"), "cannot draw x.jpg: the name of a picture ends in .svg"),
+        (("--out", "x.json", "--workers", "2", "--module", "a.py:f"), "is a file; write a:f"),
         (("--out", "x.json"), "TF_CONFIG"),
         (("--out", "/"), "cannot write /: it is a directory"),
     ],
@@ -208,6 +214,16 @@ def test_mistakes_give_one_line(arguments, message, monkeypatch, capsys):
     assert result.returncode == 2
     assert message in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["trace", "profile"])
+def test_a_job_that_needs_to_be_fed_and_is_not_is_told_how(command, tmp_path, monkeypatch, capsys):
+    words = ["--module", "test_trace_command:make_unfed_context", "--out", tmp_path / "x.json"]
+    workers = ["--workers", "2"] if command == "trace" else []
+    result = called(monkeypatch, capsys, TESTS, command, *words, *workers)
+    assert result.returncode == 2
+    assert "nothing is fed for 'x:0', 'y:0': test_trace_command:make_unf" in result.stderr
+    assert "has to return a pair, the Context and what one worker is fed" in result.stderr
 
 
 def test_a_damaged_plan_is_named_with_its_file(tmp_path):

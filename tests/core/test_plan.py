@@ -197,3 +197,17 @@ def test_a_plan_for_another_job_is_refused_with_what_differs(change, message):
     other = Plan(dataclasses.replace(made.job, **change), made.decision)
     with pytest.raises(PlanError, match=message):
         caramel.ARModel(job.context(), workers=2, plan=other)
+
+
+def test_a_plan_for_other_variables_is_refused_with_their_names():
+    def made(model, plan=None):
+        job = networks.network("gradient_descent", model=model)
+        return caramel.ARModel(job.context(), workers=2, plan=plan)
+
+    other = made(networks.wide).plan
+    message = (
+        r"^the plan does not fit the job: its variables are lacking '\w+' \(float64, shape "
+        r"\[[\d, ]+\]\), with an unknown '\w+' \(float64, shape \[[\d, ]+\]\)$"
+    )
+    with pytest.raises(PlanError, match=message):
+        made(networks.perceptron, other)

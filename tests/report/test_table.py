@@ -40,7 +40,7 @@ def test_before_training_the_plan_is_shown():
         "One worker alone takes 0.400 s for its part; 2 are 1.60 \u00d7 as fast as one",
         "Limited by computation. Computation takes 0.400 s of 0.500 s.",
         "",
-        "Groups in order of transfer; times in ms from the begin of their step",
+        "Groups in order of transfer; times in ms from the beginning of their step",
         "group     size  ready  needed  pattern  depth  place       predicted  waits for  why",
         "late   1.05 MB  200.0   100.0  ring         1  deferred    0.0\u2013100.0             "
         "fills",
