@@ -14,12 +14,13 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from sklearn.datasets import load_digits
 
 import caramel
 from caramel.cluster.quiet_start import quiet_start
 
 with Console().status("loading TensorFlow"), quiet_start():
+    from sklearn.datasets import load_digits
+
     from benchmarks import networks
 
 PLAIN, PLANNED = "without a plan", "with Caramel's plan"

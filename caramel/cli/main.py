@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,7 +15,7 @@ from caramel.cli.worker import worker as run_worker
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, FileError, PlanError, ProfileError
 from caramel.core.util.atomic_files import write_whole
-from caramel.core.util.progress import show_on
+from caramel.core.util.progress import show_on, working
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
 from caramel.core.util.sizes import parse_bytes
@@ -187,7 +188,7 @@ def profile(
     _show_progress()
     cluster = None if workers is None else workers_of(workers, certificates)
     keep_memory()
-    _load_tensorflow()
+    _load("caramel.cli.profile")
     show_on(None)  # measuring has bars of its own
     from rich.console import Console
 
@@ -266,7 +267,7 @@ def plan(
         if written is not None:
             _check_directory(written)
     _show_progress()
-    _load_tensorflow()
+    _load("caramel.models.parameter_server")
     from rich.console import Console
 
     from caramel.cli.user_job import load_job
@@ -369,7 +370,7 @@ def trace(
             check_drawable(file)
     keep_memory()
     _show_progress()
-    _load_tensorflow()
+    _load("caramel.cli.trace")
     from rich.console import Console
 
     from caramel.cli.trace import show_traced, trace_job
@@ -484,10 +485,12 @@ def _show_progress() -> None:
         show_progress()
 
 
-def _load_tensorflow() -> None:
-    """Import it once, without its messages."""
+def _load(module: str) -> None:
+    """Import TensorFlow without its messages, and a module that needs it; both take seconds."""
     with quiet_start():
         import tensorflow  # noqa: F401
+    with working("loading Caramel"):
+        importlib.import_module(module)
 
 
 def _check_directory(path: Path) -> None:

@@ -18,6 +18,7 @@ from caramel.capture.context import Context
 from caramel.core.errors import CaramelError, FeedError, GraphError
 from caramel.core.train_steps import told
 from caramel.core.util.program import program_name
+from caramel.core.util.progress import working
 from caramel.runtime.steps.missing_feeds import MissingFeeds
 
 
@@ -29,6 +30,7 @@ class UserJob:
     feed: Any = None
 
 
+@working("building the job")
 def load_job(text: str) -> UserJob:
     """Import the module, from the current directory too, and call the function.
 

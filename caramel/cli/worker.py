@@ -20,6 +20,7 @@ from caramel.cluster.processes import LISTENING
 from caramel.cluster.quiet_start import quiet_start
 from caramel.cluster.tasks import SERVER_JOB
 from caramel.core.errors import ClusterError
+from caramel.core.util.progress import show_on
 from caramel.core.util.sizes import parse_whole
 
 _MOST_THREADS = 10_000  # more are a mistake, and would take all memory
@@ -95,9 +96,10 @@ def worker(
         known, number, port = joined.cluster, joined.task, joined.port
     _check_protection(secure, certificates, firewalled)
     if sys.stderr.isatty():
-        from caramel.report.progress import show_progress
+        from caramel.report.progress import Lines
 
-        show_progress("lines")  # not live: who ends this process meanwhile keeps the cursor
+        # No live display: who ends this process meanwhile would be left without a cursor.
+        show_on(Lines(sys.stderr, after_s=0))
 
     with _ended_by_signals():  # also while TensorFlow is being loaded
         served = known

@@ -13,16 +13,20 @@ import pytest
 from rich.console import Console
 
 import caramel
+from caramel.cli import main, user_job
 from caramel.core.decision import Gate
+from caramel.core.errors import GraphError
 from caramel.core.plan import Plan
 from caramel.core.profile import Profile
 from caramel.core.time_facts import TimingTable, TransferWindows, Window
+from caramel.core.util import progress
 from caramel.core.util.fingerprint import Machine, graph_hash
 from caramel.core.util.sizes import bytes_texts
 from caramel.report.plan_table import show_plan
 from caramel.simulation.network_model import assumed_network
 from tests.support import forking
 from tests.support.commands import ROOT, called
+from tests.support.displays import Recorded
 from tests.support.networks import network, tf, wide
 
 TESTS = Path(__file__).parent
@@ -151,3 +155,14 @@ def test_a_profile_of_another_job_gives_one_line(tmp_path, monkeypatch, capsys):
     assert finished.returncode == 2
     assert "another graph" in finished.stderr
     assert len(finished.stderr.strip().splitlines()) == 1
+
+
+def test_what_a_command_loads_is_told(monkeypatch, tmp_path):
+    display = Recorded()
+    monkeypatch.setattr(progress, "_display", display)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job_that_fails.py").write_text("def make(): raise ValueError('no data')")
+    main._load("caramel.cli.user_job")
+    with pytest.raises(GraphError, match="no data"):
+        user_job.load_job("job_that_fails:make")
+    assert display.begun == ["loading TensorFlow", "loading Caramel", "building the job"]
