@@ -85,4 +85,8 @@ def main(
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
-    app()
+    try:
+        app()
+    except caramel.CaramelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

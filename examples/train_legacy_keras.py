@@ -8,6 +8,7 @@ It needs tf_keras, and TF_USE_LEGACY_KERAS=1, which this program sets itself.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -99,4 +100,8 @@ def main(
 if __name__ == "__main__":
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(main)
-    app()
+    try:
+        app()
+    except caramel.CaramelError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

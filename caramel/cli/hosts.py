@@ -14,8 +14,8 @@ from caramel.cluster.hosts import Host, parse_hosts
 from caramel.cluster.tasks import SERVER_JOB
 from caramel.core.errors import ClusterError
 
-IN_PLACE = "{workers}"
-"""In an argument of the program: the addresses of the workers come in its place."""
+IN_PLACE = {"worker": "{workers}", SERVER_JOB: "{servers}"}
+"""In an argument of the program, by job: the addresses of its tasks come in its place."""
 
 _DESCRIPTION = "TF_CONFIG"
 _PASSED_ON = "TF_"  # variables of TensorFlow, which workers get, too
@@ -86,15 +86,22 @@ def run_on(
     with started as cluster:
         addresses = [str(task.address) for task in cluster.tasks]
         say(f"they listen: {', '.join(addresses)}")
-        workers = ",".join(addresses[: cluster.size])
         # A description without a task: the program drives the workers, and is none of them.
         description = json.dumps({"cluster": cluster.as_dict()})
         return run(
-            [argument.replace(IN_PLACE, workers) for argument in command],
+            [_put_in(argument, cluster.as_dict()) for argument in command],
             restarts,
             {_DESCRIPTION: description},
             lambda: not started.are_untouched,
         )
+
+
+def _put_in(argument: str, addresses: Mapping[str, Sequence[str]]) -> str:
+    """An argument of the program, with addresses by job in it."""
+    for job, place in IN_PLACE.items():
+        if job in addresses:
+            argument = argument.replace(place, ",".join(addresses[job]))
+    return argument
 
 
 def _split(ssh: str) -> list[str]:

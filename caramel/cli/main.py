@@ -93,7 +93,10 @@ def run(
             "program finds them by Cluster.from_environment, or as {workers} in its arguments."
         ),
     ] = None,
-    ps: Annotated[str | None, typer.Option(help="Likewise, hosts of parameter servers.")] = None,
+    ps: Annotated[
+        str | None,
+        typer.Option(help="Likewise, hosts of parameter servers: {servers} in its arguments."),
+    ] = None,
     ssh: Annotated[
         str | None,
         typer.Option(help='With --hosts: the ssh program with its options, such as "ssh -p 2200".'),

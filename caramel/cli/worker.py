@@ -120,9 +120,11 @@ def worker(
                     port.close()
                 address = known.tasks[number].address
                 count = len(known.servers if number >= known.size else known.workers)
-                # Before: who has started it knows all hints once it listens.
+                # Who has started it by ssh knows all hints once it listens: there, what is written
+                # to one of the two may come before what was written to the other.
+                hints_to = sys.stderr if joins is None else sys.stdout
                 for hint in _hints(known, number):
-                    print(f"caramel: {hint}.", file=sys.stderr, flush=True)
+                    print(f"caramel: {hint}.", file=hints_to, flush=True)
                 print(f"caramel {known.name(number)} of {count} {LISTENING} {address}", flush=True)
 
             serve(

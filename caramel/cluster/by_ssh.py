@@ -284,6 +284,8 @@ class _HostWorker:
             elif not self._was_told and (told := tells_port(line)) is not None:
                 self._was_told = True
                 self._told(connection, told)
+            elif line.startswith(_OF_CARAMEL):
+                self._take_up(line)
             elif LISTENING in line and self.listens:
                 self._start.say(f"{self.name}: it listens again")
             elif LISTENING in line:

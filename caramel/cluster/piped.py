@@ -73,8 +73,7 @@ class PipedProgram:
                 ready = selector.select(BEAT_S)
                 if not ready and self._process.poll() is not None:
                     break  # others (a connection that several runs of ssh share) keep the pipes
-                # Errors first: they were written before the line that says that it is ready.
-                for key, _ in sorted(ready, key=lambda event: event[0].fd != of_errors):
+                for key, _ in ready:
                     got = os.read(key.fd, 1 << 16)
                     if not got:
                         selector.unregister(key.fd)

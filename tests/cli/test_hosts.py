@@ -58,7 +58,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     print(json.dumps({{"caramel": "{__version__}", "port": server.getsockname()[1]}}), flush=True)
     while not sys.stdin.readline().strip():
         pass
-    print("caramel: it is slow.", file=sys.stderr, flush=True)
+    print("caramel: it is slow.", flush=True)
     print("caramel worker listening on it", flush=True)
     sys.stdin.read()
 """
@@ -155,6 +155,22 @@ def test_a_program_that_fails_before_it_opens_a_session_is_not_started_again(
         "caramel: sh ended (exited with code 3) before it opened a session; "
         "it is not started again."
     )
+
+
+@pytest.mark.processes
+def test_addresses_of_workers_and_servers_are_put_into_arguments(
+    stand_in, monkeypatch, capfd, tmp_path
+):
+    options = ["--hosts", "127.0.0.1,127.0.0.1", "--ps", "127.0.0.1", "--ssh", str(stand_in)]
+    program = ["sh", "-c", 'echo "$TF_CONFIG"; echo "$@"', "sh", "{workers}", "--at={servers}"]
+    result = called(monkeypatch, capfd, tmp_path, "run", *options, "--", *program)
+    described, given = result.stdout.splitlines()
+    jobs = json.loads(described)["cluster"]
+    assert given == f"{','.join(jobs['worker'])} --at={jobs['ps'][0]}"
+    # Without servers nothing stands for them.
+    options = ["--hosts", "127.0.0.1", "--ssh", str(stand_in)]
+    result = called(monkeypatch, capfd, tmp_path, "run", *options, "--", "echo", "{servers}")
+    assert result.stdout == "{servers}\n"
 
 
 def test_what_workers_say_of_their_machines_is_said_once(tmp_path):
