@@ -46,8 +46,8 @@ def read_environment(environ: Mapping[str, str], base_port: int, servers: int = 
         "SLURM_STEP_NODELIST or SLURM_JOB_NODELIST, which srun sets); "
         f"MPI ({', '.join(MPI_VARIABLES)}); torchrun ({', '.join(torchrun.VARIABLES)}); indexed "
         f"jobs of Kubernetes ({kubernetes.INDEX} with {kubernetes.SIZE}). "
-        "Give the workers' addresses (caramel worker --cluster), or a number for workers on this "
-        "machine"
+        "Start the program by a launcher or 'caramel run --hosts', or give the workers' addresses "
+        "(caramel worker --cluster), or a number for workers on this machine"
     )
 
 
