@@ -41,7 +41,6 @@ chief is there: launchers send the signal to all tasks at once, the chief may fi
 save a checkpoint then, and what has not ended after 30 s is killed by most of them."""
 
 _SAY_AFTER_S = 2.0  # that it goes on
-_SAY_MISSING_AFTER_S = 30.0  # that the chief is not there
 _PORT_RACES = 5  # how often `embedded_servers` tries again with other ports
 # TensorFlow cannot stop a server: one that was started lives, and is used again, until its process
 # ends.
@@ -189,27 +188,14 @@ def serve_until_chief_ends(
         own_server(cluster, config=config)
     chief = Cluster("remote", cluster.tasks[:1])
     with suppress(KeyboardInterrupt):
-        _wait_for_chief(chief, start_timeout_s)
+        # Not `poll_s` apart: a short job must not begin and end unseen.
+        chief.wait_until_reachable(start_timeout_s)
         failed = 0
         with _end_requested() as end:
             while failed < failures and not end.wait(poll_s):
                 failed = failed + 1 if chief.unreachable() else 0
         if end.is_set():
             _outlive(chief)
-
-
-def _wait_for_chief(chief: Cluster, timeout_s: float) -> None:
-    """Wait for its server, and say so when that takes long: it may have failed before."""
-    begin_s = time.monotonic()
-    try:
-        # Not `poll_s` apart: a short job must not begin and end unseen.
-        chief.wait_until_reachable(min(_SAY_MISSING_AFTER_S, timeout_s))
-    except WorkerStartError as error:
-        left_s = timeout_s - (time.monotonic() - begin_s)
-        if left_s <= 0:
-            raise
-        _log.warning("%s; this task waits for it for another %.0f s", error, left_s)
-        chief.wait_until_reachable(left_s)
 
 
 def _outlive(chief: Cluster) -> None:

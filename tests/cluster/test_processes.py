@@ -432,24 +432,6 @@ def test_a_task_that_is_told_to_end_outlives_the_chief_but_not_a_second_signal(n
         assert (worker.returncode, output) == (0, "it may clean up\n")
 
 
-def test_a_task_says_that_it_waits_for_the_chief():
-    code = """
-        from caramel.cluster import servers
-        from caramel.cluster.cluster import Cluster
-        servers._SAY_MISSING_AFTER_S = 0.0
-        servers.serve_until_chief_ends(Cluster.from_environment(), start_timeout_s=1.0)
-    """
-    chief, own = (f"127.0.0.1:{port}" for port in free_ports(2))
-    jobs = {"worker": [chief, own]}
-    config = json.dumps({"cluster": jobs, "task": {"type": "worker", "index": 1}})
-    with started(*python(code), TF_CONFIG=config) as worker:
-        first, *_, last = worker.communicate(timeout=100)[1].splitlines()
-    assert f"worker 0 (/job:worker/task:0 at {chief}): nobody listens there" in first
-    assert "; this task waits for it for another" in first
-    assert "WorkerStartError: 1 of 1 worker cannot be reached" in last
-    assert worker.returncode == 1
-
-
 def test_embedded_servers_form_one_cluster_and_are_started_once():
     code = """
         import tensorflow as tf
