@@ -5,16 +5,19 @@
 What stands between the two marks is also in the README; a test keeps them equal.
 """
 
+import sys
+
+import caramel
 from caramel.cluster.quiet_start import quiet_start
 
+if sys.stdout.isatty():
+    caramel.show_progress()  # says what takes long
 with quiet_start():  # hides what TensorFlow writes when it is imported for the first time
     import tensorflow  # noqa: F401
 
 import tensorflow as tf
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-
-import caramel
 
 tf1 = tf.compat.v1
 digits = load_digits(return_X_y=True)  # 1,797 handwritten digits of 8x8 pixels

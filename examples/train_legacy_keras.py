@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import caramel
+from caramel.cluster.quiet_start import quiet_start
 
 
 class Job(NamedTuple):
@@ -31,7 +32,8 @@ class Job(NamedTuple):
 def build() -> Job:
     """The graph of a training step, with a normalised layer and dropout."""
     os.environ["TF_USE_LEGACY_KERAS"] = "1"  # before TensorFlow is imported
-    import tensorflow as tf
+    with quiet_start():
+        import tensorflow as tf
 
     tf.get_logger().setLevel("ERROR")  # Keras 2 uses what is deprecated
     tf1, layers = tf.compat.v1, tf.keras.layers
@@ -71,6 +73,8 @@ def main(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training set.")] = 8,
 ) -> None:
     """Train layers of Keras 2 on handwritten digits."""
+    if sys.stdout.isatty():
+        caramel.show_progress()  # says what takes long
     job = build()
     # Here, so that --help need not wait for TensorFlow.
     import numpy as np

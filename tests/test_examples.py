@@ -106,6 +106,13 @@ def test_an_example_prints_its_golden_output(golden, tmp_path):
     assert differences(expected, transcript(command, tmp_path, how)) == []
 
 
+def test_every_example_says_on_a_terminal_what_takes_long():
+    examples = {file.stem: file.read_text() for file in (ROOT / "examples").glob("*.py")}
+    del examples["digits"]
+    silent = [name for name, text in examples.items() if "caramel.show_progress()" not in text]
+    assert silent == []
+
+
 def test_every_example_has_a_golden_output():
     examples = {file.stem for file in (ROOT / "examples").glob("*.py")}
     examples.remove("digits")  # the network and the data of the others
