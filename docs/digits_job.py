@@ -18,7 +18,7 @@ _EXAMPLE = Path(__file__).parents[1] / "examples" / "digits.py"
 CHANNELS = (64, 128, 256)
 """Four times those of the example, so that there is something to send."""
 
-BATCH = 16
+BATCH = 64
 """Images of one worker in a step."""
 
 

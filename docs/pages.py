@@ -17,7 +17,7 @@ import caramel
 from caramel.core.profile import Profile
 
 STEPS, TRACED = 40, 5
-MEMORY = "14MiB"
+MEMORY = "20MiB"
 """Of each device, on none of which the whole job has room."""
 
 

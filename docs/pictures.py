@@ -103,7 +103,9 @@ def hosts(folder: Path, count: int, *, servers: int = 0) -> Iterator[tuple[str, 
     first of them."""
     # A core for each, as far as there are some.
     pin = (os.cpu_count() or 1) >= count
-    with Testbed(count, RATE, pin_cores=pin) as bed, workers(bed, servers=servers) as addresses:
+    # A server receives from all workers at once.
+    limit = {"both_ways": bool(servers), "pin_cores": pin}
+    with Testbed(count, RATE, **limit) as bed, workers(bed, servers=servers) as addresses:
         listed = ",".join(addresses)
         if servers:
             listed = json.dumps({"worker": addresses[:-servers], "ps": addresses[-servers:]})
