@@ -141,7 +141,8 @@ def by_hosts(
     network: str, workers: int, servers: int, rounds: int, orders: tuple[Order, ...] = FEW
 ) -> Cell:
     """Agents that infer, on so many hosts."""
-    return Cell("orderings", network, orders, rounds, 2, workers=workers, servers=servers)
+    traced = 2 if workers == 1 else 8  # how long workers wait for others differs from step to step
+    return Cell("orderings", network, orders, rounds, traced, workers=workers, servers=servers)
 
 
 def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = TRAINED) -> Cell:
