@@ -137,17 +137,23 @@ def mixed(count: int) -> tuple[Order, ...]:
     return (NONE, TAC, SEARCH, TIC, *drawn)
 
 
+def _traced(workers: int) -> int:
+    """Steps of each order to trace: how long workers wait for others differs from step to step."""
+    return 2 if workers == 1 else 8
+
+
 def by_hosts(
     network: str, workers: int, servers: int, rounds: int, orders: tuple[Order, ...] = FEW
 ) -> Cell:
     """Agents that infer, on so many hosts."""
-    traced = 2 if workers == 1 else 8  # how long workers wait for others differs from step to step
+    traced = _traced(workers)
     return Cell("orderings", network, orders, rounds, traced, workers=workers, servers=servers)
 
 
 def training(network: str, workers: int, rounds: int, orders: tuple[Order, ...] = TRAINED) -> Cell:
     """Training with one server."""
-    return Cell("training", network, orders, rounds, 2, mode="training", workers=workers)
+    traced = _traced(workers)
+    return Cell("training", network, orders, rounds, traced, mode="training", workers=workers)
 
 
 def beside(network: str, servers: int, rounds: int = 4) -> Cell:

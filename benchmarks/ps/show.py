@@ -131,7 +131,8 @@ def _consistency(rows: Sequence[Row]) -> Iterator[str]:
         both = [row for row in pair if row is not None]
         spread = [f"{np.std(row.samples_s, ddof=1) * 1e3:.0f}" for row in both]
         waits = [
-            f"{max(row.facts['stragglers']):.0%}" if row.what["workers"] > 1 else "" for row in both
+            f"{np.mean(row.facts['stragglers']):.0%}" if row.what["workers"] > 1 else ""
+            for row in both
         ]
         # In training workers also wait for what they send.
         is_inference = key[1] == "inference"
