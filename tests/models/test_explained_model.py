@@ -111,7 +111,7 @@ def test_tracing_and_explaining_are_told(monkeypatch):
     with model.session() as session:
         monkeypatch.setattr(progress, "_display", display)
         model.explain(session.trace(1, job.feed))
-    assert display.begun == ["tracing steps", "explaining the plan"]
+    assert display.begun == ["tracing steps", "explaining the plan", "closing the session"]
 
 
 def test_traced_steps_are_compared_with_the_plan_that_did_them():

@@ -9,7 +9,9 @@ import tensorflow as tf
 import caramel
 from caramel import per_worker
 from caramel.core.errors import FeedError, PlanError, SessionError, UnknownNameError
+from caramel.core.util import progress
 from tests.support import networks
+from tests.support.displays import Recorded
 from tests.support.networks import Network, examples, inputs, parameter, start_from
 
 tf1 = tf.compat.v1
@@ -183,6 +185,17 @@ def test_run_takes_whole_batches_and_trains_nothing(job, session):
     assert accuracy in (0.0, 1.0)
     assert logits.shape == (1, networks.CLASSES)
     np.testing.assert_array_equal(session.variables()["w"], before)
+
+
+def test_what_runs_for_the_first_time_is_told_and_so_is_the_end(job, model, monkeypatch):
+    display = Recorded()
+    with model.session() as session:
+        monkeypatch.setattr(progress, "_display", display)
+        for _ in range(2):
+            session.run(job.loss, job.feed)
+        (first,) = display.begun
+        assert first.endswith(", for the first time")
+    assert display.begun[-1] == "closing the session"
 
 
 def test_what_run_assigns_reaches_every_worker(session):

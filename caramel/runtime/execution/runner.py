@@ -255,7 +255,12 @@ class Runner:
             SessionError: an earlier call failed that way.
             tf.errors.OpError: an op has failed.
         """
-        return self.call(self.compile(tensors, targets, fed, options), what, options)
+        before = self.compiled
+        call = self.compile(tensors, targets, fed, options)
+        if self.compiled == before:
+            return self.call(call, what, options)
+        with working(f"{what}, for the first time"):
+            return self.call(call, what, options)
 
     def compile(
         self,
@@ -369,6 +374,7 @@ class Runner:
         of_task = dict(zip(tasks, offsets_s, strict=True))
         return tuple(of_task[task] for task in of_places)
 
+    @working("closing the session")
     def close(self) -> None:
         """End the session; what it held on the workers is gone."""
         if self._leases is not None:
