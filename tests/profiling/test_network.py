@@ -215,7 +215,10 @@ def test_a_worker_that_is_not_there_is_named(directory):
         (["--module", "my_job:f"], "module 'my_job' has no function 'f'"),
         (["--module", "my_job:graph_only"], "returned Graph; expected a caramel.Context"),
         (["--module", "my_job:failing"], r"failed: ValueError: no data here \(my_job.py, line 16"),
-        (["--module", "my_job:without_a_feed"], "nothing is fed for 'x:0', 'y:0': my_job:without_a_feed has to return a pair"),
+        (
+            ["--module", "my_job:without_a_feed"],
+            "nothing is fed for 'x:0', 'y:0': my_job:without_a_feed",
+        ),
         (["--module", "my_job:make_context", "--device", "/GPU:9"], "there is no device '/GPU:9'"),
         (["--module", "my_job:make_context", "--device", "gpu"], "'gpu' is not a device name"),
     ],
