@@ -15,6 +15,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells have it for b
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # everywhere the kernels of new processors
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # TensorFlow alone then imports no Keras
+# A server has 64 threads otherwise that wait for answers. In a process with servers of many
+# clusters they are thousands, and to wake one the kernel looks through all that wait.
+os.environ.setdefault("TF_GRPC_WORKER_CACHE_QUEUES", "2")
 
 # Many processes import the same modules: nobody compiles them twice, whatever the caller has set.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -27,6 +30,7 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 sys.dont_write_bytecode = False
+gc.disable()  # until all modules are imported
 
 
 def pytest_collection_finish() -> None:
@@ -35,8 +39,24 @@ def pytest_collection_finish() -> None:
     Graphs are collected after each file of tests; to look for them after every few objects takes a
     quarter of the time.
     """
+    if "tensorflow" in sys.modules:
+        _build_graphs_quickly()
     collect()
     gc.set_threshold(100_000, 50, 1000)
+    gc.enable()
+
+
+def _build_graphs_quickly() -> None:
+    """TensorFlow notes no longer where each op was made, nor who called whom when it fails.
+
+    To build a graph from within a test took a third longer: the stack is 60 calls deep there.
+    """
+    import tensorflow as tf
+    from tensorflow.python.util import tf_stack
+
+    here = tf_stack.extract_stack()
+    tf_stack.extract_stack = lambda *_, **__: here
+    tf.debugging.disable_traceback_filtering()
 
 
 def collect() -> None:

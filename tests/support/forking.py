@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import inspect
 import json
 import os
@@ -131,6 +132,7 @@ def _adopt_orphans(adopts: bool) -> None:
 
 def serve(descriptor: int) -> None:
     """Fork for the process at the other end of a socket, for as long as that lives."""
+    gc.disable()
     import rich.progress  # noqa: F401
     import tensorflow  # noqa: F401
     import typer  # noqa: F401
@@ -138,6 +140,9 @@ def serve(descriptor: int) -> None:
     with suppress(ImportError):
         import sklearn.datasets
         import sklearn.model_selection  # noqa: F401
+    # No fork looks through what is imported, and copies it by that.
+    gc.freeze()
+    gc.enable()
     _serve(socket.socket(fileno=descriptor))
 
 
