@@ -15,6 +15,7 @@ from caramel.cli.worker import worker as run_worker
 from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import CaramelError, FileError, PlanError, ProfileError
 from caramel.core.util.atomic_files import write_whole
+from caramel.core.util.gc_pause import held_back
 from caramel.core.util.progress import show_on, working
 
 # Nothing here imports TensorFlow: commands that need it do so, and ``caramel --help`` is fast.
@@ -492,7 +493,7 @@ def _load(module: str) -> None:
     """Import TensorFlow without its messages, and a module that needs it; both take seconds."""
     with quiet_start():
         import tensorflow  # noqa: F401
-    with working("loading Caramel"):
+    with working("loading Caramel"), held_back():
         importlib.import_module(module)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import NoReturn
 
+from caramel.core.util.gc_pause import held_back
 from caramel.core.util.progress import working
 
 WITHOUT_KERAS = ("TF_USE_LEGACY_KERAS", "1")
@@ -33,10 +34,12 @@ def quiet_start() -> Iterator[Callable[[], None]]:
     """Import TensorFlow inside it, and its start-up messages do not appear on standard error.
 
     That takes some seconds, which `caramel.show_progress` explains. Hides nothing where the user
-    has set TF_CPP_MIN_LOG_LEVEL to 0, to see everything. Yields a function that ends it early.
+    has set TF_CPP_MIN_LOG_LEVEL to 0, to see everything. Python collects no garbage meanwhile.
+    Yields a function that ends it early.
     """
     with ExitStack() as stack:
         stack.enter_context(working("loading TensorFlow"))
+        stack.enter_context(held_back())  # what modules make stays; half a second of looking
         if os.environ.get(_LOG_LEVEL) != "0":
             stack.callback(_hide_noise())
         yield stack.close

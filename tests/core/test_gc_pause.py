@@ -1,4 +1,4 @@
-"""The garbage collector is held back while a graph is built, and only then."""
+"""The garbage collector is held back while a graph is built or TensorFlow imported, no longer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import gc
 import pytest
 
 import caramel
+from caramel.cluster.quiet_start import quiet_start
 from caramel.core.errors import PlanError
 from caramel.core.graph import OpGraph
 from caramel.core.time_facts import NetworkModel, TimingTable
@@ -50,4 +51,13 @@ def test_building_holds_it_back_and_leaves_it_enabled():
     assert gc.isenabled()
     with pytest.raises(PlanError):
         caramel.ARModel(context, 2, pattern="star")
+    assert gc.isenabled()
+
+
+def test_while_tensorflow_is_imported_it_is_held_back_until_that_ends(monkeypatch):
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "0")  # no child that hides messages
+    with quiet_start() as end:
+        assert not gc.isenabled()
+        end()
+        assert gc.isenabled()
     assert gc.isenabled()

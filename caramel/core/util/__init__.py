@@ -9,7 +9,7 @@
 `disk_cache`   measured timings, and plans that proved the fastest, on disk for jobs that start
                again
 `fingerprint`  which graph is it, and which machine? Answers that are the same in every process
-`gc_pause`     Python's cyclic garbage collector, held back while a graph is built
+`gc_pause`     Python's cyclic garbage collector, held back while much is made that stays
 `json_records` frozen dataclasses to JSON and back, by their annotations
 `leftovers`    directories for what is being written tell who made them; what was interrupted is
                removed
