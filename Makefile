@@ -24,6 +24,7 @@ READY := $(VENV)/.ready
 READY_FOR_DOCS := $(VENV)/.ready-for-docs
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
 PYTEST := $(VENV)/bin/python -m pytest -n 3 --dist worksteal
+PRINTED := $(VENV)/printed-by-tests-with-onednn
 # In this mode editors and type checkers find the package, too.
 EDITABLE := --config-settings editable_mode=compat --editable
 
@@ -51,11 +52,13 @@ train-placed: $(READY)
 
 # With oneDNN, TensorFlow looks through all its kernels for every graph, a quarter of the time of a
 # small test. Float64, in which most tests compute, has no kernels of oneDNN; only tests whose results
-# may depend on them run with them. These are few, and each process imports TensorFlow first.
+# may depend on them run with them. These are few, and wait more than they compute: they run beside
+# the others, and what they print comes at the end.
 test: $(READY)
-	@TF_ENABLE_ONEDNN_OPTS=0 $(PYTEST) -m "not onednn"
-	@TF_ENABLE_ONEDNN_OPTS=1 $(PYTEST) -n 2 -m onednn \
-		$$(grep -rl --include='test_*.py' mark.onednn tests)
+	@TF_ENABLE_ONEDNN_OPTS=1 $(PYTEST) -n 1 -m onednn \
+		$$(grep -rl --include='test_*.py' mark.onednn tests) >$(PRINTED) 2>&1 & with=$$!; \
+	TF_ENABLE_ONEDNN_OPTS=0 $(PYTEST) -m "not onednn"; failed=$$?; \
+	wait $$with || failed=$$?; cat $(PRINTED); exit $$failed
 
 test-fast: $(READY)
 	@PYTHONPATH=tests/support/without_tensorflow $(PYTEST) -m "not processes and not slow"
