@@ -41,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("float64")
 def test_history_and_variables_are_those_of_fit(workers):
     """The last batch has seven examples."""
     make = functools.partial(classifier, inner=normalized)
-    assert_fits_alike(make, workers, validation_split=0.1, eagerly=False)
+    assert_fits_alike(make, workers, validation_split=0.1, eagerly="with variables")
 
 
 def test_averages_of_the_weights():
@@ -100,7 +100,7 @@ def test_several_outputs_and_running_metrics():
 
     x, y = {"a": X, "b": X[::-1]}, {"c": Y[:, None] % 2, "d": X[:, :1]}
     # Keras's schedules compute in float32.
-    assert_fits_alike(make, 3, x=x, y=y, tolerance=1e-7, eagerly=False)
+    assert_fits_alike(make, 3, x=x, y=y, tolerance=1e-7, eagerly="with variables")
 
 
 def test_convolutions_with_a_group_for_each_channel():
@@ -277,10 +277,10 @@ def test_training_goes_on_here_and_there():
         model.compile(optimizers.SGD(0.05), model.loss, metrics=["accuracy"])
 
     options = {"batch_size": 12, "shuffle": False, "verbose": 0}
-    alone, model = classifier(), classifier()
-    for _ in range(2):
-        alone.fit(X, Y, **options)
+    alone, model = classifier(run_eagerly=True), classifier()
+    alone.fit(X, Y, epochs=2, **options)
     recompiled(alone)
+    alone.run_eagerly = True
     alone.fit(X, Y, **options)
     with Trainer(model, 2, session_options={"trials": None}) as trainer:
         trainer.fit(X, Y, **options)

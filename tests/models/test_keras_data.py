@@ -86,7 +86,7 @@ def test_structures_of_inputs_and_outputs(kind):
         3,
         x=first(25, a=X, b=X[:, :2]),
         y=first(25, p=X[:, :1], q=Y),
-        eagerly=False,
+        eagerly="with variables",
         sample_weight=first(25, p=np.arange(31.0), q=np.arange(31.0)[::-1]),
         validation_data=(first(9, a=X, b=X[:, :2]), first(9, p=X[:, :1], q=Y)),
     )

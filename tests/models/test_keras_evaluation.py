@@ -105,7 +105,7 @@ def test_validation_and_callbacks_that_evaluate_are_done_by_workers():
         "validation_split": 0.3,
         "validation_batch_size": 4,
     }
-    alone, model = classifier(), classifier()
+    alone, model = classifier(run_eagerly=True), classifier()
     expected, evaluating = Evaluating(), Evaluating()
     history = alone.fit(X, Y, callbacks=[expected], **options).history
     with Trainer(model, 2, session_options={"trials": None}) as trainer:
@@ -135,10 +135,10 @@ class Counting(keras.Model):
         return {"error": tf.reduce_mean(tf.abs(self(x)[:, 0] - tf.cast(y, x.dtype)))}
 
 
-def counting():
+def counting(**options):
     keras.utils.set_random_seed(1)
     model = Counting()
-    model.compile("sgd", "mse")
+    model.compile("sgd", "mse", **options)
     model(X)
     return model
 
@@ -156,7 +156,7 @@ def test_a_test_step_of_ones_own():
 def test_what_a_test_step_has_read_does_not_come_back_after_more_training():
     """The last epoch is not validated."""
     options = {"epochs": 3, "validation_data": (X, Y), "validation_freq": 2, "verbose": 0}
-    alone, model = counting(), counting()
+    alone, model = counting(run_eagerly=True), counting()
     alone.fit(X, Y, shuffle=False, **options)
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
         trainer.fit(X, Y, shuffle=False, **options)
@@ -165,9 +165,8 @@ def test_what_a_test_step_has_read_does_not_come_back_after_more_training():
 
 def test_variables_that_cannot_be_brought_here_come_with_the_next_call(monkeypatch):
     options = {"validation_data": (X, Y), "verbose": 0, "shuffle": False}
-    alone, model = counting(), counting()
-    for _ in range(2):
-        alone.fit(X, Y, **options)
+    alone, model = counting(run_eagerly=True), counting()
+    alone.fit(X, Y, epochs=2, **options)
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
         trainer.fit(X, Y, **options)
         before = model.get_weights()

@@ -56,7 +56,7 @@ class Disturbing(keras.callbacks.Callback):
 def test_a_lost_worker_and_python_in_a_layer():
     """The model keeps what it had after the last epoch that was whole."""
     options = {"batch_size": 12, "shuffle": False, "verbose": 0}
-    alone, model = classifier(), classifier()
+    alone, model = classifier(run_eagerly=True), classifier()
     alone.fit(X, Y, **options)
     with caramel.Cluster.local(2) as cluster:
         python = classifier(inner=lambda: [Scaled(), keras.layers.Dense(3)])
@@ -80,7 +80,7 @@ def test_what_metrics_have_gathered_is_right_after_losses(monkeypatch):
     started again, then not."""
     x, y = X[:26], Y[:26]
     options = {"batch_size": 12, "shuffle": False, "verbose": 0, "epochs": 4}
-    alone, model = classifier(), classifier()
+    alone, model = classifier(run_eagerly=True), classifier()
     expected = alone.fit(x, y, **options)
     with caramel.Cluster.local(3) as cluster:
 
@@ -104,7 +104,7 @@ def test_what_metrics_have_gathered_is_right_after_losses(monkeypatch):
 
 def test_fit_is_told_to_end_and_goes_on_in_another_program(tmp_path):
     options = {"batch_size": 5, "shuffle": False, "verbose": 0}
-    alone, first, second = classifier(), classifier(), classifier()
+    alone, first, second = classifier(run_eagerly=True), classifier(), classifier()
     alone.fit(X, Y, **options)
     of_session = {"trials": None, "resume": tmp_path, "save_on_sigterm": tmp_path}
     told = Disturbing({(0, 3): lambda: os.kill(os.getpid(), signal.SIGTERM)})

@@ -96,7 +96,7 @@ def test_metrics_of_many_kinds():
 
     weights = np.random.RandomState(2).rand(31)
     options = {"y": ONE_HOT, "sample_weight": weights, "validation_split": 0.3}
-    assert_fits_alike(make, 3, eagerly=False, **options)
+    assert_fits_alike(make, 3, eagerly="with variables", **options)
 
 
 OPTIMIZERS = {
@@ -116,6 +116,10 @@ OPTIMIZERS = {
     "schedule_free": lambda: optimizers.ScheduleFreeAdamW(0.05),
 }
 
+# They update vectors otherwise than matrices, clip several gradients together, or have numbers that
+# several updates share. The others do the same to each element, or to each gradient.
+WITH_VECTORS = ("adafactor", "muon", "adamw", "nadam", "schedule_free")
+
 
 def test_a_layer_for_each_optimizer():
     """Those that no other test has; all in one model, which `MultiOptimizer` can."""
@@ -125,7 +129,10 @@ def test_a_layer_for_each_optimizer():
         chosen = optimizers.OptimizerMap(optimizers.SGD(0.1), by_layer)
 
         def inner():
-            named = (layers.Dense(4, "tanh", name=name) for name in OPTIMIZERS)
+            named = (
+                layers.Dense(4, "tanh", use_bias=name in WITH_VECTORS, name=name)
+                for name in OPTIMIZERS
+            )
             return [*named, layers.Dense(CLASSES)]
 
         return classifier(lambda: optimizers.MultiOptimizer(chosen), inner)

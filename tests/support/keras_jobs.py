@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import numpy as np
+import tensorflow as tf
 
 from caramel.models.keras import Trainer
 
@@ -44,6 +47,25 @@ def values(model):
     return [np.asarray(variable.numpy()) for variable in model.variables]
 
 
+@functools.cache
+def batched(batch_size):
+    """X and Y in batches, as a dataset: Keras traces several functions to make one of arrays."""
+    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(batch_size)
+
+
+def with_variables(model, x, y):
+    """The model, with variables that its first step would make: to trace it then takes half.
+
+    Args:
+        model: compiled and built; its optimizer assigns nothing while it is built.
+        x, y: some examples.
+    """
+    model.optimizer.build(model.trainable_variables)
+    model.test_step(tf.nest.map_structure(tf.constant, (x, y)))
+    model.reset_metrics()
+    return model
+
+
 def assert_close(own, others, tolerance=1e-12):
     """Each within the tolerance of its largest value."""
     for value, other in zip(own, others, strict=True):
@@ -79,9 +101,13 @@ def assert_fits_alike(
         eagerly: whether the one process computes op by op: to trace a step takes it longer than
             all these steps do, and it is traced twice, since the first trace makes variables. Not
             for several outputs: Keras's means of their losses then are others than in a trace; nor
-            where `fit` traces steps of one's own, random draws, or all kinds of metrics.
+            where `fit` traces steps of one's own, random draws, or all kinds of metrics. "with
+            variables" if it traces its step, but has made its variables before.
         options: of `fit`; a function makes the value for one `fit`.
     """
+    if not options.keys() & {"x", "y", "validation_split", "class_weight", "sample_weight"}:
+        data = batched(options.get("batch_size", 12))
+        options = {**options, "x": data, "y": None, "batch_size": None}
     options = {
         "x": X,
         "y": Y,
@@ -97,7 +123,11 @@ def assert_fits_alike(
         return {name: value() if callable(value) else value for name, value in options.items()}
 
     alone, model = make(), make()
-    alone.run_eagerly = eagerly
+    if eagerly == "with variables":
+        first = tf.nest.map_structure(lambda values: values[:2], (options["x"], options["y"]))
+        with_variables(alone, *first)
+    else:
+        alone.run_eagerly = eagerly
     expected = alone.fit(**given()).history
     with Trainer(model, workers, session_options=ONE_PLAN, **(trainer or {})) as by_workers:
         history = by_workers.fit(**given()).history

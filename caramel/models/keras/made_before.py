@@ -39,9 +39,13 @@ def make_variables(model: Any, name: Literal["train_step", "test_step"], data: A
         model.optimizer.build(model.trainable_variables)
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
 
-    def tell(y: Any, predicted: Any, weights: Any) -> Any:
-        loss = model.compute_loss(y=y, y_pred=predicted, sample_weight=weights)
-        return loss, model.compute_metrics(None, y, predicted, weights)
+    traced: list[bool] = []
+
+    def tell(y: Any, predicted: Any, weights: Any) -> None:
+        if not traced:  # what makes variables, TensorFlow traces a second time
+            model.compute_loss(y=y, y_pred=predicted, sample_weight=weights)
+            model.compute_metrics(None, y, predicted, weights)
+            traced.append(True)
 
     try:
         output = model.compute_output_spec(tf.nest.map_structure(_keras_tensor, x))
