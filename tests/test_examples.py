@@ -62,7 +62,12 @@ def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
 
-def transcript(command: str, directory: Path, how=forking.run) -> str:
+def forked(command: list[str], **options) -> subprocess.CompletedProcess:
+    """A program is forked, and so are the workers that it starts."""
+    return forking.run(command, forks_workers=True, **options)
+
+
+def transcript(command: str, directory: Path, how=forked) -> str:
     """What a terminal shows that runs a command of a golden file."""
     program, script, *options = shlex.split(command)
     assert program == "python"
@@ -102,7 +107,7 @@ def test_an_example_prints_its_golden_output(golden, tmp_path):
         pytest.skip("tf_keras is not installed")
     expected = golden.read_text()
     command = expected.partition("\n")[0].removeprefix("$ ")
-    how = subprocess.run if golden.stem == "quickstart" else forking.run
+    how = subprocess.run if golden.stem == "quickstart" else forked
     assert differences(expected, transcript(command, tmp_path, how)) == []
 
 

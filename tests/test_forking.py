@@ -48,3 +48,18 @@ def test_a_forked_program_has_tensorflow_and_takes_signals():
         process.send_signal(signal.SIGTERM)
     assert process.returncode == -signal.SIGTERM
     assert not Path(f"/proc/{process.pid}").exists()
+
+
+@pytest.mark.processes
+def test_workers_of_a_forked_program_are_forked_too_and_end_with_it():
+    code = """
+import pathlib, caramel
+with caramel.Cluster.local(1) as cluster:
+    pid = cluster.describe(0).partition("pid ")[2].partition(")")[0]
+    print(pid, "forking.serve" in pathlib.Path(f"/proc/{pid}/cmdline").read_text())
+"""
+    command = [sys.executable, "-c", code]
+    ran = forking.run(command, forks_workers=True, capture_output=True, text=True, timeout=100)
+    pid, forked = ran.stdout.split()
+    assert (ran.returncode, forked) == (0, "True")
+    assert not Path(f"/proc/{pid}").exists()

@@ -3,7 +3,8 @@
 To import it takes seconds of a processor, and many tests start programs that do. `Popen` and `run`
 are those of `subprocess`, but what begins with `sys.executable` is forked. It is a child of the
 process that asked for it, like any other. So are the workers of `Cluster.local`, if it is asked
-within `workers`: one that is started anew takes most of a second of processor to load TensorFlow.
+within `workers`, and those of a program that `forks_workers`: one that is started anew takes most
+of a second of processor to load TensorFlow.
 
 Not for programs whose environment says what TensorFlow does when it is imported.
 """
@@ -32,11 +33,19 @@ DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired  # in pl
 
 _SET_CHILD_SUBREAPER = 36  # of prctl: orphans among its descendants become a process's children
 _MOST_BYTES = 1 << 20
+_given: _Forks | None = None  # of a program that was forked itself
 _SERVER = "import sys; sys.path[0] = sys.argv[1]; import forking; forking.serve(int(sys.argv[2]))"
 
 
 class Popen(subprocess.Popen):
-    """A process like any other; a Python program is forked."""
+    """A process like any other; a Python program is forked.
+
+    If it `forks_workers`, so are those that it starts by `Cluster.local`.
+    """
+
+    def __init__(self, command: Any, *, forks_workers: bool = False, **options: Any) -> None:
+        self._forks_workers = forks_workers
+        super().__init__(command, **options)
 
     def _execute_child(self, *given: Any) -> None:
         asked = inspect.signature(super()._execute_child).bind(*given).arguments
@@ -52,6 +61,7 @@ class Popen(subprocess.Popen):
             directory=os.fspath(asked["cwd"] or os.getcwd()),
             environment=dict(os.environ if asked["env"] is None else asked["env"]),
             leads=asked["start_new_session"],
+            forks_workers=self._forks_workers,
         )
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -66,7 +76,7 @@ def run(
     check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess:
-    """As `subprocess.run` does it."""
+    """As `subprocess.run` does it, with `Popen`."""
     if capture_output:
         options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with Popen(command, **options) as process:
@@ -115,6 +125,10 @@ class _Forks:
 
 @functools.cache
 def _forks() -> _Forks:
+    return _started() if _given is None else _given
+
+
+def _started() -> _Forks:
     own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     directory, null = str(Path(__file__).parent), subprocess.DEVNULL
     command = [sys.executable, "-c", _SERVER, directory, str(its.fileno())]
@@ -173,12 +187,33 @@ def _serve(connection: socket.socket) -> None:
             os.close(each)
 
 
+def _fork_workers(streams: list[int]) -> None:
+    """What this process will start by `Cluster.local` is forked by a child, as this one is now."""
+    global _given
+    own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        own.close()
+        for each in streams:
+            os.close(each)
+        _serve(its)
+        sys.exit()  # a worker that has ended
+    its.close()
+    _given = _Forks(own)
+
+
 def _run(
-    streams: list[int], words: list[str], directory: str, environment: dict[str, str], leads: bool
+    streams: list[int],
+    words: list[str],
+    directory: str,
+    environment: dict[str, str],
+    leads: bool,
+    forks_workers: bool,
 ) -> None:
     """Be a Python interpreter that was started with these words; `leads` a session of its own."""
     if leads:
         os.setsid()
+    if forks_workers:
+        _fork_workers(streams)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -189,6 +224,10 @@ def _run(
     os.environ.update(environment)
     after = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:] = [*filter(None, after), *(path for path in sys.path[1:] if path not in before)]
+    if forks_workers:
+        from caramel.cluster import processes
+
+        processes.subprocess = sys.modules[__name__]
     first, *others = words
     if first == "-c":
         sys.path[0], sys.argv = "", ["-c", *others[1:]]
