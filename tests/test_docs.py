@@ -90,6 +90,7 @@ def run(program, directory, *arguments):
     """What a program prints."""
     done = forking.run(
         [sys.executable, program, *arguments],
+        forks=True,
         cwd=directory,
         env={"PYTHONPATH": str(ROOT), "HOME": str(directory)},
         capture_output=True,

@@ -64,7 +64,7 @@ def python(*arguments: str) -> list[str]:
 
 def forked(command: list[str], **options) -> subprocess.CompletedProcess:
     """A program is forked, and so are the workers that it starts."""
-    return forking.run(command, forks_workers=True, **options)
+    return forking.run(command, forks=True, **options)
 
 
 def transcript(command: str, directory: Path, how=forked) -> str:

@@ -59,7 +59,7 @@ with caramel.Cluster.local(1) as cluster:
     print(pid, "forking.serve" in pathlib.Path(f"/proc/{pid}/cmdline").read_text())
 """
     command = [sys.executable, "-c", code]
-    ran = forking.run(command, forks_workers=True, capture_output=True, text=True, timeout=100)
+    ran = forking.run(command, forks=True, capture_output=True, text=True, timeout=100)
     pid, forked = ran.stdout.split()
     assert (ran.returncode, forked) == (0, "True")
     assert not Path(f"/proc/{pid}").exists()

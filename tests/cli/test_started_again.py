@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.test_resuming import EPOCH, expected
+from tests.support import forking
 from tests.support.commands import ROOT
 
 pytestmark = pytest.mark.processes
@@ -49,8 +49,14 @@ def test_killed_and_told_to_end_a_program_trains_as_if_nothing_had_been(tmp_path
     environ = {**os.environ, "PYTHONPATH": paths}
     codes, errors = [], []
     for _ in range(2):
-        result = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=200
+        result = forking.run(
+            command,
+            forks=True,
+            cwd=tmp_path,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=200,
         )
         codes.append(result.returncode)
         errors.append(result.stderr)

@@ -107,7 +107,7 @@ print("trained")
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("setting", ["0", "1"])
+@pytest.mark.parametrize("setting", ["0", pytest.param("1", marks=pytest.mark.onednn)])
 def test_convolutions_train_as_on_one_device_with_onednn_and_without(setting):
     if os.environ.get(SETTING) == setting:  # as this process has imported TensorFlow
         exec(TRAINS, {})

@@ -158,6 +158,7 @@ def test_a_client_that_lost_a_worker_can_end():
     )
     finished = forking.run(
         [sys.executable, "-c", program, str(ROOT)],
+        forks=True,
         capture_output=True,
         text=True,
         timeout=200,

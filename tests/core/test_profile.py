@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from caramel.core.util import disk_cache as kept
 from caramel.core.util.fingerprint import Machine, digest, graph_hash, this_machine
 from caramel.core.workload import Gradient, JobOutline, Piece, Update, Workload
 from caramel.simulation.network_model import LARGEST_THRESHOLD
+from tests.support import forking
 from tests.support.commands import ROOT
 from tests.support.networks import built_network, perceptron, tf, tf1, tied
 
@@ -284,7 +284,7 @@ def built_hashes() -> list[str]:
 
 def test_the_hash_of_a_graph_is_the_same_in_every_process_and_whenever_it_is_built():
     program = "import sys; sys.path.insert(0, sys.argv[1]); import tests.core.test_profile as t; "
-    other = subprocess.run(
+    other = forking.run(
         [sys.executable, "-c", program + "print(*t.built_hashes())", str(ROOT)],
         capture_output=True,
         text=True,

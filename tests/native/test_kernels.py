@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from caramel.native.kernels import has_kernel
+from tests.support import forking
 from tests.support.commands import ROOT
 from tests.support.networks import tf
 
@@ -64,7 +64,7 @@ def test_ops_without_a_kernel_run_on_the_processor_and_are_counted():
         "TF_XLA_FLAGS": "--tf_xla_enable_xla_devices",
         "PYTHONPATH": str(ROOT),
     }
-    done = subprocess.run(
+    done = forking.run(
         [sys.executable, "-c", PROGRAM],
         env=environment,
         capture_output=True,

@@ -3,8 +3,8 @@
 To import it takes seconds of a processor, and many tests start programs that do. `Popen` and `run`
 are those of `subprocess`, but what begins with `sys.executable` is forked. It is a child of the
 process that asked for it, like any other. So are the workers of `Cluster.local`, if it is asked
-within `workers`, and those of a program that `forks_workers`: one that is started anew takes most
-of a second of processor to load TensorFlow.
+within `workers`: one that is started anew takes most of a second of processor to load TensorFlow.
+In a program that `forks`, all of them and all Python programs are forked that it starts.
 
 Not for programs whose environment says what TensorFlow does when it is imported.
 """
@@ -40,11 +40,11 @@ _SERVER = "import sys; sys.path[0] = sys.argv[1]; import forking; forking.serve(
 class Popen(subprocess.Popen):
     """A process like any other; a Python program is forked.
 
-    If it `forks_workers`, so are those that it starts by `Cluster.local`.
+    If it `forks`, so are those that it starts. Nobody calls `preexec_fn`.
     """
 
-    def __init__(self, command: Any, *, forks_workers: bool = False, **options: Any) -> None:
-        self._forks_workers = forks_workers
+    def __init__(self, command: Any, *, forks: bool = False, **options: Any) -> None:
+        self._forks = forks
         super().__init__(command, **options)
 
     def _execute_child(self, *given: Any) -> None:
@@ -61,7 +61,7 @@ class Popen(subprocess.Popen):
             directory=os.fspath(asked["cwd"] or os.getcwd()),
             environment=dict(os.environ if asked["env"] is None else asked["env"]),
             leads=asked["start_new_session"],
-            forks_workers=self._forks_workers,
+            forks=self._forks,
         )
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -187,8 +187,8 @@ def _serve(connection: socket.socket) -> None:
             os.close(each)
 
 
-def _fork_workers(streams: list[int]) -> None:
-    """What this process will start by `Cluster.local` is forked by a child, as this one is now."""
+def _fork_programs(streams: list[int]) -> None:
+    """A child, which is as this process is now, forks what this one will start."""
     global _given
     own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
@@ -196,9 +196,10 @@ def _fork_workers(streams: list[int]) -> None:
         for each in streams:
             os.close(each)
         _serve(its)
-        sys.exit()  # a worker that has ended
+        sys.exit()  # a program that has ended
     its.close()
     _given = _Forks(own)
+    subprocess.Popen = Popen
 
 
 def _run(
@@ -207,13 +208,13 @@ def _run(
     directory: str,
     environment: dict[str, str],
     leads: bool,
-    forks_workers: bool,
+    forks: bool,
 ) -> None:
     """Be a Python interpreter that was started with these words; `leads` a session of its own."""
     if leads:
         os.setsid()
-    if forks_workers:
-        _fork_workers(streams)
+    if forks:
+        _fork_programs(streams)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -224,10 +225,6 @@ def _run(
     os.environ.update(environment)
     after = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[1:] = [*filter(None, after), *(path for path in sys.path[1:] if path not in before)]
-    if forks_workers:
-        from caramel.cluster import processes
-
-        processes.subprocess = sys.modules[__name__]
     first, *others = words
     if first == "-c":
         sys.path[0], sys.argv = "", ["-c", *others[1:]]
