@@ -17,6 +17,7 @@ job captured by name and frozen. Analyzers take it from there.
 `open_sizes`           how large would tensors be if a batch had so many examples?
 `rows`                 sparse and ragged values as the tensors they consist of: taken apart by rows,
                        and put together
+`stand_ins`            variables that stand in a graph for others, made many at once
 `structures`           what users feed and fetch, as `tf.compat.v1.Session.run` takes it: structures
                        and composites
 `variables`            which variables does a graph have, wherever they are registered?

@@ -18,10 +18,12 @@ import tensorflow as tf
 from caramel.capture.counted_names import CountedNames, rename_in_function, rename_ops
 from caramel.capture.graph_names import describe
 from caramel.capture.grouped_convolutions import make_depthwise
+from caramel.capture.stand_ins import variables_like
 from caramel.capture.structures import PerWorker
 from caramel.core import op_types
 from caramel.core.errors import GraphError, LossScaleError, NotTensorFlowError, UnsupportedOpError
 from caramel.core.names import REPORT, source_op
+from caramel.core.util.gc_pause import held_back
 
 tf1 = tf.compat.v1
 
@@ -71,6 +73,7 @@ def loss(value: Any) -> Any:
     return value
 
 
+@held_back()
 def lower(
     function: Callable[..., Any],
     signature: Sequence[Any],
@@ -214,6 +217,10 @@ class _Lowering:
         split_tuples(self._graph_def)
         make_depthwise(self._graph_def)
         self._nodes = {node.name: node for node in self._graph_def.node}
+        self._readers: dict[str, list[Any]] = {}  # nodes by the op that they read
+        for node in self._graph_def.node:
+            for name in set(map(source_op, node.input)):
+                self._readers.setdefault(name, []).append(node)
         self._counted = CountedNames()
         self._names: dict[str, str] = {}  # those of ops in the graph that is made
 
@@ -246,19 +253,30 @@ class _Lowering:
     def _capture(self, stand: _Stand) -> None:
         """Make a variable for each that the function captures."""
         by_handle = {id(variable.handle): variable for variable in self._traced.graph.variables}
+        waiting: list[tuple[str, str, Any]] = []
+
+        def make() -> None:
+            """Those that come one after the other, at once."""
+            likes = [(own_name, variable) for _, own_name, variable in waiting]
+            for (name, _, variable), own in zip(waiting, variables_like(likes), strict=True):
+                stand.tensors[name], stand.own[id(variable)] = own.handle, own
+                stand.variables[own.op.name] = variable
+            waiting.clear()
+
         for outer, inner in self._traced.graph.captures:
             variable, name = by_handle.get(id(outer)), inner.op.name
             if variable is None:
+                make()
                 stand.tensors[name] = _constant(outer)
             elif self._is_number(variable, name):
+                make()
                 placeholder = tf1.placeholder(variable.dtype, [], name=self._name_of(variable))
                 self._read_as_value(name)
                 stand.tensors[name] = placeholder
                 stand.scalars[placeholder.op.name] = variable
             else:
-                own = _variable_like(variable, self._name_of(variable))
-                stand.tensors[name], stand.own[id(variable)] = own.handle, own
-                stand.variables[own.op.name] = variable
+                waiting.append((name, self._name_of(variable), variable))
+        make()
 
     def _placeholders(self, stand: _Stand) -> Iterator[tf.Tensor]:
         captured = len(self._traced.graph.captures)
@@ -296,13 +314,13 @@ class _Lowering:
         """Whether a captured variable is a number that the step only reads."""
         if variable.trainable or variable.shape.rank != 0:
             return False
-        readers = [n for n in self._graph_def.node if name in map(source_op, n.input)]
+        readers = self._readers.get(name, [])
         return bool(readers) and all(node.op == "ReadVariableOp" for node in readers)
 
     def _read_as_value(self, name: str) -> None:
         """Let what reads a variable take what is fed."""
-        for node in self._graph_def.node:
-            if node.op == "ReadVariableOp" and source_op(node.input[0]) == name:
+        for node in self._readers[name]:
+            if node.op == "ReadVariableOp":
                 dtype = node.attr["dtype"].type
                 node.op = "Identity"
                 node.attr.clear()
@@ -397,12 +415,3 @@ def _constant(outer: Any) -> tf.Tensor:
             "dataset, and give the step what comes out (a TextVectorization layer belongs there)"
         )
     return tf.constant(outer.numpy(), outer.dtype, name="captured")
-
-
-def _variable_like(variable: Any, name: str) -> Any:
-    return tf1.Variable(
-        tf.zeros(variable.shape, variable.dtype),
-        trainable=variable.trainable,
-        use_resource=True,
-        name=name,
-    )
