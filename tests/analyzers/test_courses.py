@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 
@@ -15,13 +17,27 @@ from caramel.core.facts import SUM, LossScale, LossScales, SharedTerm
 from caramel.core.names import parse_tensor
 from tests.support import losses
 from tests.support.models import MODELS, WITH_CONTROL_FLOW
-from tests.support.networks import Network, control_flow_version, in_turns, network, tf
+from tests.support.networks import (
+    Network,
+    built_network,
+    control_flow_version,
+    in_turns,
+    l2,
+    network,
+    tf,
+    tf1,
+)
 
 
-def course_of(job: Network, tensor=None) -> Course:
+def course_of(job: Network) -> Course:
+    (course,) = courses_of(job, [job.loss])
+    return course
+
+
+def courses_of(job: Network, tensors: Iterable[Any]) -> Iterator[Course]:
     context = job.context()
     found = Analysis([context.op_graph, context.job], ANALYZERS).get(Examples)
-    return found.of(context.job.loss if tensor is None else parse_tensor(tensor.name))
+    return (found.of(parse_tensor(tensor.name)) for tensor in tensors)
 
 
 def is_proportional(course: Course) -> bool:
@@ -69,9 +85,17 @@ def test_what_is_neither_is_known(name):
     [*in_turns(MODELS, ["v1", "v2"]), *itertools.product(WITH_CONTROL_FLOW, ["v1", "v2"])],
 )
 def test_networks_are_followed_through_all_their_ops(model, version):
+    def both(losses):
+        totals.append(tf.reduce_sum(losses))
+        return tf.reduce_mean(losses)
+
+    totals = []
     with control_flow_version(version):
-        mean = course_of(network(model=model, decayed_loss=True))
-        total = course_of(network(model=model, reduce=tf.reduce_sum, decayed_loss=True))
+        job = built_network(model=model, reduce=both, decayed_loss=True)
+    with job.graph.as_default():
+        (total,) = totals
+        decayed = total + l2(tf1.trainable_variables())
+    mean, total = courses_of(job, [job.loss, decayed])
     assert is_mean(mean), mean
     assert not mean.affine
     assert is_sum(total), total
@@ -81,8 +105,7 @@ def test_networks_are_followed_through_all_their_ops(model, version):
 @pytest.mark.parametrize("model", MODELS)
 def test_a_gradient_goes_with_the_examples_as_its_loss(model):
     job = network(model=model)
-    for gradient in job.raw.values():
-        course = course_of(job, gradient)
+    for course in courses_of(job, job.raw.values()):
         assert is_mean(course), course
 
 
@@ -92,9 +115,11 @@ def test_a_loss_may_have_a_thousand_decays_that_were_added_one_by_one():
         weights = tf.compat.v1.get_variable("w", [2, 2], use_resource=True)
         loss = tf.reduce_sum(batch @ weights)
         decay = tf.nn.l2_loss(weights)
+        # Their gradient, which takes long to make, is that of one.
+        trained = loss + 1200.0 * decay
+        train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(trained)
         for _ in range(1200):
             loss += decay
-        train_op = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
     context = Context(graph, train_op=train_op, loss=loss)
     scales = Analysis([context.op_graph, context.job], ANALYZERS).get(LossScales)
     (scale,) = scales.of.values()

@@ -314,7 +314,7 @@ def pairs():
 
 @pytest.mark.parametrize(("make", "update"), [*pairs()], ids=lambda each: each.__name__)
 def test_trains_as_on_one_device(make, update):
-    assert_equals_one_device(job(make, update), 3, steps=4)
+    assert_equals_one_device(job(make, update), 3, steps=3)
 
 
 # Several losses ----------------------------------------------------------------------------------

@@ -256,7 +256,7 @@ def accumulating(every: int) -> Network:
 @pytest.mark.parametrize("control_flow", ["v1", "v2"])
 def test_accumulated_gradients_train_as_on_one_device(control_flow):
     with control_flow_version(control_flow):
-        job = accumulating(4)
+        job = accumulating(3)
     assert_equals_one_device(job, 3)
 
 

@@ -17,7 +17,7 @@ ADAM = lambda step: tf1.train.AdamOptimizer(0.02)  # noqa: E731
 
 def trains_alike(loss, workers, number, optimizer=None, *, tolerance=1e-12, **options):
     job = loss_network(loss, optimizer, number=number, feed=options.pop("feed", None))
-    assert_equals_one_device(job, workers, steps=4, tolerance=tolerance, **options)
+    assert_equals_one_device(job, workers, steps=3, tolerance=tolerance, **options)
 
 
 def tolerance_of(name: str) -> float:

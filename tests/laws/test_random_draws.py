@@ -94,7 +94,8 @@ def draws(job: Network, workers: int = 3, steps: int = 3):
 @pytest.mark.parametrize(("draw", "version"), DRAWS)
 def test_workers_draw_differently_and_a_run_can_be_repeated(draw, version):
     with control_flow_version(version):
-        first, second = (draws(drawing(draw)) for _ in range(2))
+        job = drawing(draw)
+    first, second = (draws(job) for _ in range(2))
     np.testing.assert_array_equal(first, second)
     flat = first.reshape(-1, 3)
     assert len(np.unique(flat, axis=0)) == len(flat)  # between workers and between steps

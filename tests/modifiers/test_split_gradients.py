@@ -123,7 +123,7 @@ def test_parts_may_be_joined_with_others_in_any_pattern(pattern):
 # Training ----------------------------------------------------------------------------------------
 
 
-STEPS = 6
+STEPS = 4
 
 
 def train(model, feed):

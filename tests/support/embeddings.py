@@ -51,6 +51,7 @@ def embedding(
         loss = cross_entropy(hidden @ parameter("w", [WIDTH, CLASSES]), labels, reduce)
         make = OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
         train_op, raw = optimized(loss, make, PROCESSES.get(process, process))
+    graph.finalize()  # so one device trains it once
     highest = 7  # of twelve rows some are never touched
     words = random.randint(0, highest, (number, WORDS))
     if distinct:

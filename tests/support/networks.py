@@ -32,7 +32,7 @@ tf1 = tf.compat.v1
 tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
 
 FEATURES, WIDTH, CLASSES = 6, 5, 3
-STEPS = 5
+STEPS = 4
 
 # Gradients and variables to gradients: what a user does to them before they are applied.
 Process = Callable[[list[Any], list[Any]], list[Any]]
@@ -119,7 +119,7 @@ OPTIMIZERS: Mapping[str, MakeOptimizer] = {
         *(tf.constant(number, tf.float64) for number in (0.3, 0.001, 0.001))
     ),
     "piecewise": lambda step: train.GradientDescentOptimizer(
-        train.piecewise_constant(step, [1, 3], [0.3, 0.2, 0.1])
+        train.piecewise_constant(step, [0, 2], [0.3, 0.2, 0.1])
     ),
     # In float32, TensorFlow's graph optimizer changes the last digit of the learning rate.
     "exponential": lambda step: train.AdamOptimizer(

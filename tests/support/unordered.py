@@ -6,6 +6,7 @@ plain TensorFlow to follow.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -232,3 +233,21 @@ def job(
         names = [v.op.name for v in tf1.trainable_variables()]
         train_op = make(loss, Order(drawn))
     return Network(graph, train_op, loss, feed, dict.fromkeys(names))
+
+
+# Those that have loops or conditionals, as initial values of averages have.
+_BRANCHING = (warm_up, loop, counted_in_condition, average_after_the_updates)
+_KINDS = {"Enter", "If", "StatelessIf", "StatelessWhile", "Switch", "While"}
+
+
+def finished_job(make: Callable[[Any, Order], Any], **options: Any) -> Network:
+    """The same, built once, for each version of control flow if it has any: it is finished."""
+    return _built_once(make, make in _BRANCHING and tf1.control_flow_v2_enabled(), **options)
+
+
+@functools.cache
+def _built_once(make: Callable[[Any, Order], Any], _: bool, **options: Any) -> Network:
+    built = job(make, **options)
+    assert (make in _BRANCHING) == any(op.type in _KINDS for op in built.graph.get_operations())
+    built.graph.finalize()
+    return built
