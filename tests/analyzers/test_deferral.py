@@ -59,11 +59,12 @@ from tests.support.pending_updates import (
 )
 
 
-def train(model, feed, steps=STEPS):
+def train(model, feed, *, reads_replicas=False):
     with model.session() as session:
         initial = session.variables()
-        losses = [session.step(feed) for _ in range(steps)]
-        return initial, losses, session.variables(), replicas_of(session)
+        losses = [session.step(feed) for _ in range(STEPS)]
+        replicas = replicas_of(session) if reads_replicas else []
+        return initial, losses, session.variables(), replicas
 
 
 def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: plan, **options):
@@ -74,7 +75,8 @@ def assert_same(job, workers, choice, *, pattern="shuffle", change=lambda plan: 
     other = caramel.ARModel(context, workers, plan=plan, check=True)
     assert other.plan.consequences.deferral.moved
     _, losses, values, _ = train(plain, job.feed)
-    initial, other_losses, other_values, replicas = train(other, job.feed)
+    initial, other_losses, other_values, replicas = train(other, job.feed, reads_replicas=True)
+    assert len(replicas) == workers
     for name, value in values.items():
         np.testing.assert_array_equal(other_values[name], value, err_msg=name)
         for replica in replicas:

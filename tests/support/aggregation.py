@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from caramel.cluster.servers import embedded_servers
-from caramel.core.names import in_replica, tensor_in_replica
+from caramel.core.names import TensorRef, in_replica, tensor_in_replica
 from caramel.core.plan import Plan
 from caramel.modifiers.aggregation.aggregate import aggregate
 from caramel.modifiers.batch_weights import share, uneven, weigh
 from caramel.modifiers.graph_writer import GraphWriter
 from caramel.modifiers.invariants import check_graph
+from caramel.native.session import GraphCall, GraphSession
+from tests.support.graphs import session_config
 from tests.support.networks import tf, tf1
 
 
@@ -40,31 +42,35 @@ def aggregated_graph(plan: Plan):
 
 
 def session_on(graph: tf.Graph, workers: int) -> tf1.Session:
-    config = tf1.ConfigProto(isolate_session_state=True)
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return tf1.Session(embedded_servers(workers).target, graph=graph, config=config)
+    return tf1.Session(embedded_servers(workers).target, graph=graph, config=session_config())
 
 
 def run(plan: Plan, values, shares=None) -> list[list[np.ndarray]]:
     """What the readers of each worker see, for `values[worker][gradient]`; run twice."""
-    feeds = {}
+    fed = {}
     for worker, own in enumerate(values):
         for gradient, value in zip(plan.job.gradients, own, strict=True):
-            feeds[str(tensor_in_replica(worker, gradient.values))] = value
+            fed[tensor_in_replica(worker, gradient.values)] = value
         if shares is not None:
-            feeds[str(share(worker))] = shares[worker]
-            feeds[str(uneven(worker))] = True
-    with tf.Graph().as_default() as graph:
-        tf.graph_util.import_graph_def(aggregated_graph(plan), name="")
-        fetches = [
-            [f"{in_replica(worker, f'read{n}')}:0" for n in range(len(plan.job.gradients))]
-            for worker in range(plan.workers)
-        ]
-        with session_on(graph, plan.workers) as session:
-            results = [session.run(fetches, feeds) for _ in range(2)]
-    for first, second in zip(*(tf.nest.flatten(result) for result in results), strict=True):
-        assert first.tobytes() == second.tobytes()
-    return results[0]
+            fed[share(worker)] = shares[worker]
+            fed[uneven(worker)] = True
+    count = len(plan.job.gradients)
+    read = [
+        TensorRef(in_replica(worker, f"read{number}"))
+        for worker in range(plan.workers)
+        for number in range(count)
+    ]
+    # As Caramel's own sessions: a `tf.Graph` of this takes longer than all the rest.
+    session = GraphSession(embedded_servers(plan.workers).target, session_config())
+    try:
+        session.extend(aggregated_graph(plan).SerializeToString())
+        call = GraphCall(session, read, [], list(fed))
+        first, second = (call(list(fed.values())) for _ in range(2))
+    finally:
+        session.close()
+    for value, again in zip(first, second, strict=True):
+        assert value.tobytes() == again.tobytes()
+    return [first[start : start + count] for start in range(0, len(first), count)]
 
 
 def random_values(plan: Plan, seed: int = 0) -> list[list[np.ndarray]]:
