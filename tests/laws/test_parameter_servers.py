@@ -215,7 +215,7 @@ def test_updates_written_by_hand_train_as_on_one_device(update):
 def test_accumulated_gradients_train_as_on_one_device(control_flow, servers):
     """With v2 one op updates all parameters, which are on one server then."""
     with control_flow_version(control_flow):
-        job = accumulating(4)
+        job = accumulating(3)
     assert_served_equals_one_device(job, 3, servers)
 
 
