@@ -19,7 +19,7 @@ from benchmarks import testbed
 from caramel.cluster.processes import free_ports
 from caramel.core.errors import ClusterError, WorkerLostError, WorkerStartError
 from caramel.protection.certificates import make_certificates, revoke
-from tests.support import networks, protection
+from tests.support import forking, networks, protection
 from tests.support.processes import WORKER, is_running, wait_for, worker_pid
 
 pytest.importorskip("cryptography")
@@ -248,21 +248,26 @@ def test_another_host_gets_nowhere_and_disturbs_no_training(tmp_path):
         revoke(root, "revoked")
         (stranger,) = make_certificates(tmp_path / "other", hosts[:1])
         cluster = ",".join(f"{host}:2222" for host in hosts)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+        def on_host(number, command):
+            host, pipe = bed.hosts[number], subprocess.PIPE
+            options = {"start_new_session": True, "text": True}
+            return forking.Popen(command, host=host, stdin=pipe, stdout=pipe, **options)
+
         workers = []
         for task, directory in enumerate(own[:2]):
             options = ["--cluster", cluster, "--task", str(task), "--certificates", str(directory)]
-            workers.append(bed.popen(task, [*WORKER, *options, "--secure"], **pipes))
+            workers.append(on_host(task, [*WORKER, *options, "--secure"]))
         for each in workers:
             assert "listening on" in each.stdout.readline()
         program = [sys.executable, "-c", textwrap.dedent(TRAIN), cluster, str(own[0])]
-        client = bed.popen(0, program, **pipes)
+        client = on_host(0, program)
         assert "ready" in client.stdout.readline()
         seen = bed.run(0, ["ss", "-ltnH"]).stdout.splitlines()
         reachable = {line.split()[3] for line in seen}
         assert {each for each in reachable if not each.startswith("127.0.0.1:")} == {"*:2222"}
         program = [sys.executable, "-c", ATTACK, hosts[0], str(root), str(stranger)]
-        attacker = bed.popen(1, program, **pipes)
+        attacker = on_host(1, program)
         assert attacker.stdout.readline() == "flooded\n"
         client.stdin.write("go\n")
         client.stdin.flush()
@@ -275,3 +280,4 @@ def test_another_host_gets_nowhere_and_disturbs_no_training(tmp_path):
     for each in (*workers, client, attacker):
         each.stdin.close()
         each.stdout.close()
+        each.wait()

@@ -436,11 +436,16 @@ def stalled_on_hosts(count, disturb, mend):
         cluster = ",".join(f"{address}:2222" for address in addresses)
         worker = (sys.executable, "-m", "caramel", "worker", "--cluster", cluster, "--task")
         pipe = subprocess.PIPE
-        workers = [bed.popen(i, [*worker, str(i)], stdout=pipe) for i in range(count)]
+
+        def on_host(number, command, **pipes):
+            host = bed.hosts[number]
+            return forking.Popen(command, host=host, start_new_session=True, **pipes)
+
+        workers = [on_host(i, [*worker, str(i)], stdout=pipe) for i in range(count)]
         for each in workers:
             assert b"listening on" in each.stdout.readline()
         command = [sys.executable, "-c", textwrap.dedent(TRAIN), ",".join(addresses)]
-        client = bed.popen(0, command, stdin=pipe, stdout=pipe, text=True)
+        client = on_host(0, command, stdin=pipe, stdout=pipe, text=True)
         while (line := client.stdout.readline()) and line != "ready\n":
             pass
         assert line == "ready\n"
@@ -452,6 +457,7 @@ def stalled_on_hosts(count, disturb, mend):
         ended, _ = client.communicate(timeout=120)
     for each in workers:
         each.stdout.close()
+        each.wait()
     assert stalled.startswith("stalled: step 7 of plan 'own': group 'group_0' (completed by '")
     return stalled, ended, addresses
 

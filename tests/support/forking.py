@@ -32,6 +32,8 @@ from typing import Any
 DEVNULL, TimeoutExpired = subprocess.DEVNULL, subprocess.TimeoutExpired  # in place of that module
 
 _SET_CHILD_SUBREAPER = 36  # of prctl: orphans among its descendants become a process's children
+_NEW_MOUNTS, _NEW_NAMES, _NEW_NETWORK = 0x20000, 0x4000000, 0x40000000  # of unshare and setns
+_BIND, _SLAVES, _DETACH = 0x1000, 0x84000, 2  # of mount, in all that is below, and of umount2
 _MOST_BYTES = 1 << 20
 _given: _Forks | None = None  # of a program that was forked itself
 _SERVER = "import sys; sys.path[0] = sys.argv[1]; import forking; forking.serve(int(sys.argv[2]))"
@@ -40,11 +42,14 @@ _SERVER = "import sys; sys.path[0] = sys.argv[1]; import forking; forking.serve(
 class Popen(subprocess.Popen):
     """A process like any other; a Python program is forked.
 
-    If it `forks`, so are those that it starts. Nobody calls `preexec_fn`.
+    If it `forks`, so are those that it starts. Nobody calls `preexec_fn`. A `host` of a testbed is
+    where it runs.
     """
 
-    def __init__(self, command: Any, *, forks: bool = False, **options: Any) -> None:
-        self._forks = forks
+    def __init__(
+        self, command: Any, *, forks: bool = False, host: Any = None, **options: Any
+    ) -> None:
+        self._forks, self._place = forks, host and [host.namespace, host.name]
         super().__init__(command, **options)
 
     def _execute_child(self, *given: Any) -> None:
@@ -62,6 +67,7 @@ class Popen(subprocess.Popen):
             environment=dict(os.environ if asked["env"] is None else asked["env"]),
             leads=asked["start_new_session"],
             forks=self._forks,
+            place=self._place,
         )
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
@@ -202,6 +208,26 @@ def _fork_programs(streams: list[int]) -> None:
     subprocess.Popen = Popen
 
 
+def _enter(namespace: str, name: str) -> None:
+    """Go on as ``ip netns exec`` and ``unshare --uts`` let a program run."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(function: str, *arguments: Any) -> None:
+        given = [each.encode() if isinstance(each, str) else each for each in arguments]
+        if getattr(libc, function)(*given):
+            raise OSError(ctypes.get_errno(), f"{function}{arguments}")
+
+    with open(f"/run/netns/{namespace}") as network:
+        call("setns", network.fileno(), _NEW_NETWORK)
+    call("unshare", _NEW_MOUNTS | _NEW_NAMES)
+    call("mount", "none", "/", None, ctypes.c_ulong(_SLAVES), None)
+    call("umount2", "/sys", _DETACH)
+    call("mount", namespace, "/sys", "sysfs", ctypes.c_ulong(0), None)
+    hosts = f"/etc/netns/{namespace}/hosts"
+    call("mount", hosts, "/etc/hosts", "none", ctypes.c_ulong(_BIND), None)
+    socket.sethostname(name)
+
+
 def _run(
     streams: list[int],
     words: list[str],
@@ -209,10 +235,13 @@ def _run(
     environment: dict[str, str],
     leads: bool,
     forks: bool,
+    place: list[str] | None,
 ) -> None:
     """Be a Python interpreter that was started with these words; `leads` a session of its own."""
     if leads:
         os.setsid()
+    if place:
+        _enter(*place)
     if forks:
         _fork_programs(streams)
     signal.signal(signal.SIGINT, signal.default_int_handler)
