@@ -136,11 +136,9 @@ def vector():
 @pytest.mark.parametrize("shape", [[None], [NUMBER]], ids=["open", "fixed"])
 @pytest.mark.parametrize("make", VECTORS)
 def test_what_does_not_go_with_the_examples_is_fed_whole(make, shape):
-    job = job_of(make, shape, vector())
-    model = caramel.ARModel(job.context(), 2)
+    model = assert_equals_one_device(job_of(make, shape, vector()), 2, steps=3).model
     assert model.context.job.whole_feeds == {"other"}
     assert model.context.steps[0].job.replicated_feeds == {"other"}
-    assert_equals_one_device(job, 2, steps=3)
 
 
 @pytest.mark.parametrize("shape", [[None, CLASSES], [NUMBER, None], [NUMBER, CLASSES]])

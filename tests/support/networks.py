@@ -276,12 +276,16 @@ def partly(
 
 @dataclass(frozen=True)
 class Run:
-    """What training gave: the loss of every step, and the variables before and after."""
+    """What training gave: the loss of every step, and the variables before and after.
+
+    `model` is what was trained, if it was distributed.
+    """
 
     losses: list[float]
     initial: Mapping[str, np.ndarray]
     values: Mapping[str, np.ndarray]
     replicas: Sequence[Mapping[str, np.ndarray]] = ()
+    model: caramel.ARModel | None = None
 
 
 def run_distributed(
@@ -300,7 +304,7 @@ def run_distributed(
     with model.session(trials=None) as session:
         initial = session.variables()
         losses = [session.step(job.feed) for _ in range(steps)]
-        return Run(losses, initial, session.variables(), replicas_of(session))
+        return Run(losses, initial, session.variables(), replicas_of(session), model)
 
 
 def replicas_of(session: caramel.Session) -> list[dict[str, np.ndarray]]:
