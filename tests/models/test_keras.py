@@ -142,7 +142,7 @@ def test_data_sets_and_embeddings():
         return model
 
     data = tf.data.Dataset.from_tensor_slices((words, Y[:24])).batch(8).repeat()
-    assert_fits_alike(make, x=data, y=None, batch_size=None, steps_per_epoch=4)
+    assert_fits_alike(make, x=data, y=None, batch_size=None, steps_per_epoch=2)
 
 
 def test_batches_of_several_lengths():

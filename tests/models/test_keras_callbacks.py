@@ -15,6 +15,7 @@ from tests.support.keras_jobs import (
     assert_close,
     assert_fits_alike,
     assert_same_history,
+    batched,
     classifier,
     compiled,
     optimizers,
@@ -22,7 +23,7 @@ from tests.support.keras_jobs import (
 )
 
 callbacks = keras.callbacks
-OPTIONS = {"batch_size": 12, "shuffle": False, "verbose": 0}
+OPTIONS = {"x": batched(12), "shuffle": False, "verbose": 0}
 pytestmark = pytest.mark.usefixtures("float64")
 
 
@@ -98,10 +99,10 @@ def assert_trained_alike(make, train):
 
 def test_weights_that_are_set_between_two_calls_of_fit():
     def train(model, fit):
-        first = fit(X, Y, **OPTIONS).history
+        first = fit(**OPTIONS).history
         model.set_weights([0.9 * weights for weights in model.get_weights()])
         model.optimizer.learning_rate = 0.1
-        return first, fit(X, Y, initial_epoch=1, epochs=2, **OPTIONS).history
+        return first, fit(initial_epoch=1, epochs=2, **OPTIONS).history
 
     assert_trained_alike(classifier, train)
 
@@ -109,23 +110,23 @@ def test_weights_that_are_set_between_two_calls_of_fit():
 def test_a_saved_model_goes_on_with_other_workers_and_with_none(tmp_path):
     """Two epochs by two workers, one by three, one by `fit`: as four of `fit`."""
     alone, model = classifier(run_eagerly=True), classifier()
-    alone.fit(X, Y, epochs=4, **OPTIONS)
+    alone.fit(epochs=4, **OPTIONS)
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
-        trainer.fit(X, Y, epochs=2, **OPTIONS)
+        trainer.fit(epochs=2, **OPTIONS)
     model.save(tmp_path / "model.keras")
     model = keras.models.load_model(tmp_path / "model.keras")
     with Trainer(model, 3, session_options=ONE_PLAN) as trainer:
-        trainer.fit(X, Y, **OPTIONS)
-    model.fit(X, Y, **OPTIONS)
+        trainer.fit(**OPTIONS)
+    model.fit(**OPTIONS)
     assert_close(values(model), values(alone))
 
 
 def test_layers_that_are_frozen_and_then_trained_by_another_optimizer():
     def train(model, fit):
-        first = fit(X, Y, **OPTIONS).history
+        first = fit(**OPTIONS).history
         model.layers[0].trainable = True
         compiled(model, "rmsprop", metrics=["accuracy", "sparse_categorical_crossentropy"])
-        return first, fit(X, Y, **OPTIONS).history
+        return first, fit(**OPTIONS).history
 
     def frozen():
         model = classifier()
@@ -139,12 +140,12 @@ def test_all_gradients_may_be_deferred():
     """What a step leaves for the next one is done before callbacks look and change weights."""
 
     alone, model = classifier(run_eagerly=True), classifier()
-    options = {"validation_split": 0.2, "epochs": 2, **OPTIONS}
+    options = {**OPTIONS, "x": X, "y": Y, "batch_size": 12, "validation_split": 0.2, "epochs": 2}
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
-        trainer.fit(X, Y, **OPTIONS)
+        trainer.fit(**OPTIONS)
         plan = deferred(trainer._remote.model, EVERY)
     with Trainer(model, 2, session_options=ONE_PLAN, plan=plan) as trainer:
-        history = trainer.fit(X, Y, callbacks=[Changing()], **options).history
-    alone.fit(X, Y, **OPTIONS)
-    assert_same_history(history, alone.fit(X, Y, callbacks=[Changing()], **options).history)
+        history = trainer.fit(callbacks=[Changing()], **options).history
+    alone.fit(**OPTIONS)
+    assert_same_history(history, alone.fit(callbacks=[Changing()], **options).history)
     assert_close(values(model), values(alone))

@@ -49,16 +49,19 @@ def steps_of(trainer):
 def test_evaluation_and_prediction_before_and_behind_training():
     """Batches of 15, 15 and 1 examples; weights change between the calls."""
     model = two_headed()
+    labelled, data = (
+        tf.data.Dataset.from_tensor_slices(each).batch(15) for each in ((DATA, LABELS), (DATA,))
+    )
     own_function = model.test_function
     with Trainer(model, 3, session_options={"trials": None}) as trainer:
 
         def assert_alike():
-            expected = model.evaluate(DATA, LABELS, batch_size=15, verbose=0, return_dict=True)
+            expected = model.evaluate(labelled, verbose=0, return_dict=True)
             model.test_function = own_function
             for _ in range(2):  # metrics begin anew
-                logs = trainer.evaluate(DATA, LABELS, batch_size=15, verbose=0, return_dict=True)
+                logs = trainer.evaluate(labelled, verbose=0, return_dict=True)
                 assert_same_logs(logs, expected)
-            own, alone = (each.predict(DATA, batch_size=15, verbose=0) for each in (trainer, model))
+            own, alone = (each.predict(data, verbose=0) for each in (trainer, model))
             assert own.keys() == alone.keys()
             for name, value in alone.items():
                 np.testing.assert_allclose(own[name], value, rtol=1e-12)

@@ -51,6 +51,7 @@ def test_a_step_and_many(dtype):
 
     alone, model = in_half(dtype, optimizer), in_half(dtype, optimizer)
     before = trained_weights(alone)
+    alone.run_eagerly = True
     alone.fit(X, Y, batch_size=31, **OPTIONS)
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
         trainer.fit(X, Y, batch_size=31, **OPTIONS)
@@ -77,6 +78,7 @@ def test_an_overflow_on_one_worker_makes_all_skip_the_step():
         return classifier(lambda: scaled(optimizers.SGD(0.1, momentum=0.9)))
 
     alone, model = make(), make()
+    alone.run_eagerly = True
     options = {"batch_size": 8, "epochs": 2, **OPTIONS}
     expected = alone.fit(x, Y, **options).history
     with Trainer(model, 2, session_options=ONE_PLAN) as trainer:
