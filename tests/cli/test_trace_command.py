@@ -172,6 +172,7 @@ def test_steps_on_running_workers_are_written_drawn_and_shown(two_processes, tmp
     assert ElementTree.parse(tmp_path / "trace.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 def test_workers_are_started_and_a_profile_gives_a_prediction(tmp_path, monkeypatch, capsys):
     context, _ = make_context()

@@ -51,6 +51,7 @@ def waiting(server, containers, variant):
     return session, part
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 @pytest.mark.parametrize("variant", [0, 1])
 def test_a_server_lives_on_when_what_waited_at_a_queue_is_cancelled_afterwards(variant):

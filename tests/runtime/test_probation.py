@@ -236,6 +236,7 @@ def test_variables_that_are_too_large_are_not_copied(monkeypatch):
         session.step(job.feed)
 
 
+@pytest.mark.usefixtures("forked_workers")
 @pytest.mark.processes
 @pytest.mark.parametrize("workers", [2, 3])
 def test_plans_are_given_up_on_worker_processes_too(workers):
