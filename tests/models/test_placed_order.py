@@ -142,7 +142,7 @@ def test_planned_edges_and_gates_hold_in_each_step():
     assert len(gates) > 2
     with model.session() as session:
         session.step(job.feed)
-        timelines = session.trace(100, job.feed)
+        timelines = session.trace(40, job.feed)
     seen = {"edges": 0, "gates": 0}  # not what takes less than a microsecond
     for timeline in timelines:
         computed = {span.name: span for span in timeline.spans if span.resource == "compute"}
@@ -165,8 +165,8 @@ def test_planned_edges_and_gates_hold_in_each_step():
                 if first and then:
                     seen[kind] += 1
                     assert then.begin_s > first.end_s - CLOCK_S
-    assert seen["edges"] > 100
-    assert seen["gates"] > 50 * len(gates)
+    assert seen["edges"] > 40
+    assert seen["gates"] > 20 * len(gates)
 
 
 def test_with_an_order_evaluation_runs_what_is_asked_for_alone():
