@@ -35,6 +35,7 @@ ARGUMENTS = (
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key under which the standard names elements
 _STARTED = "was started successfully on port "
 _DEADLINE_S = 120.0
+_PORT_RACES = 5  # how often a driver is started that finds its port taken
 # Ends two frames later: the page then knows that it has been scrolled.
 _SCROLL = """
 document.querySelector(arguments[0]).scrollIntoView({block: "center", behavior: "instant"});
@@ -113,45 +114,60 @@ def browser(
     Args:
         scripts: whether pages may run JavaScript of their own; `Page.run` always may.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+    with (
+        tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
+        _driver() as address,
+    ):
+        options: dict[str, Any] = {
+            "binary": CHROMIUM,
+            "args": [
+                *ARGUMENTS,
+                f"--user-data-dir={profile}",
+                f"--window-size={width},{height}",
+            ],
+        }
+        if dark:
+            options["args"].append("--blink-settings=preferredColorScheme=0")
+        if not scripts:
+            options["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
+        if width < 500:
+            metrics = {"width": width, "height": height, "pixelRatio": 2.0, "touch": True}
+            options["mobileEmulation"] = {"deviceMetrics": metrics}
+        logs = {"browser": "ALL", "performance": "ALL"}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": logs}
+        made = _call(f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
+        session = f"{address}/session/{made['sessionId']}"
+        try:
+            yield Page(session)
+        finally:
+            _call(session, method="DELETE")
+
+
+@contextmanager
+def _driver() -> Iterator[str]:
+    """A ChromeDriver that listens at this address."""
+    # It asks for a free port of IPv4, and ends if a server has that port of IPv6 by chance.
+    for _ in range(_PORT_RACES):
         driver = subprocess.Popen([str(DRIVER), "--port=0"], stdout=subprocess.PIPE, text=True)
         try:
-            address = f"http://127.0.0.1:{_port(driver)}"
-            options: dict[str, Any] = {
-                "binary": CHROMIUM,
-                "args": [
-                    *ARGUMENTS,
-                    f"--user-data-dir={profile}",
-                    f"--window-size={width},{height}",
-                ],
-            }
-            if dark:
-                options["args"].append("--blink-settings=preferredColorScheme=0")
-            if not scripts:
-                options["prefs"] = {"profile.managed_default_content_settings.javascript": 2}
-            if width < 500:
-                metrics = {"width": width, "height": height, "pixelRatio": 2.0, "touch": True}
-                options["mobileEmulation"] = {"deviceMetrics": metrics}
-            logs = {"browser": "ALL", "performance": "ALL"}
-            wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": logs}
-            made = _call(f"{address}/session", {"capabilities": {"alwaysMatch": wanted}})
-            session = f"{address}/session/{made['sessionId']}"
-            try:
-                yield Page(session)
-            finally:
-                _call(session, method="DELETE")
+            port = _port(driver)
+            if port is not None:
+                yield f"http://127.0.0.1:{port}"
+                return
         finally:
             driver.terminate()
             driver.communicate()
+    raise RuntimeError("chromedriver ended before it was ready")
 
 
-def _port(driver: subprocess.Popen[str]) -> int:
+def _port(driver: subprocess.Popen[str]) -> int | None:
+    """Where it listens; None if it has ended."""
     assert driver.stdout is not None
     for line in driver.stdout:
         _, found, port = line.partition(_STARTED)
         if found:
             return int(port.strip().rstrip("."))
-    raise RuntimeError("chromedriver ended before it was ready")
+    return None
 
 
 def _call(address: str, content: Any = None, method: str | None = None) -> Any:
