@@ -10,7 +10,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_void_p
 from functools import cache
@@ -376,9 +376,9 @@ class GraphSession:
                     tensorflow.TF_DeleteSession(self._pointer, status)
                 tensorflow.TF_DeleteGraph(self._graph)
 
-    def __del__(self) -> None:
-        # Then the library may be gone already.
-        if not sys.is_finalizing():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Then the library may be gone already, and with it what this module has imported.
+        if not is_finalizing():
             self.close()
 
 

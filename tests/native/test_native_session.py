@@ -246,3 +246,10 @@ def test_a_graph_that_no_message_can_carry_is_refused(monkeypatch):
         graph.add(tf1.GraphDef(node=[{"name": "x" * 100, "op": "NoOp"}]), 1)
     assert graph.size == (1, len(graph.parts[0].graph_def))
     assert "small" in graph
+
+
+def test_a_session_that_is_left_over_when_modules_are_gone_says_nothing(opened, monkeypatch):
+    session = opened()
+    session.close()
+    monkeypatch.setattr(c_api, "sys", None)
+    session.__del__()
